@@ -1,0 +1,299 @@
+"""Validated, frozen records that several parts share: face input, thresholds, models, tasks.
+
+`from_mapping` builds any of them from plain data (TOML, JSON) and refuses unknown fields by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.errors import ConfigError
+
+T = TypeVar("T")
+
+# Where five landmarks land in a 112x112 crop, image-left eye first, as (x, y) pixel centres (ArcFace's template).
+TEMPLATE_112: Final = (
+    (38.2946, 51.6963),
+    (73.5318, 51.5014),
+    (56.0252, 71.7366),
+    (41.5493, 92.3655),
+    (70.7299, 92.2041),
+)
+
+
+@dataclass(frozen=True)
+class FaceInputSpec:
+    """What a recogniser expects of an aligned crop: size, colour order and scaling.
+
+    A crop is uint8 (height, width, 3) in RGB. A network's input is `(crop - mean) / scale` as float32 (3, height,
+    width), colour planes ordered as `colour` says. `dim` is the length of the embedding.
+    """
+
+    width: int = 112
+    height: int = 112
+    colour: Literal["RGB", "BGR"] = "RGB"
+    mean: float = 127.5
+    scale: float = 128.0
+    dim: int = 128
+
+    def __post_init__(self) -> None:
+        if (self.width, self.height) not in ((112, 112), (96, 112)):
+            raise ConfigError(f"face input {self.width}x{self.height} is unknown; use 112x112 or 96x112")
+        if self.scale <= 0 or not math.isfinite(self.mean):
+            raise ConfigError("face input needs a finite mean and a positive scale")
+
+    @property
+    def template(self) -> NDArray[np.float64]:
+        """Landmark positions in the crop: (5, 2) as (x, y); the 96-wide variant is shifted by 8 pixels."""
+        return np.array(TEMPLATE_112) - np.array([(112 - self.width) / 2, 0.0])
+
+    def network_input(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return crops (N, H, W, 3) uint8 RGB as the network's float32 input (N, 3, H, W)."""
+        if crops.ndim != 4 or crops.shape[1:] != (self.height, self.width, 3) or crops.dtype != np.uint8:
+            raise ConfigError(
+                f"crops have shape {crops.shape} {crops.dtype}, the model needs (N, {self.height}, {self.width}, 3) "
+                "uint8 RGB; align the faces with this model's FaceInputSpec"
+            )
+        ordered = crops if self.colour == "RGB" else crops[..., ::-1]
+        scaled = (ordered.astype(np.float32) - np.float32(self.mean)) / np.float32(self.scale)
+        return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A decision threshold with its provenance: accept iff score >= value.
+
+    `fmr` is the achieved false match rate on `num_non_mated` comparisons of `dataset`, for model `model_id`.
+    """
+
+    value: float
+    fmr: float
+    dataset: str
+    num_mated: int
+    num_non_mated: int
+    model_id: str
+    date: str
+
+    def __post_init__(self) -> None:
+        if not -1.0 <= self.value <= 1.0 or not 0.0 <= self.fmr <= 1.0:
+            raise ConfigError("threshold must be a cosine in [-1, 1] with an FMR in [0, 1]")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What is known of a model besides its parameters; becomes the bundle's manifest."""
+
+    backbone: str
+    layout_sha256: str
+    input: FaceInputSpec
+    source: str
+    terms: str
+    trainable: tuple[str, ...]
+    thresholds: tuple[Threshold, ...] = ()
+
+
+@dataclass(frozen=True)
+class CohortSpec:
+    """Who takes part in a round: `size` reports are wanted, `over_selection` times as many devices are asked."""
+
+    size: int = 8
+    min_reports: int = 4
+    over_selection: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_reports <= self.size:
+            raise ConfigError(f"cohort.min_reports is {self.min_reports}; it must lie between 1 and size ({self.size})")
+        if not 1.0 <= self.over_selection <= 4.0:
+            raise ConfigError(f"cohort.over_selection is {self.over_selection}; it must lie between 1.0 and 4.0")
+
+    @property
+    def num_selected(self) -> int:
+        """Devices that are asked to take part."""
+        return math.ceil(self.size * self.over_selection)
+
+
+@dataclass(frozen=True)
+class DeadlineSpec:
+    """How long each stage of a round may take, in seconds."""
+
+    selecting_s: float = 300.0
+    training_s: float = 3600.0
+    upload_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("selecting_s", "training_s", "upload_s"):
+            if not 0 < getattr(self, name) <= 7 * 86400:
+                raise ConfigError(
+                    f"deadlines.{name} is {getattr(self, name)}; it must lie between 0 and 604800 seconds"
+                )
+
+
+@dataclass(frozen=True)
+class LocalSpec:
+    """Local training on one device: SGD on the trainable part."""
+
+    lr: float = 0.001
+    epochs: int = 1
+    batch_size: int = 0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    flip: bool = True
+    private_lr: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or not math.isfinite(self.lr):
+            raise ConfigError(f"local.lr is {self.lr}; it must be positive")
+        if self.epochs < 1 or self.batch_size < 0:
+            raise ConfigError(
+                "local.epochs must be at least 1, local.batch_size at least 0 (0: all images in one batch)"
+            )
+        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+            raise ConfigError("local.momentum must lie in [0, 1) and local.weight_decay must not be negative")
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """The server's step on the mean update: theta += lr * m, m = momentum * m + mean update."""
+
+    lr: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or not 0 <= self.momentum < 1:
+            raise ConfigError("server.lr must be positive and server.momentum must lie in [0, 1)")
+
+
+@dataclass(frozen=True)
+class PrivacySpec:
+    """What a task shows the server besides sums, and the smallest cohort whose sum it may see.
+
+    `reveals` names what devices send in clear, e.g. ("class_embeddings",). Each device enforces its own floor on
+    `min_cohort` and its own list of what it agrees to reveal.
+    """
+
+    reveals: tuple[str, ...] = ()
+    min_cohort: int = 16
+    max_weight: int = 64
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.reveals) - {"class_embeddings"})
+        if unknown:
+            raise ConfigError(f"privacy.reveals names {unknown}; known: ['class_embeddings']")
+        if self.min_cohort < 2:
+            raise ConfigError(f"privacy.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody")
+        if not 1 <= self.max_weight <= 65535:
+            raise ConfigError(f"privacy.max_weight is {self.max_weight}; it must lie between 1 and 65535")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One training task, as an operator submits it in TOML.
+
+    `method` names an entry of `mien.methods.METHODS`; `options` are that method's own hyper-parameters.
+    `trainable` are shell-style patterns of tensor names; empty means the model's own default part.
+    """
+
+    name: str
+    method: str = "fedface"
+    rounds: int = 10
+    population: str = "default"
+    model_id: str = "released"
+    trainable: tuple[str, ...] = ()
+    cohort: CohortSpec = field(default_factory=CohortSpec)
+    deadlines: DeadlineSpec = field(default_factory=DeadlineSpec)
+    local: LocalSpec = field(default_factory=LocalSpec)
+    server: ServerSpec = field(default_factory=ServerSpec)
+    privacy: PrivacySpec = field(default_factory=PrivacySpec)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > 80 or not self.name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"task name {self.name!r} must be 1-80 letters, digits, '-' or '_'")
+        if not 1 <= self.rounds <= 100_000:
+            raise ConfigError(f"rounds is {self.rounds}; it must lie between 1 and 100000")
+        if self.cohort.min_reports < self.privacy.min_cohort:
+            raise ConfigError(
+                f"cohort.min_reports ({self.cohort.min_reports}) is below privacy.min_cohort "
+                f"({self.privacy.min_cohort}); raise the first or lower the second"
+            )
+
+
+def from_mapping(cls: type[T], data: Mapping[str, Any], *, where: str = "") -> T:
+    """Return the frozen record `cls` built from plain data, nested records included.
+
+    Raises ConfigError that names the field, the wrong value and the nearest known field.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            raise ConfigError(
+                f"unknown field {where + str(key)!r}"
+                + (f"; did you mean {where + near[0]!r}?" if near else f"; known fields: {', '.join(fields)}")
+            )
+        values[key] = _convert(hints[key], value, where + str(key))
+    for name, spec in fields.items():
+        if name not in values and spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"field {where + name!r} is missing; add it")
+    return cls(**values)
+
+
+def to_mapping(record: object) -> dict[str, Any]:
+    """Return a record as plain data that TOML and JSON can hold; the inverse of `from_mapping`."""
+
+    def plain(value: object) -> object:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {
+                f.name: plain(getattr(value, f.name))
+                for f in dataclasses.fields(value)
+                if getattr(value, f.name) is not None
+            }
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        return value
+
+    return typing.cast(dict[str, Any], plain(record))
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Return `value` as the annotated type, or raise ConfigError saying what was expected."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [arg for arg in args if arg is not types.NoneType]
+        return None if value is None and len(inner) < len(args) else _convert(inner[0], value, where)
+    if origin is Literal:
+        if value not in args:
+            raise ConfigError(f"{where} is {value!r}; allowed: {', '.join(map(repr, args))}")
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        if len(args) == len(value):
+            return tuple(
+                _convert(arg, item, f"{where}[{i}]") for i, (arg, item) in enumerate(zip(args, value, strict=True))
+            )
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return from_mapping(hint, value, where=where + ".")
+    if origin is not None and origin not in (tuple,) and isinstance(value, Mapping):
+        return dict(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and hint in (int, str, bool) and type(value) is hint:
+        return value
+    expected = getattr(hint, "__name__", str(hint))
+    raise ConfigError(f"{where} is {value!r} ({type(value).__name__}); expected {expected}")
