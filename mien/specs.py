@@ -55,7 +55,9 @@ class FaceInputSpec:
     @property
     def template(self) -> NDArray[np.float64]:
         """Landmark positions in the crop: (5, 2) as (x, y); the 96-wide variant is shifted by 8 pixels."""
-        return np.array(TEMPLATE_112) - np.array([(112 - self.width) / 2, 0.0])
+        points: NDArray[np.float64] = np.array(TEMPLATE_112)
+        points[:, 0] -= (112 - self.width) / 2
+        return points
 
     def network_input(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return crops (N, H, W, 3) uint8 RGB as the network's float32 input (N, 3, H, W)."""
@@ -235,7 +237,7 @@ def from_mapping(cls: type[T], data: Mapping[str, Any], *, where: str = "") -> T
     Raises ConfigError that names the field, the wrong value and the nearest known field.
     """
     hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
+    fields = {f.name: f for f in dataclasses.fields(typing.cast("Any", cls))}
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key not in fields:
@@ -267,7 +269,7 @@ def to_mapping(record: object) -> dict[str, Any]:
             return {str(key): plain(item) for key, item in value.items()}
         return value
 
-    return typing.cast(dict[str, Any], plain(record))
+    return typing.cast("dict[str, Any]", plain(record))
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
