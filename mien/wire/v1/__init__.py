@@ -1,0 +1,1 @@
+"""Generated from proto/mien/v1 by scripts/generate_stubs.py."""

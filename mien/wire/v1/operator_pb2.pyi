@@ -1,0 +1,145 @@
+from mien.wire.v1 import common_pb2 as _common_pb2
+from mien.wire.v1 import models_pb2 as _models_pb2
+from mien.wire.v1 import rounds_pb2 as _rounds_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SubmitTaskRequest(_message.Message):
+    __slots__ = ("task_json", "idempotency_token")
+    TASK_JSON_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    task_json: bytes
+    idempotency_token: str
+    def __init__(self, task_json: _Optional[bytes] = ..., idempotency_token: _Optional[str] = ...) -> None: ...
+
+class TaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class ListTasksRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTasksReply(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REVEALS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    name: str
+    state: str
+    rounds_closed: int
+    rounds_total: int
+    model_id: str
+    reason: str
+    method: str
+    reveals: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WatchTaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class TaskEvent(_message.Message):
+    __slots__ = ("task", "round")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    task: TaskStatus
+    round: RoundReport
+    def __init__(self, task: _Optional[_Union[TaskStatus, _Mapping]] = ..., round: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
+
+class RoundReport(_message.Message):
+    __slots__ = ("round", "stage", "num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms", "reason", "model_id", "upload_bytes", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SELECTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    round: _rounds_pb2.RoundRef
+    stage: _rounds_pb2.Stage
+    num_selected: int
+    num_trained: int
+    num_reports: int
+    started_unix_ms: int
+    ended_unix_ms: int
+    reason: str
+    model_id: str
+    upload_bytes: int
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., stage: _Optional[_Union[_rounds_pb2.Stage, str]] = ..., num_selected: _Optional[int] = ..., num_trained: _Optional[int] = ..., num_reports: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., upload_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsReply(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[_models_pb2.ModelManifest]
+    def __init__(self, models: _Optional[_Iterable[_Union[_models_pb2.ModelManifest, _Mapping]]] = ...) -> None: ...
+
+class ReleaseModelRequest(_message.Message):
+    __slots__ = ("model_id",)
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    def __init__(self, model_id: _Optional[str] = ...) -> None: ...
+
+class ImportModelHeader(_message.Message):
+    __slots__ = ("spec_json", "theta", "public_shard")
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    THETA_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_SHARD_FIELD_NUMBER: _ClassVar[int]
+    spec_json: bytes
+    theta: _common_pb2.BlobRef
+    public_shard: _common_pb2.BlobRef
+    def __init__(self, spec_json: _Optional[bytes] = ..., theta: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., public_shard: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+
+class ImportModelChunk(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: ImportModelHeader
+    data: bytes
+    def __init__(self, header: _Optional[_Union[ImportModelHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class AddThresholdRequest(_message.Message):
+    __slots__ = ("model_id", "threshold_json")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_JSON_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    threshold_json: bytes
+    def __init__(self, model_id: _Optional[str] = ..., threshold_json: _Optional[bytes] = ...) -> None: ...

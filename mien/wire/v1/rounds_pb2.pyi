@@ -1,0 +1,158 @@
+from mien.wire.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STAGE_UNSPECIFIED: _ClassVar[Stage]
+    SELECTING: _ClassVar[Stage]
+    TRAINING: _ClassVar[Stage]
+    UPLOAD: _ClassVar[Stage]
+    CLOSED: _ClassVar[Stage]
+    ABORTED: _ClassVar[Stage]
+STAGE_UNSPECIFIED: Stage
+SELECTING: Stage
+TRAINING: Stage
+UPLOAD: Stage
+CLOSED: Stage
+ABORTED: Stage
+
+class RoundRef(_message.Message):
+    __slots__ = ("task_id", "round", "attempt")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    attempt: int
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class CheckInRequest(_message.Message):
+    __slots__ = ("population", "software", "backbones")
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    BACKBONES_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    software: str
+    backbones: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CheckInReply(_message.Message):
+    __slots__ = ("assignment", "wait")
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    assignment: Assignment
+    wait: Wait
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("retry_after_s", "reason")
+    RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    retry_after_s: float
+    reason: str
+    def __init__(self, retry_after_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("round", "task_json", "model_id", "contribution_sha256", "reply", "stage", "deadline_unix_ms")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TASK_JSON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_SHA256_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    task_json: bytes
+    model_id: str
+    contribution_sha256: str
+    reply: bytes
+    stage: Stage
+    deadline_unix_ms: int
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., task_json: _Optional[bytes] = ..., model_id: _Optional[str] = ..., contribution_sha256: _Optional[str] = ..., reply: _Optional[bytes] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ...) -> None: ...
+
+class FollowRoundRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ...) -> None: ...
+
+class StageEvent(_message.Message):
+    __slots__ = ("round", "stage", "deadline_unix_ms", "remaining_ms", "reason", "model_id", "num_reports")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    stage: Stage
+    deadline_unix_ms: int
+    remaining_ms: int
+    reason: str
+    model_id: str
+    num_reports: int
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., num_reports: _Optional[int] = ...) -> None: ...
+
+class ReportTrainedRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ...) -> None: ...
+
+class ReportTrainedReply(_message.Message):
+    __slots__ = ("stage",)
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    stage: Stage
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ...) -> None: ...
+
+class UploadStatusRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ...) -> None: ...
+
+class UploadStatus(_message.Message):
+    __slots__ = ("received_bytes", "accepted")
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    received_bytes: int
+    accepted: bool
+    def __init__(self, received_bytes: _Optional[int] = ..., accepted: _Optional[bool] = ...) -> None: ...
+
+class UploadChunk(_message.Message):
+    __slots__ = ("header", "offset", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: UploadHeader
+    offset: int
+    data: bytes
+    def __init__(self, header: _Optional[_Union[UploadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UploadHeader(_message.Message):
+    __slots__ = ("round", "contribution")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    contribution: _common_pb2.BlobRef
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., contribution: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+
+class LeaveRoundRequest(_message.Message):
+    __slots__ = ("round", "error_code")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    error_code: str
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., error_code: _Optional[str] = ...) -> None: ...
+
+class LeaveRoundReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
