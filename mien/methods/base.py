@@ -1,0 +1,119 @@
+"""What a method is: a frozen record of pure functions, a device half and a server half.
+
+A method's device half names the objective that a runtime (torch, ONNX Runtime, ExecuTorch) minimises and builds the
+contribution in numpy; its server half turns a cohort's total into the next state. State goes in, new state comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.contribution import Arrays, Contribution, ContributionLayout, Total
+from mien.layout import ParameterPart, Vector
+from mien.specs import LocalSpec, TaskSpec
+
+Crops = NDArray[np.uint8]
+Embeddings = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What local training minimises: a named loss, its private tensors, fixed inputs and constants.
+
+    `private` tensors are trained beside the model's part and never sent; `fixed` ones are inputs; `unit_norm` names
+    private tensors whose rows are renormalised to length 1 after every step.
+    """
+
+    name: str
+    private: Arrays = field(default_factory=dict, repr=False)
+    fixed: Arrays = field(default_factory=dict, repr=False)
+    constants: Mapping[str, float] = field(default_factory=dict)
+    unit_norm: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training leaves: the whole flat vector, the private tensors, and the loss before and after."""
+
+    theta: Vector = field(repr=False)
+    private: Arrays = field(repr=False)
+    loss_before: float
+    loss_after: float
+    num_steps: int
+
+
+class Runtime(Protocol):
+    """Runs a model on a device: torch is the reference, mobile runtimes do the same arithmetic."""
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB."""
+        ...
+
+    def train(
+        self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
+    ) -> Trained:
+        """Return the result of `local` training of `part` (and the private tensors) on `crops` from `theta`."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeviceInput:
+    """All that a device half may look at: the task, the global model, this device's crops and private state.
+
+    `private` is what the device kept from its last participation (empty at first), `reply` what the server answered
+    to what it revealed, `public_crops` the aligned crops of public faces of the bundle (K, H, W, 3) with
+    `public_labels` (K,), both empty where the bundle has none.
+    """
+
+    task: TaskSpec
+    part: ParameterPart
+    dim: int
+    theta: Vector = field(repr=False)
+    crops: Crops = field(repr=False)
+    private: Arrays = field(default_factory=dict, repr=False)
+    reply: Arrays = field(default_factory=dict, repr=False)
+    public_crops: Crops | None = field(default=None, repr=False)
+    public_labels: NDArray[np.int64] | None = field(default=None, repr=False)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceOutput:
+    """A device's contribution, and what it keeps for next time (never sent)."""
+
+    contribution: Contribution
+    private: Arrays = field(repr=False)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server carries from round to round.
+
+    `theta` is the global model, `arrays` are public by nature (momentum), `revealed` holds what devices showed in
+    clear, per device; it is empty unless the task opted in, and stored encrypted.
+    """
+
+    theta: Vector = field(repr=False)
+    arrays: Arrays = field(default_factory=dict, repr=False)
+    revealed: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Method:
+    """One paper's method, both halves side by side."""
+
+    name: str
+    source: str
+    options: type[Any]
+    contribution_layout: Callable[[TaskSpec, ParameterPart, int], ContributionLayout]
+    device_round: Callable[[DeviceInput, Runtime], DeviceOutput]
+    server_start: Callable[[TaskSpec, ParameterPart, Vector], ServerState]
+    server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Mapping[str, Arrays]], ServerState]
+    reply: Callable[[ServerState, str], Arrays]

@@ -1,0 +1,53 @@
+"""The invite: what an operator hands to a person, as a URL or QR code, so that a phone can join."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from mien.errors import InviteError
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+
+
+@dataclass(frozen=True)
+class Invite:
+    """Where to join, which two authorities to trust, and a one-time token.
+
+    The fingerprints are SHA-256 over the authorities' DER certificates, lower-case hex.
+    """
+
+    registrar_address: str
+    registrar_ca_sha256: str
+    coordinator_ca_sha256: str
+    token: str = field(repr=False)
+
+    def to_url(self) -> str:
+        """Return the mien://join URL that a QR code holds."""
+        query = {
+            "r": self.registrar_address,
+            "rf": self.registrar_ca_sha256,
+            "cf": self.coordinator_ca_sha256,
+            "t": self.token,
+        }
+        return "mien://join?" + urlencode(query)
+
+    @classmethod
+    def from_url(cls, url: str) -> Invite:
+        """Return the invite in a URL; raises InviteError saying which piece is wrong, never showing the token."""
+        parts = urlsplit(url.strip())
+        if parts.scheme != "mien" or parts.netloc != "join":
+            raise InviteError("this is not an invite: it must begin with mien://join?; copy the whole line")
+        try:
+            query = parse_qs(parts.query, strict_parsing=True, max_num_fields=8)
+        except ValueError as error:
+            raise InviteError("the invite is cut off or damaged; copy the whole line") from error
+        patterns = {"r": _ADDRESS, "rf": _HEX, "cf": _HEX, "t": _TOKEN}
+        for name, pattern in patterns.items():
+            values = query.get(name, [])
+            if len(values) != 1 or not pattern.fullmatch(values[0]):
+                raise InviteError(f"the invite is cut off or damaged (piece {name!r}); copy the whole line")
+        return cls(query["r"][0], query["rf"][0], query["cf"][0], query["t"][0])
