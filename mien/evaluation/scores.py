@@ -1,0 +1,216 @@
+"""Comparison scores: cosines of L2-normalised embeddings, kept apart as mated and non-mated.
+
+Legend: N samples, D dimensions, P pairs, M mated comparisons, B histogram bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
+
+Scores = NDArray[np.floating[Any]]
+Labels = Sequence[str] | Sequence[int] | NDArray[Any]
+
+MAX_COMPARISONS: Final = 100_000_000
+DEFAULT_BINS: Final = 2**20
+_BLOCK: Final = 1024
+_ROUNDING: Final = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Comparisons:
+    """Scores of mated (M,) and non-mated (N,) comparisons, and whom each one compares.
+
+    `mated_subjects` (M,) and `non_mated_subjects` (N, 2) hold identity numbers from one numbering; they are needed only
+    for intervals by identity. Either set may be empty here: the metrics refuse it, not the container.
+    Raises NonFiniteError for NaN or infinity, ConfigError for shapes that do not belong together.
+    """
+
+    mated: Scores = field(repr=False)
+    non_mated: Scores = field(repr=False)
+    mated_subjects: NDArray[np.int64] | None = field(default=None, repr=False)
+    non_mated_subjects: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mated", _score_array(self.mated, "mated"))
+        object.__setattr__(self, "non_mated", _score_array(self.non_mated, "non-mated"))
+        if (self.mated_subjects is None) != (self.non_mated_subjects is None):
+            raise ConfigError("comparisons name the subjects of only one of the two sets; give both or neither")
+        if self.mated_subjects is not None and self.mated_subjects.shape != self.mated.shape:
+            raise ConfigError("mated_subjects must hold one identity for each mated score")
+        if self.non_mated_subjects is not None and self.non_mated_subjects.shape != (self.num_non_mated, 2):
+            raise ConfigError("non_mated_subjects must hold two identities for each non-mated score")
+
+    @property
+    def num_mated(self) -> int:
+        """Number of mated comparisons."""
+        return int(self.mated.size)
+
+    @property
+    def num_non_mated(self) -> int:
+        """Number of non-mated comparisons."""
+        return int(self.non_mated.size)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreHistogram:
+    """How many mated and non-mated scores fall into each of B equal bins of [-1, 1]: an addend.
+
+    Bin b holds the scores s with `edges[b] <= s < edges[b + 1]`; a score of exactly 1 is in the last one. Histograms of
+    many devices, or of many blocks of one comparison matrix, sum to the histogram of all of them.
+    """
+
+    mated: NDArray[np.int64]
+    non_mated: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.mated.ndim != 1 or self.mated.shape != self.non_mated.shape or self.mated.size < 2:
+            raise ConfigError("a score histogram needs two equally long rows of at least 2 bins")
+        if self.mated.min() < 0 or self.non_mated.min() < 0:
+            raise ConfigError("a score histogram holds a negative count; only sums of counts belong in it")
+
+    @classmethod
+    def empty(cls, bins: int = DEFAULT_BINS) -> ScoreHistogram:
+        """Return the histogram of no scores."""
+        return cls(np.zeros(bins, np.int64), np.zeros(bins, np.int64))
+
+    @classmethod
+    def of(cls, comparisons: Comparisons, bins: int = DEFAULT_BINS) -> ScoreHistogram:
+        """Return the histogram of these comparisons."""
+        return cls(_counts(comparisons.mated, bins), _counts(comparisons.non_mated, bins))
+
+    def __add__(self, other: ScoreHistogram) -> ScoreHistogram:
+        if self.mated.size != other.mated.size:
+            raise ConfigError(
+                f"histograms have {self.mated.size} and {other.mated.size} bins; only histograms with equal bins sum"
+            )
+        return ScoreHistogram(self.mated + other.mated, self.non_mated + other.non_mated)
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """Bin boundaries, (B + 1,) from -1 to 1."""
+        return np.arange(self.mated.size + 1) * (2.0 / self.mated.size) - 1.0
+
+
+def normalise(embeddings: ArrayLike) -> NDArray[np.float64]:
+    """Return embeddings (N, D) scaled to length 1, in float64.
+
+    Raises NonFiniteError for NaN or infinity and UndefinedMetricError for a zero vector, which has no direction.
+    """
+    emb_ND = np.asarray(embeddings, dtype=np.float64)
+    if emb_ND.ndim != 2 or emb_ND.shape[1] == 0:
+        raise ConfigError(f"embeddings have shape {emb_ND.shape}; give one row per sample, (N, D)")
+    if not np.isfinite(emb_ND).all():
+        raise NonFiniteError("an embedding holds NaN or infinity; check the model and its input before measuring")
+    norms_N = np.linalg.norm(emb_ND, axis=1)
+    if (norms_N == 0).any():
+        raise UndefinedMetricError("an embedding is the zero vector and has no cosine; count it as a failure to enrol")
+    return np.asarray(emb_ND / norms_N[:, None], dtype=np.float64)
+
+
+def pair_scores(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+    """Return the cosine of each row of `first` (P, D) with the same row of `second` (P, D), within [-1, 1]."""
+    first_PD, second_PD = normalise(first), normalise(second)
+    if first_PD.shape != second_PD.shape:
+        raise ConfigError(f"pairs have shapes {first_PD.shape} and {second_PD.shape}; they must be equal")
+    return np.clip(np.einsum("pd,pd->p", first_PD, second_PD), -1.0, 1.0)
+
+
+def all_pairs(
+    embeddings: ArrayLike,
+    labels: Labels,
+    *,
+    keep_subjects: bool = False,
+    max_comparisons: int = MAX_COMPARISONS,
+) -> Comparisons:
+    """Return the scores of every unordered pair of distinct samples: mated where the labels are equal.
+
+    `embeddings` is (N, D), `labels` has N entries. Scores are float32, in no particular order; no sample meets itself.
+    Memory is the result (4 bytes a score, 20 with subjects) and one block of 1024 x 1024. Beyond `max_comparisons`
+    pairs it raises ConfigError: use `all_pairs_histogram`, whose memory does not grow.
+    """
+    unit_ND, label_N = _labelled(embeddings, labels)
+    num_all = label_N.size * (label_N.size - 1) // 2
+    if num_all > max_comparisons:
+        raise ConfigError(
+            f"{label_N.size} samples make {num_all} pairs, more than {max_comparisons}; "
+            "use all_pairs_histogram or a smaller set"
+        )
+    sizes = np.bincount(label_N).astype(np.int64)
+    num_mated = int((sizes * (sizes - 1) // 2).sum())
+    mated, non_mated = np.empty(num_mated, np.float32), np.empty(num_all - num_mated, np.float32)
+    mated_ids = np.empty(num_mated if keep_subjects else 0, np.int64)
+    non_mated_ids = np.empty((num_all - num_mated if keep_subjects else 0, 2), np.int64)
+    m = n = 0
+    for rows, columns, scores in _blocks(unit_ND):
+        same = label_N[rows] == label_N[columns]
+        k = int(same.sum())
+        mated[m : m + k] = scores[same]
+        non_mated[n : n + same.size - k] = scores[~same]
+        if keep_subjects:
+            mated_ids[m : m + k] = label_N[rows[same]]
+            non_mated_ids[n : n + same.size - k, 0] = label_N[rows[~same]]
+            non_mated_ids[n : n + same.size - k, 1] = label_N[columns[~same]]
+        m, n = m + k, n + same.size - k
+    return Comparisons(mated, non_mated, *((mated_ids, non_mated_ids) if keep_subjects else (None, None)))
+
+
+def all_pairs_histogram(embeddings: ArrayLike, labels: Labels, *, bins: int = DEFAULT_BINS) -> ScoreHistogram:
+    """Return the histogram of every unordered pair of distinct samples, in memory that does not grow with the pairs.
+
+    Same comparisons as `all_pairs`; with the default bins a threshold read off it is at most 2e-6 too strict.
+    """
+    unit_ND, label_N = _labelled(embeddings, labels)
+    total = ScoreHistogram.empty(bins)
+    for rows, columns, scores in _blocks(unit_ND):
+        same = label_N[rows] == label_N[columns]
+        total.mated[:] += _counts(scores[same], bins)
+        total.non_mated[:] += _counts(scores[~same], bins)
+    return total
+
+
+def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return unit embeddings in float32 and labels numbered from 0."""
+    unit_ND = normalise(embeddings).astype(np.float32)
+    numbers = np.unique(np.asarray(labels), return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if numbers.size != unit_ND.shape[0]:
+        raise ConfigError(f"{unit_ND.shape[0]} embeddings but {numbers.size} labels; give one label for each")
+    return unit_ND, numbers
+
+
+def _blocks(
+    unit_ND: NDArray[np.float32],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield (row, column, score) of the pairs row < column, one block of the comparison matrix at a time."""
+    num = unit_ND.shape[0]
+    for top in range(0, num, _BLOCK):
+        for left in range(top, num, _BLOCK):
+            block = np.clip(unit_ND[top : top + _BLOCK] @ unit_ND[left : left + _BLOCK].T, -1.0, 1.0)
+            first = 1 if top == left else -num
+            rows, columns = np.nonzero(np.tri(*block.shape, k=first - 1, dtype=bool) == np.False_)
+            yield rows.astype(np.int64) + top, columns.astype(np.int64) + left, block[rows, columns]
+
+
+def _score_array(scores: ArrayLike, what: str) -> Scores:
+    array = np.asarray(scores)
+    if not np.issubdtype(array.dtype, np.floating):
+        array = array.astype(np.float64)
+    if array.ndim != 1:
+        raise ConfigError(f"{what} scores have shape {array.shape}; give a flat row of scores")
+    if not np.isfinite(array).all():
+        raise NonFiniteError(f"a {what} score is NaN or infinite; score failed samples -1 and count them instead")
+    return array
+
+
+def _counts(scores: Scores, bins: int) -> NDArray[np.int64]:
+    """Return how many scores fall into each of `bins` bins of [-1, 1]."""
+    if scores.size and (scores.min() < -1 - _ROUNDING or scores.max() > 1 + _ROUNDING):
+        raise ConfigError("a score lies outside [-1, 1]; histograms hold cosines only")
+    index = np.floor((scores.astype(np.float64) + 1.0) * (bins / 2.0)).astype(np.int64)
+    return np.bincount(np.clip(index, 0, bins - 1), minlength=bins).astype(np.int64)

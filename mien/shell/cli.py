@@ -1,0 +1,55 @@
+"""How every program ends and prints: one sentence for a user's mistake, JSON for machines, tables for people."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from mien.errors import TABLE, MienError
+
+OUT = Console()
+"""Where results for people go."""
+
+ERR = Console(stderr=True)
+"""Where progress, warnings and errors go."""
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Run a command line; a MienError becomes one sentence on stderr and its exit code, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except MienError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(0)
+
+
+def fail(error: MienError) -> NoReturn:
+    """Print an error as one sentence (or, after --json, one JSON object) on stderr and end with its exit code."""
+    if "--json" in sys.argv[1:]:
+        print(json.dumps({"error": error.code, "message": error.message}), file=sys.stderr)
+    else:
+        ERR.print(f"[bold red]error[/] ({error.code}): ", end="", highlight=False)
+        ERR.print(error.message, markup=False, highlight=False)
+    sys.exit(TABLE[type(error)].exit_code)
+
+
+def emit(value: Any, *, as_json: bool, human: Callable[[], object]) -> None:
+    """Print `value` as one line of JSON, or let `human` draw it."""
+    if as_json:
+        print(json.dumps(value, sort_keys=True, allow_nan=False))
+    else:
+        human()
+
+
+def warn(message: str) -> None:
+    """Print a warning on stderr."""
+    ERR.print("[bold yellow]warning[/]: ", end="", highlight=False)
+    ERR.print(message, markup=False, highlight=False)

@@ -1,0 +1,94 @@
+"""Files that are whole or absent, private where they must be, with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError, StorageError
+
+
+@contextlib.contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Turn the operating system's refusals while writing `what` into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(f"no space left while writing {what}; free some space and run again") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise KeyStoreError(f"may not write {what}; check the folder's owner and permissions") from error
+        raise
+
+
+def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file so that a crash at any instant leaves the old content or the new, never a mixture.
+
+    `private` files are created with mode 0600 before the first byte is written.
+    """
+    with storage_errors(path.name):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                os.fchmod(file.fileno(), 0o600 if private else 0o644)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def create_private(path: Path, data: bytes) -> None:
+    """Write a new private file; raises AlreadyExistsError rather than replace a key."""
+    if path.exists():
+        raise AlreadyExistsError(f"{path.name} exists already; it was not replaced")
+    write_atomically(path, data, private=True)
+
+
+def read_private(path: Path, *, what: str) -> bytes:
+    """Return a secret file's bytes; raises KeyStoreError when it is missing or others may read it."""
+    try:
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            raise KeyStoreError(f"{what} ({path.name}) can be read by others; run chmod 600 on it")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise KeyStoreError(
+            f"{what} ({path.name}) is missing; restore it or start again from an empty folder"
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_limited(path: Path, limit_bytes: int, *, what: str) -> bytes:
+    """Return a file's bytes if there are at most `limit_bytes`; raises CorruptDataError otherwise."""
+    if not path.is_file():
+        raise CorruptDataError(f"{what} is missing: {path.name}")
+    if (size := path.stat().st_size) > limit_bytes:
+        raise CorruptDataError(f"{what} has {size} bytes; the limit is {limit_bytes}")
+    return path.read_bytes()
+
+
+__all__ = [
+    "StorageError",
+    "create_private",
+    "read_limited",
+    "read_private",
+    "storage_errors",
+    "sync_folder",
+    "write_atomically",
+]
