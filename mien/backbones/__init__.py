@@ -1,0 +1,89 @@
+"""Face recognition backbones in torch, all of one shape: see `Backbone`.
+
+`build_backbone(name)` makes any of `BACKBONES`; `layout_of`, `theta_of` and `load_theta` go between a backbone and its
+flat vector. Phones use `mobilefacenet_folded`, `mobilefacenet192` and `sface`; the others are for servers and
+simulation. `mien.backbones.importers` reads public model files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from mien.backbones._base import Backbone, initialised_from
+from mien.backbones.flat import fold_batch_norm, layout_of, load_theta, theta_of
+from mien.backbones.iresnet import build_iresnet
+from mien.backbones.mobilefacenet import build_mobilefacenet, build_mobilefacenet192
+from mien.backbones.resnet34 import build_resnet34
+from mien.backbones.sface import build_sface
+from mien.backbones.sphereface import build_sphereface
+from mien.errors import ConfigError
+from mien.specs import FaceInputSpec
+
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "BackboneEntry",
+    "build_backbone",
+    "fold_batch_norm",
+    "layout_of",
+    "load_theta",
+    "theta_of",
+]
+
+
+@dataclass(frozen=True)
+class BackboneEntry:
+    """How a backbone is built, the face input that it takes unless told otherwise, and whether phones run it."""
+
+    build: Callable[[FaceInputSpec], Backbone]
+    input_spec: FaceInputSpec
+    for_phones: bool = False
+
+
+_SPHERE: Final = FaceInputSpec(dim=512)
+_ARCFACE: Final = FaceInputSpec(scale=127.5, dim=512)
+
+BACKBONES: Final[Mapping[str, BackboneEntry]] = MappingProxyType(
+    {
+        "mobilefacenet": BackboneEntry(build_mobilefacenet, FaceInputSpec()),
+        "mobilefacenet_folded": BackboneEntry(
+            partial(build_mobilefacenet, folded=True), FaceInputSpec(), for_phones=True
+        ),
+        "mobilefacenet192": BackboneEntry(build_mobilefacenet192, FaceInputSpec(dim=192), for_phones=True),
+        "sface": BackboneEntry(build_sface, FaceInputSpec(), for_phones=True),
+        "sphereface20": BackboneEntry(partial(build_sphereface, depth=20), _SPHERE),
+        "sphereface64": BackboneEntry(partial(build_sphereface, depth=64), _SPHERE),
+        **{
+            f"iresnet{depth}": BackboneEntry(partial(build_iresnet, depth=depth), _ARCFACE)
+            for depth in (18, 34, 50, 100)
+        },
+        "resnet34": BackboneEntry(build_resnet34, _ARCFACE),
+        "resnet34_folded": BackboneEntry(partial(build_resnet34, folded=True), _ARCFACE),
+    }
+)
+
+
+def build_backbone(name: str, spec: FaceInputSpec | None = None, *, dim: int | None = None, seed: int = 0) -> Backbone:
+    """Return a new backbone in eval mode, its weights drawn from `seed`.
+
+    `spec` is the face input (default: the family's own), `dim` overrides its embedding length. Raises ConfigError for
+    a name that is not in `BACKBONES`, naming the nearest, and for sizes that the family does not have.
+    """
+    entry = BACKBONES.get(name)
+    if entry is None:
+        near = difflib.get_close_matches(name, BACKBONES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(BACKBONES)}"
+        raise ConfigError(f"unknown backbone {name!r}; {hint}")
+    spec = entry.input_spec if spec is None else spec
+    if dim is not None:
+        spec = dataclasses.replace(spec, dim=dim)
+    if spec.dim < 1:
+        raise ConfigError(f"embedding length is {spec.dim}; it must be positive")
+    with initialised_from(seed):
+        return entry.build(spec).eval()

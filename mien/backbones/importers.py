@@ -1,0 +1,227 @@
+"""Public model files as backbones: weights out of ONNX and TFLite bytes, into our layouts.
+
+Nothing of a file is ever executed: its graph is compared, operator by operator, with the architecture that it should
+hold, and its numbers are copied. `import_model` is the door; see `mien.known_models` for the files that it takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from torch import nn
+
+from mien.backbones import BACKBONES, Backbone, build_backbone, layout_of, load_theta
+from mien.backbones._graph import Array64, Walk
+from mien.backbones._onnx import read_onnx
+from mien.backbones._tflite import MAGIC as TFLITE_MAGIC
+from mien.backbones._tflite import read_tflite
+from mien.backbones._units import ConvUnit, EmbeddingHead
+from mien.backbones.mobilefacenet import Bottleneck
+from mien.backbones.sface import BLOCKS, STEM_CHANNELS
+from mien.errors import ConfigError
+from mien.known_models import KNOWN_MODELS, recognise
+from mien.layout import ParameterLayout, Vector
+from mien.specs import ModelSpec
+
+ONNX_FIRST_BYTE: Final = b"\x08"  # protobuf tag of ModelProto.ir_version, which every writer puts first
+Tensors = dict[str, Array64]
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model file's content in Mien's terms: what it is, where its tensors lie, and their numbers."""
+
+    spec: ModelSpec
+    layout: ParameterLayout = field(repr=False)
+    theta: Vector = field(repr=False)
+
+
+def import_model(data: bytes, filename: str, *, unverified: bool = False) -> ImportedModel:
+    """Return the recogniser in a public model file; `filename` is for messages only.
+
+    The file must be one of `known_models`, by sha256. `unverified` admits another file of the same architecture, whose
+    terms are then marked as unknown. Raises ConfigError for any other file, CorruptDataError for damaged bytes,
+    LayoutMismatchError for another network, NonFiniteError for weights that are not finite.
+    """
+    known = recognise(data)
+    if known is None and not unverified:
+        raise ConfigError(
+            f"{filename} is not a model file that Mien knows (sha256 {hashlib.sha256(data).hexdigest()[:12]}...); "
+            f"supported: {_supported()}"
+        )
+    if known is not None and known.backbone is None:
+        raise ConfigError(
+            f"{filename} is {known.title}, a face {known.kind}, not a recogniser; supported: {_supported()}"
+        )
+    if data[4:8] == TFLITE_MAGIC:
+        backbone, theta = import_mobilefacenet192(data)
+    elif data[:1] == ONNX_FIRST_BYTE:
+        backbone, theta = import_sface(data)
+    else:
+        raise ConfigError(f"{filename} is neither ONNX nor TFLite; supported: {_supported()}")
+    layout = layout_of(backbone)
+    source, terms = (known.source, known.terms) if known else _unknown_origin(data, filename)
+    spec = ModelSpec(backbone.name, layout.sha256, backbone.input_spec, source, terms, backbone.default_trainable)
+    return ImportedModel(spec, layout, theta)
+
+
+def import_sface(onnx_bytes: bytes) -> tuple[Backbone, Vector]:
+    """Return SFace and its flat vector from an ONNX file, quantised in blocks or float32.
+
+    Every BatchNorm is folded in float64: after a convolution into it, before and after the FC into the FC. Raises
+    CorruptDataError, LayoutMismatchError, NonFiniteError, MissingDependencyError.
+    """
+    graph = read_onnx(onnx_bytes)
+    walk = Walk(graph, "SFace")
+    spec = BACKBONES["sface"].input_spec
+    shift = walk.constant(walk.take("Sub"), 0, (1,))
+    factor = walk.constant(walk.take("Mul"), 0, (1,))
+    walk.require(bool(shift == spec.mean) and bool(factor == 1 / spec.scale), "scaling (x - 127.5) / 128")
+    tensors = _onnx_unit(walk, "stem", 3, STEM_CHANNELS, kernel=3, stride=1, depthwise=False)
+    previous = STEM_CHANNELS
+    for i, (channels, stride) in enumerate(BLOCKS, start=1):
+        tensors |= _onnx_unit(walk, f"block{i}.depthwise", previous, previous, kernel=3, stride=stride, depthwise=True)
+        tensors |= _onnx_unit(walk, f"block{i}.pointwise", previous, channels, kernel=1, stride=1, depthwise=False)
+        previous = channels
+    tensors |= _onnx_embedding(walk, previous, spec.dim)
+    walk.finish()
+    return _filled("sface", tensors)
+
+
+def _onnx_unit(
+    walk: Walk, name: str, in_channels: int, channels: int, *, kernel: int, stride: int, depthwise: bool
+) -> Tensors:
+    """Return a ConvUnit's tensors from Conv, BatchNormalization and PRelu, the norm folded in."""
+    group = in_channels if depthwise else 1
+    attributes = {"group": group, "strides": [stride] * 2, "pads": [kernel // 2] * 4, "dilations": [1, 1]}
+    conv = walk.take("Conv", attributes=attributes)
+    weight = walk.constant(conv, 0, (channels, in_channels // group, kernel, kernel))
+    scale, shift = _onnx_affine(walk, channels)
+    slope = walk.constant(walk.take("PRelu"), 0, (channels, 1, 1))
+    return {
+        f"{name}.conv.weight": weight * scale[:, None, None, None],
+        f"{name}.conv.bias": shift,
+        f"{name}.act.weight": slope.reshape(-1),
+    }
+
+
+def _onnx_embedding(walk: Walk, channels: int, dim: int) -> Tensors:
+    """Return the head's tensors from BatchNormalization, Dropout, Flatten, Gemm and BatchNormalization."""
+    map_scale, map_shift = _onnx_affine(walk, channels)
+    walk.take("Dropout")
+    walk.take("Flatten")
+    gemm = walk.take("Gemm", attributes={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1})
+    size = BACKBONES["sface"].input_spec.height // 16
+    pixels = size * size
+    weight = walk.constant(gemm, 0, (dim, channels * pixels))
+    bias = walk.constant(gemm, 1, (dim,)) + weight @ map_shift.repeat(pixels)
+    scale, shift = _onnx_affine(walk, dim)
+    return {
+        "embedding.fc.weight": weight * map_scale.repeat(pixels) * scale[:, None],
+        "embedding.fc.bias": bias * scale + shift,
+    }
+
+
+def _onnx_affine(walk: Walk, channels: int) -> tuple[Array64, Array64]:
+    """Return a BatchNormalization as (scale, shift) per channel."""
+    node = walk.take("BatchNormalization")
+    gamma, beta, mean, var = (walk.constant(node, i, (channels,)) for i in range(4))
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    walk.require(isinstance(epsilon, float) and epsilon > 0 and bool((var >= 0).all()), "BatchNormalization statistics")
+    scale = gamma / np.sqrt(var + epsilon)
+    return scale, beta - mean * scale
+
+
+def import_mobilefacenet192(tflite_bytes: bytes) -> tuple[Backbone, Vector]:
+    """Return the 192-d MobileFaceNet and its flat vector from a TFLite file.
+
+    Raises CorruptDataError, LayoutMismatchError, NonFiniteError, MissingDependencyError.
+    """
+    walk = Walk(read_tflite(tflite_bytes), "MobileFaceNet-192")
+    tensors: Tensors = {}
+    for stage_name, stage in build_backbone("mobilefacenet192").named_children():
+        if isinstance(stage, Bottleneck):
+            shortcut = walk.value
+            for unit_name, unit in stage.named_children():
+                tensors |= _tflite_unit(walk, f"{stage_name}.{unit_name}", unit)
+            if stage.is_residual:
+                walk.take("ADD", data=(walk.value, shortcut))
+        elif isinstance(stage, EmbeddingHead):
+            tensors |= _tflite_embedding(walk, stage)
+        else:
+            tensors |= _tflite_unit(walk, stage_name, stage)
+    walk.take("RESHAPE")
+    walk.finish()
+    return _filled("mobilefacenet192", tensors)
+
+
+def _tflite_unit(walk: Walk, name: str, unit: nn.Module) -> Tensors:
+    """Return a ConvUnit's tensors from CONV_2D or DEPTHWISE_CONV_2D and the five operators that stand for PReLU.
+
+    TFLite orders weights (out, height, width, in), depthwise (1, height, width, channels). PReLU stands there as
+    relu(x) + c * (x - |x|), so its slope is 2c.
+    """
+    if not isinstance(unit, ConvUnit):
+        raise TypeError(f"{name} is no ConvUnit")
+    conv = unit.conv
+    out_channels, in_channels, height, width = conv.weight.shape
+    is_depthwise = conv.groups > 1
+    attributes: dict[str, object] = {"stride": conv.stride, "dilation": (1, 1), "activation": 0}
+    if conv.kernel_size != (1, 1):  # a 1x1 kernel of stride 1 needs no padding, so both rules mean the same
+        attributes["padding"] = "SAME" if conv.padding != (0, 0) else "VALID"
+    if is_depthwise:
+        attributes["multiplier"] = 1
+    node = walk.take("DEPTHWISE_CONV_2D" if is_depthwise else "CONV_2D", attributes=attributes)
+    if is_depthwise:
+        weight = walk.constant(node, 0, (1, height, width, out_channels)).transpose(3, 0, 1, 2)
+    else:
+        weight = walk.constant(node, 0, (out_channels, height, width, in_channels)).transpose(0, 3, 1, 2)
+    tensors = {f"{name}.conv.weight": weight, f"{name}.conv.bias": walk.constant(node, 1, (out_channels,))}
+    if unit.act is not None:
+        tensors[f"{name}.act.weight"] = _tflite_slope(walk, out_channels)
+    return tensors
+
+
+def _tflite_slope(walk: Walk, channels: int) -> Array64:
+    """Return the slope of a PReLU written as relu(x) + c * (x - |x|)."""
+    x = walk.value
+    positive = walk.take("RELU", data=(x,)).outputs[0]
+    magnitude = walk.take("ABS", data=(x,)).outputs[0]
+    walk.take("SUB", data=(x, magnitude))
+    half_slope = walk.constant(walk.take("MUL"), 0, (channels,))
+    walk.take("ADD", data=(positive, walk.value))
+    return 2 * half_slope
+
+
+def _tflite_embedding(walk: Walk, head: EmbeddingHead) -> Tensors:
+    """Return the head's tensors from the 1x1 CONV_2D that ends the graph."""
+    dim, channels = head.fc.weight.shape
+    node = walk.take("CONV_2D", attributes={"stride": (1, 1), "dilation": (1, 1), "activation": 0})
+    return {
+        "embedding.fc.weight": walk.constant(node, 0, (dim, 1, 1, channels)).reshape(dim, channels),
+        "embedding.fc.bias": walk.constant(node, 1, (dim,)),
+    }
+
+
+def _filled(name: str, tensors: Tensors) -> tuple[Backbone, Vector]:
+    """Return the named backbone with these tensors, and its flat vector, checked to be finite."""
+    backbone = build_backbone(name)
+    layout = layout_of(backbone)
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, which the check refuses
+        theta = layout.check(layout.flatten(tensors), what=f"{name} model file")
+    load_theta(backbone, layout, theta)
+    return backbone, theta
+
+
+def _supported() -> str:
+    return "; ".join(f"{m.filename} ({m.fetch})" for m in KNOWN_MODELS if m.kind == "recogniser")
+
+
+def _unknown_origin(data: bytes, filename: str) -> tuple[str, str]:
+    return (
+        f"file {filename}, sha256 {hashlib.sha256(data).hexdigest()}, not verified",
+        "unknown; ask whoever gave you the file",
+    )
