@@ -1,0 +1,1 @@
+"""Rounds: the state machine of one attempt (pure), the engine that drives it, spool files and the closing step."""

@@ -1,0 +1,409 @@
+"""One attempt of a round as a pure state machine: no I/O, no clock, no randomness of its own.
+
+::
+
+    SELECTING -> TRAINING -> UPLOAD -> CLOSING -> CLOSED
+         \\           \\          \\         \\
+          `-----------`----------`---------`--> ABORTED(reason)
+
+`advance` takes a state, one event and the time, and returns the next state with a list of effects that whoever drives
+the machine has to carry out, in order. A refused event raises and changes nothing. Time is in seconds since an epoch
+of the driver's choice: the coordinator passes its clock, the simulator a virtual one.
+
+CLOSING lies between the last upload and the commit of the new model. It has no deadline: it ends when the driver
+says how the sum went. To devices it looks like UPLOAD. Whatever devices do or leave undone, `TimePassed` at a state's
+deadline moves it on, so that by the last deadline a round is closing, closed or aborted.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from mien.errors import LateError, NotFoundError, RateLimitedError
+from mien.specs import TaskSpec
+
+
+class Stage(enum.StrEnum):
+    """Where a round is."""
+
+    SELECTING = "selecting"
+    TRAINING = "training"
+    UPLOAD = "upload"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    ABORTED = "aborted"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can happen any more."""
+        return self in (Stage.CLOSED, Stage.ABORTED)
+
+
+class Step(enum.StrEnum):
+    """How far one selected device got."""
+
+    SELECTED = "selected"
+    TRAINED = "trained"
+    UPLOADED = "uploaded"
+    LATE = "late"
+    LEFT = "left"
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """What one attempt of a round wants: who, how many, how long.
+
+    `num_selected` devices are asked, `size` of them may report, `min_reports` is the quorum of every stage. A
+    candidate that has not been heard of for `lease_s` is not chosen. `seed` settles the choice among candidates.
+    """
+
+    num_selected: int
+    size: int
+    min_reports: int
+    selecting_s: float
+    training_s: float
+    upload_s: float
+    seed: int = 0
+    lease_s: float = 90.0
+
+    @classmethod
+    def of(cls, task: TaskSpec, *, task_id: str, round_number: int, attempt: int) -> RoundRules:
+        """Return the rules of one attempt; the seed differs from attempt to attempt and repeats for the same one."""
+        digest = hashlib.sha256(f"{task_id}/{task.seed}/{round_number}/{attempt}".encode()).digest()
+        cohort, deadlines = task.cohort, task.deadlines
+        return cls(
+            num_selected=cohort.num_selected,
+            size=cohort.size,
+            min_reports=cohort.min_reports,
+            selecting_s=deadlines.selecting_s,
+            training_s=deadlines.training_s,
+            upload_s=deadlines.upload_s,
+            seed=int.from_bytes(digest[:8], "big"),
+        )
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """All that an attempt remembers. `candidates` maps a device to when it was last heard of."""
+
+    stage: Stage
+    deadline: float
+    candidates: Mapping[str, float] = field(default_factory=dict)
+    participants: Mapping[str, Step] = field(default_factory=dict)
+    reason: str = ""
+
+    def devices(self, *steps: Step) -> tuple[str, ...]:
+        """Return the participants that are at any of the steps, in order of their ids."""
+        return tuple(sorted(device for device, step in self.participants.items() if step in steps))
+
+
+# Events: what can happen to a round.
+
+
+@dataclass(frozen=True)
+class CheckedIn:
+    """Devices offer to take part; all that are there at once are named at once, so that chance chooses among them."""
+
+    device_ids: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Withdrew:
+    """A candidate hung up before it was chosen."""
+
+    device_id: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A device has finished its local round."""
+
+    device_id: str
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A device's whole contribution was checked and lies on stable storage."""
+
+    device_id: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A device gave up, or its contribution was refused; `error_code` is a stable code of `mien.errors`."""
+
+    device_id: str
+    error_code: str
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """Nothing else happened; the deadline may have."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The driver was away (a restart): devices get at least `grace_s`, or the whole stage if that is shorter."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """The operator or the server ends the attempt."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The sum was taken, its step passed the checks, and the new model is being committed with this very event."""
+
+
+@dataclass(frozen=True)
+class SumFailed:
+    """The sum or the step on it did not pass the checks."""
+
+    reason: str
+
+
+Event = CheckedIn | Withdrew | Trained | Uploaded | Left | TimePassed | Resumed | Cancelled | Summed | SumFailed
+
+
+# Effects: what the driver has to do, in order.
+
+
+@dataclass(frozen=True)
+class Selected:
+    """These devices are asked to train; the other candidates are told to come back later."""
+
+    device_ids: tuple[str, ...]
+    passed_over: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StageEntered:
+    """The round is at a new stage (or has a new deadline): tell those who follow it."""
+
+    stage: Stage
+    deadline: float
+
+
+@dataclass(frozen=True)
+class BecameLate:
+    """The round went on without these devices: tell them so; they lose nothing."""
+
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SumWanted:
+    """Add up these devices' contributions, take the server's step, then report `Summed` or `SumFailed`."""
+
+    device_ids: tuple[str, ...]
+
+
+Effect = Selected | StageEntered | BecameLate | SumWanted
+Transition = tuple[RoundState, tuple[Effect, ...]]
+
+
+def open_round(rules: RoundRules, now: float) -> Transition:
+    """Return the first state of an attempt."""
+    state = RoundState(Stage.SELECTING, now + rules.selecting_s)
+    return state, (StageEntered(state.stage, state.deadline),)
+
+
+def advance(rules: RoundRules, state: RoundState, event: Event, now: float) -> Transition:
+    """Return the state after `event` and what there is to do about it.
+
+    Repeating an event changes nothing. Raises NotFoundError for a device that was not selected, LateError for one
+    that the round went on without, RateLimitedError for a step that is not open yet; the state is then unchanged.
+    """
+    return _HANDLERS[type(event)](rules, state, event, now)
+
+
+def _checked_in(rules: RoundRules, state: RoundState, event: CheckedIn, now: float) -> Transition:
+    if state.stage is not Stage.SELECTING:
+        return state, ()
+    candidates = {**state.candidates, **dict.fromkeys(event.device_ids, now)}
+    state = replace(state, candidates=candidates)
+    fresh = _fresh(rules, state, now)
+    return _select(rules, state, fresh, now) if len(fresh) >= rules.num_selected else (state, ())
+
+
+def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:
+    others = {device: seen for device, seen in state.candidates.items() if device != event.device_id}
+    return replace(state, candidates=others), ()
+
+
+def _trained(rules: RoundRules, state: RoundState, event: Trained, now: float) -> Transition:
+    step = _participating(state, event.device_id)
+    if step in (Step.TRAINED, Step.UPLOADED) or state.stage.is_over:
+        return state, ()
+    return _go_on(rules, _with_step(state, event.device_id, Step.TRAINED), now)
+
+
+def _uploaded(rules: RoundRules, state: RoundState, event: Uploaded, now: float) -> Transition:
+    step = _participating(state, event.device_id)
+    if step is Step.UPLOADED and state.stage is not Stage.ABORTED:
+        return state, ()
+    if state.stage.is_over or state.stage is Stage.CLOSING:
+        raise LateError(f"the round is {state.stage}; nothing is lost, check in again")
+    if state.stage is not Stage.UPLOAD:
+        raise RateLimitedError("the upload stage is not open yet; follow the round until it is", retry_after_s=1.0)
+    return _go_on(rules, _with_step(state, event.device_id, Step.UPLOADED), now)
+
+
+def _left(rules: RoundRules, state: RoundState, event: Left, now: float) -> Transition:
+    step = state.participants.get(event.device_id)
+    if step is None:
+        return _withdrew(rules, state, Withdrew(event.device_id), now)
+    if step not in (Step.SELECTED, Step.TRAINED) or state.stage not in (Stage.TRAINING, Stage.UPLOAD):
+        return state, ()
+    return _go_on(rules, _with_step(state, event.device_id, Step.LEFT), now)
+
+
+def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: float) -> Transition:
+    if now < state.deadline or state.stage.is_over or state.stage is Stage.CLOSING:
+        return state, ()
+    if state.stage is Stage.SELECTING:
+        fresh = _fresh(rules, state, now)
+        if len(fresh) < rules.min_reports:
+            return _too_few(rules, state, f"{len(fresh)} devices checked in within {rules.selecting_s:g} s")
+        return _select(rules, state, fresh, now)
+    if state.stage is Stage.TRAINING:
+        trained = len(state.devices(Step.TRAINED))
+        if trained < rules.min_reports:
+            return _too_few(rules, state, f"{trained} devices trained within {rules.training_s:g} s")
+        return _open_upload(rules, state, now)
+    uploaded = len(state.devices(Step.UPLOADED))
+    if uploaded < rules.min_reports:
+        return _too_few(rules, state, f"{uploaded} devices uploaded within {rules.upload_s:g} s")
+    return _close(state)
+
+
+def _resumed(rules: RoundRules, state: RoundState, event: Resumed, now: float) -> Transition:
+    if state.stage is Stage.CLOSING:
+        return state, (SumWanted(state.devices(Step.UPLOADED)),)
+    if state.stage.is_over:
+        return state, ()
+    whole = {
+        Stage.SELECTING: rules.selecting_s,
+        Stage.TRAINING: rules.training_s,
+        Stage.UPLOAD: rules.upload_s,
+    }[state.stage]
+    deadline = max(state.deadline, now + min(event.grace_s, whole))
+    return replace(state, deadline=deadline), (StageEntered(state.stage, deadline),)
+
+
+def _cancelled(_rules: RoundRules, state: RoundState, event: Cancelled, _now: float) -> Transition:
+    return (state, ()) if state.stage.is_over else _abort(state, event.reason)
+
+
+def _summed(_rules: RoundRules, state: RoundState, _event: Summed, _now: float) -> Transition:
+    if state.stage is not Stage.CLOSING:
+        return state, ()
+    return replace(state, stage=Stage.CLOSED, deadline=math.inf), (StageEntered(Stage.CLOSED, math.inf),)
+
+
+def _sum_failed(_rules: RoundRules, state: RoundState, event: SumFailed, _now: float) -> Transition:
+    return _abort(state, event.reason) if state.stage is Stage.CLOSING else (state, ())
+
+
+# Steps that several events lead to.
+
+
+def _go_on(rules: RoundRules, state: RoundState, now: float) -> Transition:
+    """Return the next state where enough, or too few, devices are left for the stage to end before its deadline."""
+    trained, uploaded = len(state.devices(Step.TRAINED)), len(state.devices(Step.UPLOADED))
+    still_training = len(state.devices(Step.SELECTED)) if state.stage is Stage.TRAINING else 0
+    if trained + uploaded + still_training < rules.min_reports:
+        return _too_few(rules, state, f"{trained + uploaded + still_training} devices are left")
+    if state.stage is Stage.TRAINING and (trained >= rules.size or still_training == 0):
+        return _open_upload(rules, state, now)
+    if state.stage is Stage.UPLOAD and trained == 0:
+        return _close(state)
+    return state, ()
+
+
+def _select(rules: RoundRules, state: RoundState, fresh: tuple[str, ...], now: float) -> Transition:
+    chosen = choose(fresh, rules.num_selected, rules.seed)
+    passed_over = tuple(sorted(set(state.candidates) - set(chosen)))
+    participants = dict.fromkeys(chosen, Step.SELECTED)
+    state = RoundState(Stage.TRAINING, now + rules.training_s, {}, participants)
+    return state, (Selected(chosen, passed_over), StageEntered(state.stage, state.deadline))
+
+
+def _open_upload(rules: RoundRules, state: RoundState, now: float) -> Transition:
+    late = state.devices(Step.SELECTED)
+    participants = {**state.participants, **dict.fromkeys(late, Step.LATE)}
+    state = replace(state, stage=Stage.UPLOAD, deadline=now + rules.upload_s, participants=participants)
+    effects: tuple[Effect, ...] = (StageEntered(state.stage, state.deadline),)
+    return state, ((*effects, BecameLate(late)) if late else effects)
+
+
+def _close(state: RoundState) -> Transition:
+    late = state.devices(Step.TRAINED)
+    participants = {**state.participants, **dict.fromkeys(late, Step.LATE)}
+    state = replace(state, stage=Stage.CLOSING, deadline=math.inf, participants=participants)
+    effects: tuple[Effect, ...] = (BecameLate(late),) if late else ()
+    return state, (*effects, SumWanted(state.devices(Step.UPLOADED)))
+
+
+def _too_few(rules: RoundRules, state: RoundState, found: str) -> Transition:
+    return _abort(state, f"{found}; {rules.min_reports} are needed")
+
+
+def _abort(state: RoundState, reason: str) -> Transition:
+    state = replace(state, stage=Stage.ABORTED, deadline=math.inf, candidates={}, reason=reason)
+    return state, (StageEntered(Stage.ABORTED, math.inf),)
+
+
+def choose(candidates: Iterable[str], count: int, seed: int) -> tuple[str, ...]:
+    """Return `count` of the candidates, each subset equally likely over seeds, in order of their ids."""
+    ordered = sorted(candidates)
+    if len(ordered) <= count:
+        return tuple(ordered)
+    picked = np.random.default_rng(seed).choice(len(ordered), size=count, replace=False)
+    return tuple(ordered[i] for i in sorted(picked))
+
+
+def _fresh(rules: RoundRules, state: RoundState, now: float) -> tuple[str, ...]:
+    return tuple(device for device, seen in state.candidates.items() if now - seen <= rules.lease_s)
+
+
+def _participating(state: RoundState, device_id: str) -> Step:
+    """Return a participant's step; raises for a device that is not, or no longer, in the round."""
+    step = state.participants.get(device_id)
+    if step is None:
+        raise NotFoundError("this device was not selected for that round; check in again")
+    if step is Step.LATE:
+        raise LateError("the round went on without this device; nothing is lost, check in again")
+    if step is Step.LEFT:
+        raise LateError("this device has left the round; check in again")
+    return step
+
+
+def _with_step(state: RoundState, device_id: str, step: Step) -> RoundState:
+    return replace(state, participants={**state.participants, device_id: step})
+
+
+_HANDLERS: Final[dict[type, Callable[[RoundRules, RoundState, Any, float], Transition]]] = {
+    CheckedIn: _checked_in,
+    Withdrew: _withdrew,
+    Trained: _trained,
+    Uploaded: _uploaded,
+    Left: _left,
+    TimePassed: _time_passed,
+    Resumed: _resumed,
+    Cancelled: _cancelled,
+    Summed: _summed,
+    SumFailed: _sum_failed,
+}

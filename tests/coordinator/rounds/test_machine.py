@@ -1,0 +1,270 @@
+"""The round's state machine: hand-made stories, and laws that hold whatever devices do."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.rounds.machine import (
+    BecameLate,
+    Cancelled,
+    CheckedIn,
+    Event,
+    Left,
+    Resumed,
+    RoundRules,
+    RoundState,
+    Selected,
+    Stage,
+    StageEntered,
+    Step,
+    SumFailed,
+    Summed,
+    SumWanted,
+    TimePassed,
+    Trained,
+    Uploaded,
+    Withdrew,
+    advance,
+    choose,
+    open_round,
+)
+from mien.errors import LateError, MienError, NotFoundError, RateLimitedError
+from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+
+RULES = RoundRules(num_selected=4, size=3, min_reports=2, selecting_s=10, training_s=100, upload_s=20, seed=1)
+
+
+def after(rules: RoundRules, *events: tuple[float, Event]) -> RoundState:
+    """Return the state of a round that opened at 0, after events at their times."""
+    state, _ = open_round(rules, 0.0)
+    for now, event in events:
+        state, _ = advance(rules, state, event, now)
+    return state
+
+
+def in_training(rules: RoundRules = RULES) -> RoundState:
+    return after(rules, (1.0, CheckedIn(frozenset("abcd"))))
+
+
+def in_upload() -> RoundState:
+    state = in_training()
+    for device in "abc":
+        state, _ = advance(RULES, state, Trained(device), 2.0)
+    return state
+
+
+def test_a_round_from_first_check_in_to_closed() -> None:
+    state, effects = open_round(RULES, 0.0)
+    assert effects == (StageEntered(Stage.SELECTING, 10.0),)
+    state, effects = advance(RULES, state, CheckedIn(frozenset("ab")), 1.0)
+    assert (state.stage, effects) == (Stage.SELECTING, ())
+    state, effects = advance(RULES, state, CheckedIn(frozenset("cd")), 2.0)
+    assert effects == (Selected(("a", "b", "c", "d"), ()), StageEntered(Stage.TRAINING, 102.0))
+    state, effects = advance(RULES, state, Trained("a"), 3.0)
+    state, effects = advance(RULES, state, Trained("b"), 4.0)
+    assert effects == ()
+    state, effects = advance(RULES, state, Trained("c"), 5.0)  # the third of `size` 3: d is late
+    assert effects == (StageEntered(Stage.UPLOAD, 25.0), BecameLate(("d",)))
+    for device in "ab":
+        state, effects = advance(RULES, state, Uploaded(device), 6.0)
+        assert effects == ()
+    state, effects = advance(RULES, state, Uploaded("c"), 7.0)
+    assert (state.stage, effects) == (Stage.CLOSING, (SumWanted(("a", "b", "c")),))
+    state, effects = advance(RULES, state, Summed(), 8.0)
+    assert (state.stage, effects) == (Stage.CLOSED, (StageEntered(Stage.CLOSED, math.inf),))
+
+
+def test_late_devices_are_told_so() -> None:
+    state = in_upload()
+    with pytest.raises(LateError, match="nothing is lost"):
+        advance(RULES, state, Trained("d"), 3.0)
+    with pytest.raises(LateError):
+        advance(RULES, state, Uploaded("d"), 3.0)
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(NotFoundError):
+        advance(RULES, in_training(), Trained("x"), 3.0)
+    with pytest.raises(NotFoundError):
+        advance(RULES, in_upload(), Uploaded("x"), 3.0)
+
+
+def test_an_upload_before_its_stage_may_come_again() -> None:
+    state, _ = advance(RULES, in_training(), Trained("a"), 2.0)
+    with pytest.raises(RateLimitedError) as refusal:
+        advance(RULES, state, Uploaded("a"), 3.0)
+    assert refusal.value.retry_after_s == 1.0
+
+
+def test_selecting_goes_on_at_its_deadline_with_the_quorum_or_aborts() -> None:
+    some = after(RULES, (1.0, CheckedIn(frozenset("ab"))), (10.0, TimePassed()))
+    assert (some.stage, some.devices(Step.SELECTED)) == (Stage.TRAINING, ("a", "b"))
+    one = after(RULES, (1.0, CheckedIn(frozenset("a"))), (10.0, TimePassed()))
+    assert (one.stage, one.reason) == (Stage.ABORTED, "1 devices checked in within 10 s; 2 are needed")
+
+
+def test_candidates_that_fell_silent_or_hung_up_are_not_chosen() -> None:
+    rules = RoundRules(num_selected=4, size=3, min_reports=2, selecting_s=100, training_s=9, upload_s=9, lease_s=30)
+    state = after(
+        rules,
+        (0.0, CheckedIn(frozenset("ab"))),
+        (60.0, CheckedIn(frozenset("cde"))),
+        (61.0, Withdrew("e")),
+        (100.0, TimePassed()),
+    )
+    assert state.stage is Stage.ABORTED  # c and d were last heard of 40 s ago
+    state = after(rules, (0.0, CheckedIn(frozenset("ab"))), (80.0, CheckedIn(frozenset("bc"))), (100.0, TimePassed()))
+    assert state.devices(Step.SELECTED) == ("b", "c")
+
+
+def test_training_ends_early_when_nobody_else_can_come() -> None:
+    state = in_training()
+    for event in (Trained("a"), Trained("b"), Left("c", "low_quality"), Left("d", "low_quality")):
+        state, _ = advance(RULES, state, event, 5.0)
+    assert state.stage is Stage.UPLOAD
+
+
+def test_a_round_that_cannot_reach_its_quorum_aborts_at_once() -> None:
+    state = in_training()
+    for device in "abc":
+        state, _ = advance(RULES, state, Left(device, "low_quality"), 5.0)
+    assert (state.stage, state.reason) == (Stage.ABORTED, "1 devices are left; 2 are needed")
+
+
+def test_upload_closes_at_its_deadline_with_the_quorum() -> None:
+    state = in_upload()
+    state, _ = advance(RULES, state, Uploaded("a"), 3.0)
+    aborted, _ = advance(RULES, state, TimePassed(), 22.0)
+    assert aborted.stage is Stage.ABORTED
+    state, _ = advance(RULES, state, Uploaded("b"), 3.0)
+    state, effects = advance(RULES, state, TimePassed(), 22.0)
+    assert effects == (BecameLate(("c",)), SumWanted(("a", "b")))
+
+
+def test_one_refused_contribution_does_not_stop_the_round() -> None:
+    state = in_upload()
+    for event in (Left("b", "non_finite"), Uploaded("a"), Uploaded("c")):
+        state, effects = advance(RULES, state, event, 3.0)
+    assert effects == (SumWanted(("a", "c")),)
+
+
+def test_leaving_after_an_upload_does_not_take_it_back() -> None:
+    state, _ = advance(RULES, in_upload(), Uploaded("a"), 3.0)
+    again, effects = advance(RULES, state, Left("a", "draining"), 4.0)
+    assert (again, effects) == (state, ())
+
+
+def test_restart_gives_time_and_asks_for_the_sum_again() -> None:
+    state, effects = advance(RULES, in_upload(), Resumed(30.0), 500.0)
+    assert effects == (StageEntered(Stage.UPLOAD, 520.0),)  # the stage's 20 s are shorter than the grace
+    for device in "abc":
+        state, _ = advance(RULES, state, Uploaded(device), 501.0)
+    again, effects = advance(RULES, state, Resumed(30.0), 502.0)
+    assert (again, effects) == (state, (SumWanted(("a", "b", "c")),))
+
+
+def test_failed_sum_and_cancellation_abort_with_their_reasons() -> None:
+    state = in_upload()
+    for device in "abc":
+        state, _ = advance(RULES, state, Uploaded(device), 3.0)
+    assert advance(RULES, state, SumFailed("norm"), 4.0)[0].reason == "norm"
+    assert advance(RULES, in_training(), Cancelled("by the operator"), 4.0)[0].stage is Stage.ABORTED
+
+
+def test_the_subset_is_seeded_and_fair() -> None:
+    devices = [f"{i:02d}" for i in range(10)]
+    assert choose(devices, 3, seed=7) == choose(reversed(devices), 3, seed=7)
+    counts = Counter(device for seed in range(4000) for device in choose(devices, 3, seed))
+    # Binomial(4000, 0.3): sd 29; five of them.
+    assert all(abs(counts[device] - 1200) < 145 for device in devices)
+
+
+def test_more_candidates_than_needed_are_passed_over() -> None:
+    state, _ = open_round(RULES, 0.0)
+    _, (selected, _) = advance(RULES, state, CheckedIn(frozenset("abcdefgh")), 1.0)
+    assert isinstance(selected, Selected)
+    assert len(selected.device_ids) == len(selected.passed_over) == 4
+    assert set(selected.device_ids) | set(selected.passed_over) == set("abcdefgh")
+
+
+def test_rules_of_a_task() -> None:
+    task = TaskSpec(
+        "t",
+        cohort=CohortSpec(size=10, min_reports=8, over_selection=1.25),
+        deadlines=DeadlineSpec(1.0, 2.0, 3.0),
+        privacy=PrivacySpec(min_cohort=8),
+    )
+    first = RoundRules.of(task, task_id="x", round_number=1, attempt=1)
+    assert (first.num_selected, first.size, first.min_reports) == (13, 10, 8)
+    assert first == RoundRules.of(task, task_id="x", round_number=1, attempt=1)
+    assert first.seed != RoundRules.of(task, task_id="x", round_number=1, attempt=2).seed
+
+
+DEVICES = st.sampled_from([f"d{i}" for i in range(7)])
+EVENTS = st.one_of(
+    st.builds(CheckedIn, st.frozensets(DEVICES, min_size=1)),
+    st.builds(Withdrew, DEVICES),
+    st.builds(Trained, DEVICES),
+    st.builds(Uploaded, DEVICES),
+    st.builds(Left, DEVICES, st.just("low_quality")),
+    st.builds(TimePassed),
+    st.builds(Resumed, st.floats(0, 60)),
+)
+STORIES = st.lists(st.tuples(st.floats(0, 40), EVENTS), max_size=60)
+
+
+@st.composite
+def any_rules(draw: st.DrawFn) -> RoundRules:
+    min_reports = draw(st.integers(1, 4))
+    size = draw(st.integers(min_reports, 5))
+    selected = draw(st.integers(size, 7))
+    times = st.floats(1, 100)
+    return RoundRules(selected, size, min_reports, draw(times), draw(times), draw(times), draw(st.integers(0, 99)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_rules(), STORIES, st.booleans())
+def test_laws(rules: RoundRules, story: list[tuple[float, Event]], sum_succeeds: bool) -> None:
+    """No stuck state, no lost upload, no round below its quorum, and every event is idempotent."""
+    order = list(Stage)
+    now = 0.0
+    state, _ = open_round(rules, now)
+    for pause_s, event in story:
+        now += pause_s
+        before = state
+        try:
+            state, effects = advance(rules, state, event, now)
+        except MienError:
+            assert state == before
+            continue
+        assert order.index(state.stage) >= order.index(before.stage)
+        assert len(state.participants) <= rules.num_selected
+        assert set(before.devices(Step.UPLOADED)) <= set(state.devices(Step.UPLOADED))
+        for effect in effects:
+            if isinstance(effect, SumWanted):
+                assert effect.device_ids == state.devices(Step.UPLOADED)
+                assert rules.min_reports <= len(effect.device_ids) <= rules.size
+        if not isinstance(event, Resumed):
+            repeated, again = _repeat(rules, state, event, now)
+            assert repeated == state
+            assert again == ()
+    for _ in range(3):  # nobody does anything any more: one deadline after another passes
+        if state.stage not in (Stage.CLOSING, Stage.CLOSED, Stage.ABORTED):
+            assert math.isfinite(state.deadline)
+            now = max(now, state.deadline)
+            state, _ = advance(rules, state, TimePassed(), now)
+    assert state.stage in (Stage.CLOSING, Stage.ABORTED)
+    state, _ = advance(rules, state, Summed() if sum_succeeds else SumFailed("norm"), now)
+    assert state.stage.is_over
+
+
+def _repeat(rules: RoundRules, state: RoundState, event: Event, now: float) -> tuple[RoundState, tuple[object, ...]]:
+    try:
+        return advance(rules, state, event, now)
+    except MienError:
+        return state, ()
