@@ -1,0 +1,94 @@
+"""What the coordinator's and the registrar's gRPC servers have in common: errors as status, and who is calling."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn, TypeAlias, cast
+from urllib.parse import unquote
+
+import grpc
+import structlog
+
+from mien.errors import CertificateError, MienError
+from mien.wire.status import to_status
+
+_LOG = structlog.get_logger()
+
+_Call: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
+_Stream: TypeAlias = Callable[[Any, Any], AsyncGenerator[Any, None]]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a MienError that a handler raises into the gRPC status that `mien.wire.status` reads on the other side.
+
+    Handlers are coroutines or asynchronous generators. Any other exception is a bug: gRPC logs it and answers UNKNOWN.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the called method's handler, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        if handler.response_streaming:
+            streaming = _guard_stream(cast("_Stream", handler.stream_stream or handler.unary_stream), method)
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
+            return make(streaming, handler.request_deserializer, handler.response_serializer)
+        single = _guard_call(cast("_Call", handler.stream_unary or handler.unary_unary), method)
+        make = (
+            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        return make(single, handler.request_deserializer, handler.response_serializer)
+
+
+def peer_host(peer: str) -> str:
+    """Return the address in a gRPC peer name (``ipv4:192.0.2.1:4711``) without the port."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer
+
+
+def peer_leaf_pem(context: Any) -> bytes:
+    """Return the client certificate (PEM) of a mutual TLS call; raises CertificateError when there is none."""
+    certificates = context.auth_context().get("x509_pem_cert", [])
+    if not certificates:
+        raise CertificateError("this port needs a client certificate; join first, or use the operator's credentials")
+    return bytes(certificates[0])
+
+
+def _guard_call(call: _Call, method: str) -> _Call:
+    async def guarded(request: Any, context: Any) -> Any:
+        try:
+            return await call(request, context)
+        except MienError as error:
+            await _abort(context, error, method)
+
+    return guarded
+
+
+def _guard_stream(call: _Stream, method: str) -> _Stream:
+    async def guarded(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(call(request, context)) as replies:
+                async for reply in replies:
+                    yield reply
+        except MienError as error:
+            await _abort(context, error, method)
+
+    return guarded
+
+
+async def _abort(context: Any, error: MienError, method: str) -> NoReturn:
+    _LOG.info("refused", method=method, peer=context.peer(), error=error.code, reason=error.message)
+    code, details, metadata = to_status(error)
+    await context.abort(code, details, metadata)
+    raise AssertionError("abort returns never")

@@ -1,0 +1,32 @@
+"""One process per state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mien.errors import AlreadyExistsError
+from mien.shell.files import storage_errors
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, program: str) -> Iterator[None]:
+    """Hold a lock file for as long as the block runs; raises AlreadyExistsError while another process holds it.
+
+    The kernel frees the lock when the process ends, however it ends; the file itself stays.
+    """
+    with storage_errors(path.name):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyExistsError(
+                f"another {program} is using this folder; stop it first or name another --home"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
