@@ -95,7 +95,7 @@ class ScoreHistogram:
     @property
     def edges(self) -> NDArray[np.float64]:
         """Bin boundaries, (B + 1,) from -1 to 1."""
-        return np.arange(self.mated.size + 1) * (2.0 / self.mated.size) - 1.0
+        return _edges(self.mated.size)
 
 
 def normalise(embeddings: ArrayLike) -> NDArray[np.float64]:
@@ -119,7 +119,8 @@ def pair_scores(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
     first_PD, second_PD = normalise(first), normalise(second)
     if first_PD.shape != second_PD.shape:
         raise ConfigError(f"pairs have shapes {first_PD.shape} and {second_PD.shape}; they must be equal")
-    return np.clip(np.einsum("pd,pd->p", first_PD, second_PD), -1.0, 1.0)
+    scores: NDArray[np.float64] = np.einsum("pd,pd->p", first_PD, second_PD)
+    return np.clip(scores, -1.0, 1.0)
 
 
 def all_pairs(
@@ -148,16 +149,13 @@ def all_pairs(
     mated_ids = np.empty(num_mated if keep_subjects else 0, np.int64)
     non_mated_ids = np.empty((num_all - num_mated if keep_subjects else 0, 2), np.int64)
     m = n = 0
-    for rows, columns, scores in _blocks(unit_ND):
-        same = label_N[rows] == label_N[columns]
-        k = int(same.sum())
-        mated[m : m + k] = scores[same]
-        non_mated[n : n + same.size - k] = scores[~same]
+    for block in _blocks(unit_ND, label_N):
+        k, j = int(block.same.sum()), int(block.other.sum())
+        mated[m : m + k], non_mated[n : n + j] = block.scores[block.same], block.scores[block.other]
         if keep_subjects:
-            mated_ids[m : m + k] = label_N[rows[same]]
-            non_mated_ids[n : n + same.size - k, 0] = label_N[rows[~same]]
-            non_mated_ids[n : n + same.size - k, 1] = label_N[columns[~same]]
-        m, n = m + k, n + same.size - k
+            mated_ids[m : m + k] = block.subjects(block.same)[:, 0]
+            non_mated_ids[n : n + j] = block.subjects(block.other)
+        m, n = m + k, n + j
     return Comparisons(mated, non_mated, *((mated_ids, non_mated_ids) if keep_subjects else (None, None)))
 
 
@@ -167,12 +165,27 @@ def all_pairs_histogram(embeddings: ArrayLike, labels: Labels, *, bins: int = DE
     Same comparisons as `all_pairs`; with the default bins a threshold read off it is at most 2e-6 too strict.
     """
     unit_ND, label_N = _labelled(embeddings, labels)
-    total = ScoreHistogram.empty(bins)
-    for rows, columns, scores in _blocks(unit_ND):
-        same = label_N[rows] == label_N[columns]
-        total.mated[:] += _counts(scores[same], bins)
-        total.non_mated[:] += _counts(scores[~same], bins)
-    return total
+    mated, non_mated = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
+    for block in _blocks(unit_ND, label_N):
+        mated += _counts(block.scores[block.same], bins)
+        non_mated += _counts(block.scores[block.other], bins)
+    return ScoreHistogram(mated, non_mated)
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """One block of the comparison matrix: scores, and where they are mated (`same`) and non-mated (`other`)."""
+
+    scores: NDArray[np.float32] = field(repr=False)
+    same: NDArray[np.bool_]
+    other: NDArray[np.bool_]
+    row_labels: NDArray[np.int64]
+    column_labels: NDArray[np.int64]
+
+    def subjects(self, where: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the two identities of each comparison at `where`, (P, 2)."""
+        rows, columns = np.nonzero(where)
+        return np.stack([self.row_labels[rows], self.column_labels[columns]], axis=1)
 
 
 def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -184,17 +197,17 @@ def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float32
     return unit_ND, numbers
 
 
-def _blocks(
-    unit_ND: NDArray[np.float32],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]:
-    """Yield (row, column, score) of the pairs row < column, one block of the comparison matrix at a time."""
-    num = unit_ND.shape[0]
-    for top in range(0, num, _BLOCK):
-        for left in range(top, num, _BLOCK):
-            block = np.clip(unit_ND[top : top + _BLOCK] @ unit_ND[left : left + _BLOCK].T, -1.0, 1.0)
-            first = 1 if top == left else -num
-            rows, columns = np.nonzero(np.tri(*block.shape, k=first - 1, dtype=bool) == np.False_)
-            yield rows.astype(np.int64) + top, columns.astype(np.int64) + left, block[rows, columns]
+def _blocks(unit_ND: NDArray[np.float32], label_N: NDArray[np.int64]) -> Iterator[_Block]:
+    """Yield the comparison matrix above its diagonal, block by block: every unordered pair once."""
+    for top in range(0, label_N.size, _BLOCK):
+        for left in range(top, label_N.size, _BLOCK):
+            rows, columns = slice(top, top + _BLOCK), slice(left, left + _BLOCK)
+            scores = np.clip(unit_ND[rows] @ unit_ND[columns].T, -1.0, 1.0)
+            same = label_N[rows, None] == label_N[None, columns]
+            other = ~same
+            if top == left:
+                same, other = np.triu(same, k=1), np.triu(other, k=1)
+            yield _Block(scores, same, other, label_N[rows], label_N[columns])
 
 
 def _score_array(scores: ArrayLike, what: str) -> Scores:
@@ -212,5 +225,13 @@ def _counts(scores: Scores, bins: int) -> NDArray[np.int64]:
     """Return how many scores fall into each of `bins` bins of [-1, 1]."""
     if scores.size and (scores.min() < -1 - _ROUNDING or scores.max() > 1 + _ROUNDING):
         raise ConfigError("a score lies outside [-1, 1]; histograms hold cosines only")
-    index = np.floor((scores.astype(np.float64) + 1.0) * (bins / 2.0)).astype(np.int64)
-    return np.bincount(np.clip(index, 0, bins - 1), minlength=bins).astype(np.int64)
+    exact, edges = np.clip(scores.astype(np.float64), -1.0, 1.0), _edges(bins)
+    index = np.minimum(((exact + 1.0) * (bins / 2.0)).astype(np.int64), bins - 1)
+    # The product rounds: a score next to an edge may have landed on its wrong side.
+    index -= exact < edges[index]
+    index += (exact >= edges[index + 1]) & (index < bins - 1)
+    return np.bincount(index, minlength=bins).astype(np.int64)
+
+
+def _edges(bins: int) -> NDArray[np.float64]:
+    return np.linspace(-1.0, 1.0, bins + 1, dtype=np.float64)

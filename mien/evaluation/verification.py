@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError, UndefinedMetricError
-from mien.evaluation.scores import Comparisons, ScoreHistogram
+from mien.evaluation.scores import Comparisons, ScoreHistogram, Scores
 from mien.specs import Threshold
 
 DEFAULT_TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -76,8 +76,8 @@ class EqualErrorRate:
 class DetCurve:
     """Error counts at each candidate threshold: `thresholds` (K,) ascends, false matches fall, false non-matches rise.
 
-    The first threshold accepts everything (FMR 1, FNMR 0). The end where nothing is accepted (FMR 0, FNMR 1) lies above
-    the last threshold and has no observed score; `vertices` adds it.
+    The first threshold accepts everything that has a score: FMR 1, and FNMR 0 unless samples failed. The end where
+    nothing is accepted (FMR 0, FNMR 1) lies above the last threshold and has no observed score; `vertices` adds it.
     """
 
     thresholds: NDArray[np.float64] = field(repr=False)
@@ -88,23 +88,30 @@ class DetCurve:
 
     @classmethod
     def from_counts(
-        cls, thresholds: NDArray[np.float64], mated_at: NDArray[np.int64], non_mated_at: NDArray[np.int64]
+        cls,
+        thresholds: NDArray[np.float64],
+        mated_at: NDArray[np.int64],
+        non_mated_at: NDArray[np.int64],
+        *,
+        num_lost: int = 0,
     ) -> DetCurve:
         """Return the curve of scores counted at (or in the bin that starts at) each ascending threshold.
 
-        Raises UndefinedMetricError if there are no mated or no non-mated scores, or if all scores are equal.
+        `num_lost` mated comparisons count as false non-matches at every threshold: a sample that failed, or a mate that
+        was not ranked first. Raises UndefinedMetricError if there are no mated or no non-mated scores, or if all scores
+        are equal.
         """
-        num_mated, num_non_mated = int(mated_at.sum()), int(non_mated_at.sum())
+        num_mated, num_non_mated = int(mated_at.sum()) + num_lost, int(non_mated_at.sum())
         _need(num_mated, num_non_mated)
         seen = (mated_at > 0) | (non_mated_at > 0)
         thresholds, mated_at, non_mated_at = thresholds[seen], mated_at[seen], non_mated_at[seen]
-        if thresholds.size == 1:
+        if thresholds.size == 1 and num_lost == 0:
             raise UndefinedMetricError(
                 f"all {num_mated + num_non_mated} scores are equal, so no threshold separates anything; "
                 "the model has collapsed, or all embeddings are one reused buffer"
             )
         false_matches = non_mated_at[::-1].cumsum()[::-1]
-        false_non_matches = mated_at.cumsum() - mated_at
+        false_non_matches = mated_at.cumsum() - mated_at + num_lost
         return cls(thresholds, false_matches, false_non_matches, num_mated, num_non_mated)
 
     @property
@@ -136,19 +143,19 @@ class DetCurve:
         )
 
 
-def det_curve(scores: Comparisons | ScoreHistogram) -> DetCurve:
+def det_curve(scores: Comparisons | ScoreHistogram, *, num_lost: int = 0) -> DetCurve:
     """Return the error curve over every observed score, or over the lower edges of a histogram's filled bins.
 
-    On a histogram the counts are exact at each edge; only thresholds between edges are lost.
+    On a histogram the counts are exact at each edge; only thresholds between edges are lost. `num_lost` further mated
+    comparisons are accepted at no threshold.
     Raises UndefinedMetricError for an empty set of mated or non-mated scores, and if all scores are equal.
     """
     if isinstance(scores, ScoreHistogram):
-        return DetCurve.from_counts(scores.edges[:-1], scores.mated, scores.non_mated)
-    _need(scores.num_mated, scores.num_non_mated)
-    thresholds, at = np.unique(np.concatenate([scores.mated, scores.non_mated]), return_inverse=True)
-    mated_at = np.bincount(at[: scores.num_mated], minlength=thresholds.size)
-    non_mated_at = np.bincount(at[scores.num_mated :], minlength=thresholds.size)
-    return DetCurve.from_counts(thresholds.astype(np.float64), mated_at, non_mated_at)
+        return DetCurve.from_counts(scores.edges[:-1], scores.mated, scores.non_mated, num_lost=num_lost)
+    _need(scores.num_mated + num_lost, scores.num_non_mated)
+    thresholds = np.unique(np.concatenate([scores.mated, scores.non_mated]))
+    at = (_tally(np.sort(side), thresholds) for side in (scores.mated, scores.non_mated))
+    return DetCurve.from_counts(thresholds.astype(np.float64), *at, num_lost=num_lost)
 
 
 def rates_at(comparisons: Comparisons, threshold: float) -> OperatingPoint:
@@ -159,11 +166,12 @@ def rates_at(comparisons: Comparisons, threshold: float) -> OperatingPoint:
     if not math.isfinite(threshold):
         raise ConfigError(f"threshold is {threshold}; give a finite cosine")
     _need(comparisons.num_mated, comparisons.num_non_mated)
+    exact = np.float64(threshold)  # a plain float would be rounded to the scores' own precision first
     return OperatingPoint(
         float(threshold),
-        int((comparisons.non_mated >= threshold).sum()),
+        int((comparisons.non_mated >= exact).sum()),
         comparisons.num_non_mated,
-        int((comparisons.mated < threshold).sum()),
+        int((comparisons.mated < exact).sum()),
         comparisons.num_mated,
     )
 
@@ -209,16 +217,24 @@ def equal_error_rate(curve: DetCurve) -> EqualErrorRate:
     """Return the EER: where the polyline through the curve's vertices crosses FMR = FNMR.
 
     Vertices are the observed thresholds and the accept-none end, joined by straight lines (a tie of mated and non-mated
-    scores is one slanted line). FMR - FNMR never rises along it, from 1 to -1, so the crossing exists; if the line runs
-    along the diagonal's crossing at a vertex, that vertex's rates are returned exactly. `at` is the observed score at
+    scores is one slanted line). FMR - FNMR falls along it to -1, so it crosses 0 once; a vertex on the crossing gives
+    its own rates exactly. `at` is the observed score at
     which FMR and FNMR differ least, the lowest of several.
     """
     fmr, fnmr = curve.vertices()
+    nearest = curve.point(int(np.argmin(np.abs(curve.fmr - curve.fnmr))))
     after = int(np.argmax(fnmr >= fmr))
-    above, below = fmr[after - 1] - fnmr[after - 1], fnmr[after] - fmr[after]
+    below = fnmr[after] - fmr[after]
+    if below == 0:
+        return EqualErrorRate(float(fmr[after]), nearest)
+    above = fmr[after - 1] - fnmr[after - 1]
     share = above / (above + below)
-    value = float(fmr[after]) if below == 0 else float(fmr[after - 1] + share * (fmr[after] - fmr[after - 1]))
-    return EqualErrorRate(value, curve.point(int(np.argmin(np.abs(curve.fmr - curve.fnmr)))))
+    return EqualErrorRate(float(fmr[after - 1] + share * (fmr[after] - fmr[after - 1])), nearest)
+
+
+def _tally(ascending: Scores, values: Scores) -> NDArray[np.int64]:
+    """Return how many of the sorted scores equal each of the ascending values; no score lies between two values."""
+    return np.diff(np.searchsorted(ascending, values, side="left"), append=ascending.size).astype(np.int64)
 
 
 def _need(num_mated: int, num_non_mated: int) -> None:
@@ -237,22 +253,3 @@ def _exact(rate: float) -> Fraction:
 def _allowed(target_fmr: float, num_non_mated: int) -> int:
     """Return the largest number of false matches with FMR <= target."""
     return int(_exact(target_fmr) * num_non_mated)
-
-
-def effective_curve(effective: NDArray[Any], non_mated: NDArray[Any]) -> DetCurve:
-    """Return the curve of mated scores of which some are -inf: accepted at no threshold.
-
-    For open-set identification (a mate that is not ranked first) and system-level rates (a sample that failed).
-    """
-    finite = effective[np.isfinite(effective)]
-    curve_input = Comparisons(finite, non_mated)
-    num_lost = int(effective.size - finite.size)
-    _need(int(effective.size), curve_input.num_non_mated)
-    thresholds, at = np.unique(np.concatenate([finite, non_mated]), return_inverse=True)
-    mated_at = np.bincount(at[: finite.size], minlength=thresholds.size)
-    non_mated_at = np.bincount(at[finite.size :], minlength=thresholds.size)
-    false_matches = non_mated_at[::-1].cumsum()[::-1]
-    false_non_matches = mated_at.cumsum() - mated_at + num_lost
-    return DetCurve(
-        thresholds.astype(np.float64), false_matches, false_non_matches, int(effective.size), non_mated.size
-    )

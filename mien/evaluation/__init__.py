@@ -1,0 +1,85 @@
+"""Evaluation of face recognisers: arrays in, records out.
+
+The protocols know no images and no files. Scores are cosines, accepted iff >= threshold; every rate comes with its
+counts; what the scores do not support raises UndefinedMetricError, never a NaN. Terms are those of ISO/IEC 2382-37 and
+19795-1 (mated, non-mated, FMR, FNMR, FTE).
+"""
+
+from mien.evaluation.fairness import GroupAccuracy, rates_by_group
+from mien.evaluation.fte import CaptureCounts, SystemRates, generalised_rates, system_rates
+from mien.evaluation.identification import (
+    OpenSetPoint,
+    SearchResult,
+    cmc,
+    mean_tpir,
+    open_set_at,
+    open_set_at_fpir,
+    search,
+)
+from mien.evaluation.intervals import Interval, bootstrap_by_identity, rule_of_three
+from mien.evaluation.kfold import FoldAccuracy, accuracy_at, best_threshold, kfold_accuracy
+from mien.evaluation.records import MetricRecord, Provenance, dataset_digest
+from mien.evaluation.scores import (
+    Comparisons,
+    ScoreHistogram,
+    all_pairs,
+    all_pairs_histogram,
+    normalise,
+    pair_scores,
+)
+from mien.evaluation.templates import Templates, mean_templates, pool_templates
+from mien.evaluation.verification import (
+    DetCurve,
+    EqualErrorRate,
+    NotMeasurable,
+    OperatingPoint,
+    det_curve,
+    equal_error_rate,
+    point_at_fmr,
+    rates_at,
+    tar_at_fmrs,
+)
+
+__all__ = [
+    "CaptureCounts",
+    "Comparisons",
+    "DetCurve",
+    "EqualErrorRate",
+    "FoldAccuracy",
+    "GroupAccuracy",
+    "Interval",
+    "MetricRecord",
+    "NotMeasurable",
+    "OpenSetPoint",
+    "OperatingPoint",
+    "Provenance",
+    "ScoreHistogram",
+    "SearchResult",
+    "SystemRates",
+    "Templates",
+    "accuracy_at",
+    "all_pairs",
+    "all_pairs_histogram",
+    "best_threshold",
+    "bootstrap_by_identity",
+    "cmc",
+    "dataset_digest",
+    "det_curve",
+    "equal_error_rate",
+    "generalised_rates",
+    "kfold_accuracy",
+    "mean_templates",
+    "mean_tpir",
+    "normalise",
+    "open_set_at",
+    "open_set_at_fpir",
+    "pair_scores",
+    "point_at_fmr",
+    "pool_templates",
+    "rates_at",
+    "rates_by_group",
+    "rule_of_three",
+    "search",
+    "system_rates",
+    "tar_at_fmrs",
+]

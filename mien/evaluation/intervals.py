@@ -1,0 +1,117 @@
+"""How sure a figure is: bootstrap by identity, and what zero errors prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.errors import ConfigError, UndefinedMetricError
+from mien.evaluation.scores import Comparisons
+from mien.evaluation.verification import DetCurve
+
+_MAX_UNDEFINED_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval [low, high] at confidence `level`, and how it was made."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            raise ConfigError(f"interval [{self.low}, {self.high}] is not a finite range")
+        if not 0.0 < self.level < 1.0:
+            raise ConfigError(f"interval level is {self.level}; it must lie between 0 and 1, such as 0.95")
+
+
+def rule_of_three(num_comparisons: int) -> float:
+    """Return the upper 95 % bound of an error rate of which no error was seen in `num_comparisons`: 3 / N.
+
+    It takes the comparisons as independent; comparisons that share identities prove less.
+    """
+    if num_comparisons < 1:
+        raise UndefinedMetricError("no comparisons bound no rate; measure first")
+    return min(1.0, 3.0 / num_comparisons)
+
+
+def bootstrap_by_identity(
+    comparisons: Comparisons,
+    statistic: Callable[[DetCurve], float],
+    *,
+    rng: np.random.Generator,
+    num_replicates: int = 1000,
+    level: float = 0.95,
+) -> Interval:
+    """Return the percentile interval of `statistic` when identities, not comparisons, are drawn again.
+
+    Each replicate draws as many identities as there are, with replacement. A mated comparison of identity a counts w_a
+    times, a non-mated one of a and b w_a * w_b times, where w is how often each was drawn: comparisons that share a
+    person stay together, so the interval is as wide as the number of people warrants. Replicates on which the statistic
+    is not measurable are left out; more than 5 % of them raise UndefinedMetricError, as does a set of fewer than two
+    identities. Needs `mated_subjects` and `non_mated_subjects`.
+    """
+    if comparisons.mated_subjects is None or comparisons.non_mated_subjects is None:
+        raise ConfigError("comparisons do not say whom they compare; make them with keep_subjects=True")
+    if num_replicates < 100 or not 0.0 < level < 1.0:
+        raise ConfigError("an interval needs at least 100 replicates and a level between 0 and 1")
+    _, numbers = np.unique(
+        np.concatenate([comparisons.mated_subjects, comparisons.non_mated_subjects.ravel()]), return_inverse=True
+    )
+    num_identities = int(numbers.max()) + 1 if numbers.size else 0
+    if num_identities < 2:
+        raise UndefinedMetricError("fewer than two identities give no interval; add people")
+    tally = _Tally.of(comparisons, numbers)
+    values: list[float] = []
+    for _ in range(num_replicates):
+        drawn = np.bincount(rng.integers(num_identities, size=num_identities), minlength=num_identities)
+        try:
+            values.append(statistic(tally.curve(drawn)))
+        except UndefinedMetricError:
+            continue
+    undefined = num_replicates - len(values)
+    if undefined > _MAX_UNDEFINED_SHARE * num_replicates:
+        raise UndefinedMetricError(
+            f"the metric is not measurable on {undefined} of {num_replicates} replicates; "
+            "the set has too few people for an interval"
+        )
+    tail = (1.0 - level) / 2
+    low, high = np.quantile(values, [tail, 1.0 - tail])
+    return Interval(float(low), float(high), level, f"bootstrap by identity, {num_replicates} replicates")
+
+
+@dataclass(frozen=True, eq=False)
+class _Tally:
+    """Comparisons sorted into their distinct scores once, so that a replicate is two weighted counts."""
+
+    thresholds: NDArray[np.float64]
+    mated_at: NDArray[np.int64]
+    non_mated_at: NDArray[np.int64]
+    mated_numbers: NDArray[np.int64]
+    non_mated_numbers: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, comparisons: Comparisons, numbers: NDArray[np.int64]) -> _Tally:
+        num = comparisons.num_mated
+        thresholds, at = np.unique(np.concatenate([comparisons.mated, comparisons.non_mated]), return_inverse=True)
+        return cls(thresholds.astype(np.float64), at[:num], at[num:], numbers[:num], numbers[num:].reshape(-1, 2))
+
+    def curve(self, drawn: NDArray[np.int64]) -> DetCurve:
+        """Return the curve in which each identity counts as often as it was drawn."""
+        size = self.thresholds.size
+        mated_weight = drawn[self.mated_numbers]
+        non_mated_weight = drawn[self.non_mated_numbers].prod(axis=1)
+        # bincount adds in float64, which is exact for these whole numbers (below 2**53).
+        return DetCurve.from_counts(
+            self.thresholds,
+            np.bincount(self.mated_at, weights=mated_weight, minlength=size).astype(np.int64),
+            np.bincount(self.non_mated_at, weights=non_mated_weight, minlength=size).astype(np.int64),
+        )
