@@ -63,12 +63,12 @@ class PublicShard:
             raise CorruptDataError(
                 f"public shard needs crops (K, {spec.height}, {spec.width}, 3) uint8 and labels (K,); pack it again"
             )
-        metadata = _metadata(data)
+        metadata = unpack_metadata(data)
         return cls(crops, labels, metadata.get("licence", "unknown"), metadata.get("source", "unknown"))
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """Return the text entries of a blob's header, whose form `unpack_tensors` has already checked."""
+def unpack_metadata(data: bytes) -> dict[str, str]:
+    """Return the text entries of a blob that `unpack_tensors` has already opened."""
     length = int.from_bytes(data[:8], "little")
     entries = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     return {str(key): str(value) for key, value in entries.items()}
