@@ -139,9 +139,12 @@ def reduced(size: int, times: int) -> int:
 
 
 def init_he(module: nn.Module) -> None:
-    """Draw convolution and linear weights from He's normal distribution (fan out), biases 0."""
+    """Draw convolution and linear weights from He's normal distribution over the inputs of one output, biases 0.
+
+    Fan-in, because it knows of groups and keeps the forward signal alive through nets without BatchNorm.
+    """
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.kaiming_normal_(part.weight, mode="fan_in", nonlinearity="relu")
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
