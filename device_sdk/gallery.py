@@ -1,0 +1,420 @@
+"""The encrypted gallery: who is enrolled, their templates and aligned crops, and what training keeps in private.
+
+Templates carry the id of the model that made them and are never compared with another model's; when a model is
+released they are made again from the crops, all in one transaction. Crops are kept for that, and for training where the
+person consented. Everything about a person is stored or removed together.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.keystore import KeyStore
+from device_sdk.vault import Reader, Record, Vault, Writer
+from mien.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    ModelMismatchError,
+    NonFiniteError,
+    NotEnrolledError,
+    UnreachableError,
+)
+from mien.methods.base import Crops, Embeddings
+from mien.specs import FaceInputSpec, from_mapping, to_mapping
+from mien.wire.canonical import parse_json, to_canonical_json
+from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
+
+KEY_LABEL: Final = "gallery"
+TABLES: Final = ("persons", "templates", "crops", "states", "pending")
+MAX_NAME: Final = 80
+_REEMBED_TRIES: Final = 5
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Person:
+    """One enrolled person; `consent_unix_s` is when they agreed that their images train the model, None if not."""
+
+    id: int
+    name: str
+    enrolled_unix_s: int
+    consent_unix_s: int | None
+    num_templates: int = 0
+    num_images: int = 0
+
+    @property
+    def trains(self) -> bool:
+        """Whether this person's images may be used for training."""
+        return self.consent_unix_s is not None
+
+
+@dataclass(frozen=True)
+class Template:
+    """A person's reference: the normalised mean of the normalised features of `num_images` images."""
+
+    embedding: NDArray[np.float32] = field(repr=False)
+    num_images: int
+    model_id: str
+    input: FaceInputSpec
+
+    @classmethod
+    def of(cls, features_ND: Embeddings, model_id: str, spec: FaceInputSpec) -> Template:
+        """Return the template of one person's features (N, dim), each normalised here.
+
+        Raises NonFiniteError when a feature is not finite or has no direction.
+        """
+        norms = np.linalg.norm(features_ND, axis=1, keepdims=True)
+        if not np.isfinite(features_ND).all() or (norms == 0).any():
+            raise NonFiniteError("the recogniser gave an embedding that is not usable; fetch the model again")
+        mean = (features_ND / norms).mean(axis=0)
+        length = float(np.linalg.norm(mean))
+        if length < 1e-6:
+            raise NonFiniteError("the images of this person cancel each other out; enrol with pictures of one person")
+        return cls((mean / length).astype(np.float32), len(features_ND), model_id, spec)
+
+
+@dataclass(frozen=True)
+class References:
+    """All templates of the gallery, made by one model: names, and embeddings (N, dim) row by row."""
+
+    model_id: str
+    names: tuple[str, ...] = field(repr=False)
+    embeddings: Embeddings = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A round that this device has trained for but that has not ended: what it sends, and what it keeps if it counts.
+
+    `task_id`, `round` and `attempt` name the round; `contribution` is the upload, kept so that a restart sends the very
+    same bytes; `private` replaces the person's private state if the round closes with this contribution in its sum.
+    """
+
+    person_id: int
+    task_id: str
+    round: int
+    attempt: int
+    contribution: bytes = field(repr=False)
+    private: Arrays = field(default_factory=dict, repr=False)
+
+
+class Gallery:
+    """An open gallery. Every method is one transaction: it happens wholly or not at all, whenever the power fails."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
+    @classmethod
+    def open(cls, path: Path, key_store: KeyStore) -> Gallery:
+        """Return the gallery in `path`, empty where there is none; errors as `Vault.open`."""
+        return cls(Vault.open(path, key_store, KEY_LABEL, TABLES))
+
+    @staticmethod
+    def wipe(path: Path, key_store: KeyStore) -> None:
+        """Destroy the gallery's key, then its file: no copy of the file opens afterwards."""
+        Vault.wipe(path, key_store, KEY_LABEL)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._vault.close()
+
+    # --- who is enrolled ---
+
+    @property
+    def model_id(self) -> str | None:
+        """The model that made every template in here; None before anybody was enrolled."""
+        with self._vault.reading() as view:
+            return view.facts.get("model_id")
+
+    def people(self) -> tuple[Person, ...]:
+        """Return everybody enrolled, by name."""
+        with self._vault.reading() as view:
+            return tuple(sorted(_people(view), key=lambda person: person.name.casefold()))
+
+    def person(self, name: str) -> Person:
+        """Return the person of that name; raises NotEnrolledError."""
+        with self._vault.reading() as view:
+            return _find(view, name)
+
+    def enrol(
+        self,
+        name: str,
+        crops: Crops,
+        template: Template,
+        *,
+        now_unix_s: int,
+        consent: bool,
+        add: bool = False,
+    ) -> Person:
+        """Store a person with the crops (N, 112, 112, 3) that their template was made of.
+
+        With `add` an enrolled person gets one more template (another day, glasses); `consent` then adds to theirs.
+        Raises AlreadyExistsError for a name that is taken, ModelMismatchError when the gallery is another model's.
+        """
+        clean = clean_name(name)
+        with self._vault.writing() as change:
+            _check_model(change.facts.get("model_id"), template.model_id)
+            person = _found(change, clean)
+            if person is not None and not add:
+                raise AlreadyExistsError(
+                    f"{clean!r} is enrolled already; remove them first, choose another name, or use --add"
+                )
+            consent_unix_s = now_unix_s if consent else None
+            if person is None:
+                person_id = change.insert("persons", _person_json(clean, now_unix_s, consent_unix_s))
+            else:
+                person_id = person.id
+                if consent and not person.trains:
+                    _replace_person(change, replace(person, consent_unix_s=consent_unix_s))
+            template_id = change.insert("templates", _pack(template), person=person_id, tag=template.model_id)
+            for crop in crops:
+                content = pack_tensors({"crop": crop})
+                change.insert("crops", content, person=person_id, tag=str(template_id))
+            change.set_fact("model_id", template.model_id)
+        return self.person(clean)
+
+    def set_consent(self, name: str, *, granted_unix_s: int | None) -> Person:
+        """Record that a person agreed (at that time) or no longer agrees (None) that their images train the model.
+
+        Withdrawal also removes the private training state that was made of their images. What is in a round's sum
+        already stays in it.
+        """
+        with self._vault.writing() as change:
+            person = replace(_find(change, name), consent_unix_s=granted_unix_s)
+            _replace_person(change, person)
+            if granted_unix_s is None:
+                for table in ("states", "pending"):
+                    change.delete(table, person=person.id)
+        return person
+
+    def remove(self, name: str) -> Person:
+        """Remove a person with their templates, crops and private training state; returns who was removed."""
+        with self._vault.writing() as change:
+            person = _find(change, name)
+            for table in TABLES:
+                change.delete(table, person=person.id)
+        return person
+
+    # --- templates and crops ---
+
+    def references(self, model_id: str, *, name: str | None = None) -> References:
+        """Return all templates, or one person's, for comparison with embeddings of `model_id`.
+
+        Raises ModelMismatchError when a template was made by another model: re-embed first.
+        """
+        with self._vault.reading() as view:
+            people = {person.id: person.name for person in ([_find(view, name)] if name else _people(view))}
+            names, rows = [], []
+            for record in view.select("templates"):
+                if record.person in people:
+                    _check_model(record.tag, model_id)
+                    names.append(people[record.person])
+                    rows.append(_unpack(record).embedding)
+        matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)
+        return References(model_id, tuple(names), matrix)
+
+    def training_crops(self, name: str) -> Crops:
+        """Return a person's crops (N, 112, 112, 3) for training; raises ConfigError without their consent."""
+        with self._vault.reading() as view:
+            person = _find(view, name)
+            if not person.trains:
+                raise ConfigError(
+                    f"{person.name!r} has not agreed that their images train the model; enrol with --consent"
+                )
+            return np.stack([_crop(record) for record in view.select("crops", person=person.id)])
+
+    def reembed(self, model_id: str, spec: FaceInputSpec, embed: Callable[[Crops], Embeddings]) -> int:
+        """Make every template again with another model, in one switch; returns how many.
+
+        `embed` maps crops (N, 112, 112, 3) to features (N, dim). Until the switch the old templates serve; a crash
+        leaves the old ones or the new ones, never a mixture.
+        """
+        for _ in range(_REEMBED_TRIES):
+            if (made := self._embed_all(model_id, spec, embed)) is None:
+                continue
+            state, templates = made
+            with self._vault.writing() as change:
+                if change.state != state:
+                    continue
+                for record in list(change.select("templates")):
+                    change.replace(record, _pack(templates[record.id]), tag=model_id)
+                change.set_fact("model_id", model_id)
+            return len(templates)
+        raise UnreachableError("the gallery kept changing while it was re-embedded; run again")
+
+    def _embed_all(
+        self, model_id: str, spec: FaceInputSpec, embed: Callable[[Crops], Embeddings]
+    ) -> tuple[str, dict[int, Template]] | None:
+        """Return the new templates by id and the state they belong to; None when it changed meanwhile.
+
+        One template's crops are in memory at a time, and no lock is held while the model runs.
+        """
+        with self._vault.reading() as view:
+            state, ids = view.state, [record.id for record in view.select("templates")]
+        templates = {}
+        for template_id in ids:
+            with self._vault.reading() as view:
+                if view.state != state:
+                    return None
+                crops = _crops(view, template_id)
+            templates[template_id] = Template.of(embed(crops), model_id, spec)
+        return state, templates
+
+    # --- what training keeps ---
+
+    def private_state(self, person_id: int, task_id: str) -> dict[str, NDArray[np.float32]]:
+        """Return what this person's last counted round of a task left in private; empty at first."""
+        with self._vault.reading() as view:
+            for record in view.select("states", person=person_id, tag=task_id):
+                return unpack_tensors(record.content, what="the private training state")
+        return {}
+
+    def pending(self) -> Pending | None:
+        """Return the round that this device has trained for and that has not ended, if there is one."""
+        with self._vault.reading() as view:
+            for record in view.select("pending"):
+                return _unpack_pending(record)
+        return None
+
+    def keep_pending(self, pending: Pending) -> None:
+        """Store a trained round before anything about it is reported; replaces an earlier one."""
+        with self._vault.writing() as change:
+            change.delete("pending")
+            change.insert("pending", _pack_pending(pending), person=pending.person_id, tag=_round_tag(pending))
+
+    def settle(self, pending: Pending, *, counted: bool) -> None:
+        """Forget a round's contribution; its private state becomes the person's if the round counted it.
+
+        Does nothing for a round that is no longer pending (the person was removed or withdrew meanwhile).
+        """
+        with self._vault.writing() as change:
+            if not any(True for _ in change.select("pending", tag=_round_tag(pending))):
+                return
+            change.delete("pending")
+            if counted:
+                change.delete("states", person=pending.person_id, tag=pending.task_id)
+                if pending.private:
+                    content = pack_tensors(pending.private)
+                    change.insert("states", content, person=pending.person_id, tag=pending.task_id)
+
+    # --- backup ---
+
+    def to_plain(self) -> bytes:
+        """Return people, templates and crops in one blob, in clear: for `device_sdk.backup`, never for a disk."""
+        tensors: dict[str, NDArray[Any]] = {}
+        people = []
+        with self._vault.reading() as view:
+            for person in _people(view):
+                kept = []
+                for record in view.select("templates", person=person.id):
+                    template = _unpack(record)
+                    tensors[f"template/{record.id}"] = template.embedding
+                    tensors[f"crops/{record.id}"] = _crops(view, record.id)
+                    kept.append({"id": record.id, "model_id": template.model_id, "input": to_mapping(template.input)})
+                people.append({**to_mapping(person), "templates": kept})
+        return pack_tensors(tensors, {"people": json.dumps(people)})
+
+
+def clean_name(name: str) -> str:
+    """Return a name as it is stored: Unicode NFC, no outer spaces; raises ConfigError for what is no name."""
+    clean = unicodedata.normalize("NFC", name).strip()
+    if not clean or len(clean) > MAX_NAME or not clean.isprintable():
+        raise ConfigError(f"a name needs 1-{MAX_NAME} printable characters; choose another")
+    return clean
+
+
+def _check_model(have: str | None, need: str) -> None:
+    if have is not None and have != need:
+        raise ModelMismatchError(
+            f"the gallery's templates were made by model {have[:12]}, not {need[:12]}; "
+            "run `mien-device update` to re-embed them"
+        )
+
+
+def _people(view: Reader) -> Iterable[Person]:
+    num_templates, num_images = view.counts("templates"), view.counts("crops")
+    for record in view.select("persons"):
+        stored = parse_json(record.content, what="a person's record")
+        yield Person(
+            record.id,
+            stored["name"],
+            stored["enrolled_unix_s"],
+            stored["consent_unix_s"],
+            num_templates.get(record.id, 0),
+            num_images.get(record.id, 0),
+        )
+
+
+def _found(view: Reader, name: str) -> Person | None:
+    wanted = clean_name(name).casefold()
+    return next((person for person in _people(view) if person.name.casefold() == wanted), None)
+
+
+def _find(view: Reader, name: str) -> Person:
+    person = _found(view, name)
+    if person is None:
+        raise NotEnrolledError(f"nobody called {clean_name(name)!r} is enrolled; see `gallery list`, or enrol them")
+    return person
+
+
+def _person_json(name: str, enrolled_unix_s: int, consent_unix_s: int | None) -> bytes:
+    return to_canonical_json({"name": name, "enrolled_unix_s": enrolled_unix_s, "consent_unix_s": consent_unix_s})
+
+
+def _replace_person(change: Writer, person: Person) -> None:
+    record = next(iter(change.select("persons", person=person.id)))
+    change.replace(record, _person_json(person.name, person.enrolled_unix_s, person.consent_unix_s))
+
+
+def _pack(template: Template) -> bytes:
+    facts = {"num_images": template.num_images, "input": to_mapping(template.input)}
+    return pack_tensors({"template": template.embedding}, {"facts": json.dumps(facts)})
+
+
+def _unpack(record: Record) -> Template:
+    tensors, facts = _opened(record, "a template")
+    spec = from_mapping(FaceInputSpec, facts["input"])
+    return Template(tensors["template"], facts["num_images"], record.tag, spec)
+
+
+def _crop(record: Record) -> NDArray[np.uint8]:
+    return unpack_tensors(record.content, what="a crop")["crop"]
+
+
+def _crops(view: Reader, template_id: int) -> Crops:
+    """Return the crops (N, 112, 112, 3) that a template is made of."""
+    return np.stack([_crop(record) for record in view.select("crops", tag=str(template_id))])
+
+
+def _round_tag(pending: Pending) -> str:
+    return f"{pending.task_id}/{pending.round}/{pending.attempt}"
+
+
+def _pack_pending(pending: Pending) -> bytes:
+    facts = {"task_id": pending.task_id, "round": pending.round, "attempt": pending.attempt}
+    tensors: dict[str, NDArray[Any]] = {f"private/{name}": array for name, array in pending.private.items()}
+    tensors["contribution"] = np.frombuffer(pending.contribution, np.uint8)
+    return pack_tensors(tensors, {"facts": json.dumps(facts)})
+
+
+def _unpack_pending(record: Record) -> Pending:
+    tensors, facts = _opened(record, "the round that this device trained for")
+    contribution = tensors.pop("contribution").tobytes()
+    private = {name.removeprefix("private/"): array for name, array in tensors.items()}
+    return Pending(record.person, facts["task_id"], facts["round"], facts["attempt"], contribution, private)
+
+
+def _opened(record: Record, what: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return a record's tensors and the JSON beside them."""
+    tensors = unpack_tensors(record.content, what=what)
+    facts: dict[str, Any] = parse_json(unpack_metadata(record.content)["facts"].encode(), what=what)
+    return tensors, facts

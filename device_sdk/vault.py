@@ -1,0 +1,368 @@
+"""A file of sealed records that is never half-written, and notices when a record was swapped, altered or set back.
+
+SQLite gives atomic transactions; every record's content is sealed (AES-256-GCM) under the vault's data key with its
+table, id, person and tag as context, so a record moved elsewhere does not open. A sealed root lists the nonces of all
+records: because no nonce is ever used twice, a record set back to an older version, removed or added behind the
+program's back no longer matches the root. (The whole file set back to an older copy does match: only destroying the
+key, as `wipe` does, makes old copies worthless.) In clear are: how many records there are, their sizes, the ids and
+tags. The data key lies in the file wrapped by a key of the key store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from device_sdk.keystore import KeyStore
+from device_sdk.sealing import NONCE_BYTES, RandomBytes, SecretKey, bind, seal, unseal
+from mien.errors import CorruptDataError, DiskFullError, KeyStoreError, UnreachableError, VersionError
+from mien.shell.files import storage_errors, sync_folder
+from mien.wire.canonical import parse_json, to_canonical_json
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x4D69656E  # "Mien"
+BUSY_TIMEOUT_S: Final = 10.0
+_CONTEXT: Final = "mien/vault/1"
+
+_FULL: Final = frozenset((sqlite3.SQLITE_FULL,))
+_BUSY: Final = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
+_REFUSED: Final = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM))
+
+
+def _bytes(column: str) -> str:
+    """Return SQL for a column as bytes: SQLite lets a tamperer put any type anywhere."""
+    return f"coalesce(CAST({column} AS BLOB), x'')"
+
+
+_PLACE: Final = f"CAST(person AS INTEGER), CAST(tag AS TEXT), {_bytes('nonce')}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record: where it belongs, and its content in clear."""
+
+    table: str
+    id: int
+    person: int
+    tag: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Root:
+    """What is sealed beside the records: a digest over all of them, the next free id, and the owner's facts."""
+
+    digest: str
+    next_id: int
+    facts: Mapping[str, str]
+
+
+class Vault:
+    """An open vault; every use of it is a `reading()` or `writing()` block."""
+
+    def __init__(self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...]) -> None:
+        self._connection = connection
+        self._key = key
+        self._tables = tables
+        self._random_bytes: RandomBytes = os.urandom
+
+    @classmethod
+    def open(cls, path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]) -> Vault:
+        """Return the vault in `path`, made anew where there is none, after checking that every record is in place.
+
+        Raises KeyStoreError when the key is missing or another one, CorruptDataError when the file is damaged or was
+        tampered with, VersionError when a newer program wrote it.
+        """
+        with storage_errors(path.name):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked_folder(path.parent):
+                if not path.exists():
+                    _create(path, key_store, label, tables)
+        with _connected(path) as connection:
+            vault = cls(connection, _unwrap(connection, key_store, label), tables)
+            with vault.reading():
+                return vault
+
+    @staticmethod
+    def wipe(path: Path, key_store: KeyStore, label: str) -> None:
+        """Make the vault unreadable for good: the key first, then the file. May be repeated after a crash."""
+        key_store.destroy(label)
+        for name in (path.name, f"{path.name}-journal", f".{path.name}.new", f".{path.name}.new-journal"):
+            path.with_name(name).unlink(missing_ok=True)
+        if path.parent.exists():
+            sync_folder(path.parent)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Reader]:
+        """A block that sees one consistent state."""
+        with _database_errors("the gallery"):
+            self._connection.execute("BEGIN")
+            try:
+                yield Reader(self._connection, self._key, self._tables)
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Writer]:
+        """A block whose changes are all stored at its end, or none of them."""
+        with _database_errors("the gallery"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                writer = Writer(self._connection, self._key, self._tables, self._random_bytes)
+                yield writer
+                writer.seal_root()
+                self._connection.execute("COMMIT")
+            finally:
+                # Also what a refused COMMIT (full disk) leaves open.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+
+class Reader:
+    """What a `reading()` block may do."""
+
+    def __init__(self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...]) -> None:
+        self._connection = connection
+        self._key = key
+        self._tables = tables
+        self._root = self._read_root()
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The owner's few facts about the whole vault."""
+        return self._root.facts
+
+    @property
+    def state(self) -> str:
+        """A digest that changes with every change of a record."""
+        return self._root.digest
+
+    def select(self, table: str, *, person: int | None = None, tag: str | None = None) -> Iterator[Record]:
+        """Yield a table's records, oldest first, of one person or tag if given."""
+        self._check_table(table)
+        rows = self._connection.execute(
+            f"SELECT id, {_PLACE}, {_bytes('sealed')} FROM {table} "  # noqa: S608  (names of ours)
+            "WHERE (?1 IS NULL OR person = ?1) AND (?2 IS NULL OR tag = ?2) ORDER BY id",
+            (person, tag),
+        )
+        for row in rows:
+            yield self._open(table, *row)
+
+    def counts(self, table: str) -> dict[int, int]:
+        """Return how many records a table holds, by person."""
+        self._check_table(table)
+        return dict(self._connection.execute(f"SELECT person, count(*) FROM {table} GROUP BY person"))  # noqa: S608
+
+    def _open(self, table: str, row_id: int, person: int, tag: str, nonce: bytes, sealed: bytes) -> Record:
+        context = bind(_CONTEXT, table, row_id, person, tag)
+        content = unseal(self._key, nonce + sealed, context, what=f"a record of the gallery ({table} {row_id})")
+        return Record(table, row_id, person, tag, content)
+
+    def _check_table(self, table: str) -> None:
+        if table not in self._tables:
+            raise ValueError(f"no table {table!r}")
+
+    def _read_root(self) -> _Root:
+        """Return the root after checking it against the records."""
+        sealed = _meta(self._connection, "root")
+        plain = unseal(self._key, sealed, bind(_CONTEXT, "root"), what="the gallery")
+        root = _Root(**parse_json(plain, what="the gallery's root"))
+        if root.digest != _digest(self._connection, self._tables):
+            raise CorruptDataError(
+                "the gallery was changed by something other than this program (a record is missing, added or older "
+                "than it should be); restore it from a copy, or wipe and enrol again"
+            )
+        return root
+
+
+class Writer(Reader):
+    """What a `writing()` block may do."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...], random_bytes: RandomBytes
+    ) -> None:
+        super().__init__(connection, key, tables)
+        self._random_bytes = random_bytes
+        self._next_id = self._root.next_id
+        self._new_facts = dict(self._root.facts)
+
+    def insert(self, table: str, content: bytes, *, person: int | None = None, tag: str = "") -> int:
+        """Store a new record and return its id; without `person` the record is a person, of its own id."""
+        self._check_table(table)
+        row_id, self._next_id = self._next_id, self._next_id + 1
+        owner = row_id if person is None else person
+        self._connection.execute(
+            f"INSERT INTO {table}(id, person, tag, nonce, sealed) VALUES (?, ?, ?, ?, ?)",  # noqa: S608
+            (row_id, owner, tag, *self._seal(table, row_id, owner, tag, content)),
+        )
+        return row_id
+
+    def replace(self, record: Record, content: bytes, *, tag: str | None = None) -> None:
+        """Store new content (and tag) in a record's place."""
+        new_tag = record.tag if tag is None else tag
+        self._connection.execute(
+            f"UPDATE {record.table} SET tag = ?, nonce = ?, sealed = ? WHERE id = ?",  # noqa: S608
+            (new_tag, *self._seal(record.table, record.id, record.person, new_tag, content), record.id),
+        )
+
+    def delete(self, table: str, *, person: int | None = None, tag: str | None = None) -> None:
+        """Remove a table's records of one person or tag, or all of them."""
+        self._check_table(table)
+        self._connection.execute(
+            f"DELETE FROM {table} WHERE (?1 IS NULL OR person = ?1) AND (?2 IS NULL OR tag = ?2)",  # noqa: S608
+            (person, tag),
+        )
+
+    def set_fact(self, name: str, value: str) -> None:
+        """Store one of the owner's facts."""
+        self._new_facts[name] = value
+
+    def seal_root(self) -> None:
+        """Write the root that fits the records as they are now."""
+        root = {
+            "digest": _digest(self._connection, self._tables),
+            "next_id": self._next_id,
+            "facts": self._new_facts,
+        }
+        _write_root(self._connection, self._key, root, self._random_bytes)
+
+    def _seal(self, table: str, row_id: int, person: int, tag: str, content: bytes) -> tuple[bytes, bytes]:
+        context = bind(_CONTEXT, table, row_id, person, tag)
+        sealed = seal(self._key, content, context, random_bytes=self._random_bytes)
+        return sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that is closed again if the block fails."""
+    with _database_errors("the gallery"):
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            # A rollback journal keeps everything in one file; EXTRA is FULL plus a sync of the folder.
+            for pragma in (
+                "journal_mode = DELETE",
+                "synchronous = EXTRA",
+                "secure_delete = ON",
+                "trusted_schema = OFF",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _create(path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]) -> None:
+    """Make an empty vault with a fresh data key. A key of the key store that a crash left unused is used.
+
+    Made beside its place and renamed, so that a vault cut down to nothing is never taken for a new one. No indices:
+    the root would not cover them, so a doctored one could hide a record from `delete`.
+    """
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    # Created by us first, so that it is private before SQLite writes to it.
+    os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    wrapping = key_store.read(label) if key_store.exists(label) else key_store.create(label)
+    key = SecretKey.generate()
+    with _connected(draft) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE meta(name TEXT PRIMARY KEY, value BLOB NOT NULL)")
+        for table in tables:
+            connection.execute(
+                f"CREATE TABLE {table}(id INTEGER PRIMARY KEY, person INTEGER NOT NULL, tag TEXT NOT NULL, "
+                "nonce BLOB NOT NULL, sealed BLOB NOT NULL)"
+            )
+        wrapped = seal(wrapping, key.unmasked(), bind(_CONTEXT, "data key", label))
+        connection.execute("INSERT INTO meta VALUES ('wrapped_key', ?)", (wrapped,))
+        root = {"digest": _digest(connection, tables), "next_id": 1, "facts": {}}
+        _write_root(connection, key, root, os.urandom)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+        connection.close()
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def _unwrap(connection: sqlite3.Connection, key_store: KeyStore, label: str) -> SecretKey:
+    """Return the data key of an existing vault."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > SCHEMA_VERSION:
+        raise VersionError(f"the gallery was written by a newer program (format {version}); upgrade mien")
+    wrapped = _meta(connection, "wrapped_key")
+    wrapping = key_store.read(label)
+    try:
+        return SecretKey(unseal(wrapping, wrapped, bind(_CONTEXT, "data key", label), what="the gallery"))
+    except CorruptDataError:
+        raise KeyStoreError(
+            f"the {label} key does not open this gallery; restore the right key, or wipe and enrol again"
+        ) from None
+
+
+def _meta(connection: sqlite3.Connection, name: str) -> bytes:
+    """Return one of the two entries beside the records."""
+    row = connection.execute(f"SELECT {_bytes('value')} FROM meta WHERE name = ?", (name,)).fetchone()  # noqa: S608
+    if row is None:
+        raise CorruptDataError(f"the gallery has lost its {name}; restore it from a copy, or wipe and enrol again")
+    return bytes(row[0])
+
+
+def _digest(connection: sqlite3.Connection, tables: tuple[str, ...]) -> str:
+    """Return the hash over place and nonce of every record: 16 bytes each, so cheap against reading the records."""
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(bind(table))
+        for row in connection.execute(f"SELECT id, {_PLACE} FROM {table} ORDER BY id"):  # noqa: S608
+            digest.update(bind(row[0], row[1], row[2], len(row[3])) + row[3])
+    return digest.hexdigest()
+
+
+def _write_root(
+    connection: sqlite3.Connection, key: SecretKey, root: Mapping[str, Any], random_bytes: RandomBytes
+) -> None:
+    sealed = seal(key, to_canonical_json(root), bind(_CONTEXT, "root"), random_bytes=random_bytes)
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('root', ?)", (sealed,))
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """A block that one process at a time may be in, for one folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _database_errors(name: str) -> Iterator[None]:
+    """Turn SQLite's refusals into errors that say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The low byte is the primary code, the rest says more.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if code in _FULL:
+            raise DiskFullError(f"no space left while writing {name}; free some space and run again") from error
+        if code in _BUSY:
+            raise UnreachableError(f"{name} is in use by another mien-device; run again when it has ended") from error
+        if code in _REFUSED:
+            raise KeyStoreError(f"may not write {name}; check the folder's owner and permissions") from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise DiskFullError(f"the disk refused while reading or writing {name}; check it, run again") from error
+        raise CorruptDataError(
+            f"{name} is damaged ({type(error).__name__}); restore it from a copy, or wipe and enrol again"
+        ) from error

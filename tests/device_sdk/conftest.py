@@ -1,0 +1,23 @@
+"""What the device's tests share: a home folder with a file key store, and an open gallery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from device_sdk.gallery import Gallery
+from device_sdk.keystore import FileKeyStore
+
+
+@pytest.fixture
+def key_store(tmp_path: Path) -> FileKeyStore:
+    return FileKeyStore(tmp_path / "home" / "keys")
+
+
+@pytest.fixture
+def gallery(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Gallery]:
+    opened = Gallery.open(tmp_path / "home" / "device.db", key_store)
+    yield opened
+    opened.close()
