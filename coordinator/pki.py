@@ -48,6 +48,8 @@ CRL_LIFETIME: Final = timedelta(days=7)
 
 MAX_CERTIFICATE_BYTES: Final = 8 * 1024
 MAX_CSR_BYTES: Final = 4 * 1024
+MAX_CRL_BYTES: Final = 16 * 1024 * 1024
+"""Room for some 400 000 revoked certificates that have not expired."""
 
 _DEVICE_PREFIX: Final = "mien:device:"
 _POPULATION_PREFIX: Final = "mien:population:"
@@ -128,9 +130,7 @@ def create_authority(name: str, now: datetime, lifetime: timedelta = AUTHORITY_L
     """
     key = ec.generate_private_key(ec.SECP256R1())
     public_key = key.public_key()
-    subject = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, f"{_checked_name(name)} {_key_digest(public_key)[:8]}")]
-    )
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{check_name(name)} {_key_digest(public_key)[:8]}")])
     certificate = (
         _builder(subject, public_key, now, now + lifetime)
         .issuer_name(subject)
@@ -200,14 +200,24 @@ def issue_device_leaf(
     authority: Authority, csr: bytes, population: str, now: datetime, lifetime: timedelta = DEVICE_LIFETIME
 ) -> x509.Certificate:
     """Return a device's certificate. Of the request only the proved key is used, none of the names it asks for."""
-    public_key = csr_public_key(csr)
+    return issue_device_leaf_for_key(authority, csr_public_key(csr), population, now, lifetime)
+
+
+def issue_device_leaf_for_key(
+    authority: Authority,
+    proved_key: ec.EllipticCurvePublicKey,
+    population: str,
+    now: datetime,
+    lifetime: timedelta = DEVICE_LIFETIME,
+) -> x509.Certificate:
+    """Return a device's certificate for a key that `csr_public_key` has found proved."""
     names = x509.SubjectAlternativeName(
         [
-            x509.UniformResourceIdentifier(_DEVICE_PREFIX + device_id(public_key)),
-            x509.UniformResourceIdentifier(_POPULATION_PREFIX + _checked_name(population)),
+            x509.UniformResourceIdentifier(_DEVICE_PREFIX + device_id(proved_key)),
+            x509.UniformResourceIdentifier(_POPULATION_PREFIX + check_name(population)),
         ]
     )
-    return _issue_leaf(authority, public_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
+    return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 
 def create_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -303,6 +313,8 @@ def build_crl(
 
 def load_crl(crl_der: bytes, ca: x509.Certificate) -> x509.CertificateRevocationList:
     """Return the revocation list in `crl_der`; raises CertificateError unless `ca` signed it."""
+    if len(crl_der) > MAX_CRL_BYTES:
+        raise CertificateError(f"revocation list has {len(crl_der)} bytes; the limit is {MAX_CRL_BYTES}")
     try:
         crl = x509.load_der_x509_crl(crl_der)
         signed = crl.issuer == ca.subject and crl.is_signature_valid(
@@ -416,7 +428,8 @@ def _check_p256(public_key: object, *, what: str) -> ec.EllipticCurvePublicKey:
     return public_key
 
 
-def _checked_name(name: str) -> str:
+def check_name(name: str) -> str:
+    """Return `name` when it can be a population's, an operator's or an authority's; raises ConfigError otherwise."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name[:80]!r} cannot be a name: use 1 to 64 letters, digits, dots, dashes or underscores")
     return name
@@ -428,7 +441,7 @@ def _checked_name(name: str) -> str:
 def _issue_operator(
     authority: Authority, name: str, public_key: ec.EllipticCurvePublicKey, now: datetime, lifetime: timedelta
 ) -> x509.Certificate:
-    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_OPERATOR_PREFIX + _checked_name(name))])
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_OPERATOR_PREFIX + check_name(name))])
     return _issue_leaf(authority, public_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 

@@ -1,0 +1,347 @@
+"""mien-registrar: the program that admits devices, and takes admission back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+from rich.table import Table
+
+from coordinator.registrar.config import RegistrarConfig
+from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from mien.errors import TABLE, ConfigError
+from mien.shell import cli as shell
+from mien.shell import logs
+from mien.shell.files import read_limited, write_atomically
+
+# Imported by the commands that need them: the server, the client and the QR code are most of the start-up time.
+
+FIRST_TIME: Final = """
+Setting up registrar and coordinator for the first time (each is two commands, the registrar's third is `serve`):
+
+  mien-registrar init --home R --address registrar.example:7440 --coordinator-address coordinator.example:7443
+
+  mien-coordinator init --home C --registrar-ca R/ca.pem ...       (writes C/ca.pem and C/registrar-operator.csr)
+
+  mien-registrar trust-coordinator C/ca.pem --home R --csr C/registrar-operator.csr --out C/registrar-operator.pem
+
+Only public files are exchanged: two CA certificates, one certificate request and the certificate made from it.
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Admit devices: invite them, sign their certificates, revoke them.\n" + FIRST_TIME,
+)
+config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
+operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credentials for operators elsewhere.")
+app.add_typer(config_app, name="config")
+app.add_typer(operator_app, name="operator")
+
+_T = TypeVar("_T")
+
+
+def _default_home() -> Path:
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "mien" / "registrar"
+
+
+Home = Annotated[
+    Path, typer.Option("--home", envvar="MIEN_HOME", help="The registrar's folder.", default_factory=_default_home)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+
+
+@app.command()
+def init(
+    home: Home,
+    address: Annotated[str, typer.Option(help="host:port where devices reach this registrar; written into invites.")],
+    coordinator_address: Annotated[str, typer.Option(help="host:port of the coordinator, told to devices that join.")],
+    admin_address: Annotated[str, typer.Option(help="host:port for operators.")] = "127.0.0.1:7441",
+    listen: Annotated[str, typer.Option(help="Where to listen for devices; default: every interface.")] = "",
+    admin_listen: Annotated[str, typer.Option(help="Where to listen for operators; default: --admin-address.")] = "",
+    name: Annotated[
+        list[str] | None, typer.Option(help="Further host name or IP for the server's certificate.")
+    ] = None,
+    coordinator_ca: Annotated[Path | None, typer.Option(help="The coordinator's ca.pem, if it exists already.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a registrar: authority, settings, operator credentials.
+
+    Example: mien-registrar init --address registrar.example:7440 --coordinator-address coordinator.example:7443
+    """
+    config = RegistrarConfig(
+        address, coordinator_address, admin_address, listen=listen, admin_listen=admin_listen, names=tuple(name or ())
+    )
+    coordinator_pem = None if coordinator_ca is None else _read_pem(coordinator_ca)
+    made = create_home(home, config, _now())
+    trusted = None if coordinator_pem is None else trust_coordinator(made, coordinator_pem, replace=False)
+    from coordinator import pki
+
+    ca_sha256 = pki.fingerprint(made.ca())
+    result = {"home": str(home), "ca": str(made.ca_path), "ca_sha256": ca_sha256, "coordinator_ca_sha256": trusted}
+
+    def human() -> None:
+        _say(f"Registrar created in {home}. Its public certificate: {made.ca_path}")
+        _say(f"CA fingerprint (SHA-256): {ca_sha256}")
+        if trusted is None:
+            _say(f"Next: mien-coordinator init --registrar-ca {made.ca_path}, then")
+            _say("mien-registrar trust-coordinator with the ca.pem which that makes.")
+        _say("Keep ca.key secret and backed up: whoever has it can admit devices.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@app.command("trust-coordinator")
+def trust_coordinator_command(
+    coordinator_ca: Annotated[Path, typer.Argument(help="The coordinator's public ca.pem.")],
+    home: Home,
+    csr: Annotated[Path | None, typer.Option(help="The coordinator's request for operator credentials here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the certificate made from --csr.")] = None,
+    replace: Annotated[bool, typer.Option(help="Replace the coordinator that is trusted now.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Trust a coordinator, so that invites name it; a running registrar takes it up at once.
+
+    With --csr and --out the coordinator also becomes an operator here, for `mien-coordinator device invite`.
+
+    Example: mien-registrar trust-coordinator C/ca.pem --csr C/registrar-operator.csr --out C/registrar-operator.pem
+    """
+    if (csr is None) != (out is None):
+        raise ConfigError("--csr and --out belong together: the request, and where to write its certificate")
+    registrar = RegistrarHome(home)
+    fingerprint = trust_coordinator(registrar, _read_pem(coordinator_ca), replace=replace)
+    if csr is not None and out is not None:
+        _sign_operator(registrar, csr, "coordinator", out)
+    result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None if out is None else str(out)}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"Coordinator trusted. CA fingerprint: {fingerprint}"))
+
+
+@operator_app.command("sign")
+def operator_sign(
+    csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
+    home: Home,
+    name: Annotated[str, typer.Option(help="The operator's name, as logs will show it.")],
+    out: Annotated[Path, typer.Option(help="Where to write the certificate.")],
+    as_json: Json = False,
+) -> None:
+    """Sign credentials for an operator whose key stays elsewhere.
+
+    Example: mien-registrar operator sign alice.csr --name alice --out alice.pem
+    """
+    _sign_operator(RegistrarHome(home), csr, name, out)
+    shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: _say(f"Certificate: {out}"))
+
+
+@operator_app.command("renew")
+def operator_renew(home: Home, as_json: Json = False) -> None:
+    """Give this folder's owner new operator credentials, valid for a year.
+
+    Example: mien-registrar operator renew --home R
+    """
+    from coordinator.registrar.home import write_operator
+
+    registrar = RegistrarHome(home)
+    write_operator(registrar, registrar.authority(), _now())
+    path = str(registrar.operator_path)
+    shell.emit({"certificate": path}, as_json=as_json, human=lambda: _say(f"Renewed: {path}"))
+
+
+@app.command()
+def serve(home: Home, as_json: Json = False) -> None:
+    """Serve devices and operators until SIGTERM.
+
+    Example: mien-registrar serve --home R
+    """
+    from coordinator.registrar import server
+
+    registrar = RegistrarHome(home)
+    config = registrar.config().config
+    logs.configure(as_json=as_json or config.json_logs)
+
+    def announce(ports: server.Ports) -> None:
+        result = {"ready": True, "address": config.address, "join_port": ports.join, "admin_port": ports.admin}
+        shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, ports.join, ports.admin))
+        sys.stdout.flush()
+
+    server.serve(registrar, config, announce)
+
+
+@app.command()
+def invite(
+    home: Home,
+    population: Annotated[str, typer.Option(help="The population that the device will belong to.")] = "default",
+    valid_hours: Annotated[float, typer.Option(min=0, help="How long it can be used; 0: as configured.")] = 0,
+    note: Annotated[str, typer.Option(help="What the list of devices is to say about this device.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Make an invite for one device: a QR code and a URL that work once.
+
+    Example: mien-registrar invite --note "Alice's phone" --valid-hours 2
+    """
+    from coordinator.registrar.client import RegistrarAdmin
+
+    async def ask(admin: RegistrarAdmin) -> tuple[str, int]:
+        issued = await admin.create_invite(population, valid_s=round(valid_hours * 3600), note=note)
+        return issued.url, issued.expires_unix_s
+
+    url, expires_unix_s = _ask(home, ask)
+    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population}
+    shell.emit(result, as_json=as_json, human=lambda: _draw_invite(url, expires_unix_s))
+
+
+@app.command()
+def revoke(
+    device_id: Annotated[str, typer.Argument(help="The device's id, as `mien-registrar list` shows it.")],
+    home: Home,
+    reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Take back a device's admission; coordinators refuse it within seconds.
+
+    Example: mien-registrar revoke 3f0c…  --reason "phone lost"
+    """
+    from coordinator.registrar.client import RegistrarAdmin
+
+    async def ask(admin: RegistrarAdmin) -> None:
+        await admin.revoke_device(device_id, reason=reason)
+
+    _ask(home, ask)
+    shell.emit({"device_id": device_id, "revoked": True}, as_json=as_json, human=lambda: _say(f"Revoked {device_id}."))
+
+
+@app.command("list")
+def list_devices(home: Home, as_json: Json = False) -> None:
+    """List the devices that joined.
+
+    Example: mien-registrar list --json
+    """
+    from coordinator.registrar.client import Device, RegistrarAdmin
+
+    async def ask(admin: RegistrarAdmin) -> list[Device]:
+        devices: AsyncIterator[Device] = admin.list_devices()
+        return [device async for device in devices]
+
+    devices = _ask(home, ask)
+    result = {"devices": [dataclasses.asdict(device) for device in devices]}
+
+    def human() -> None:
+        table = Table("device", "population", "joined", "certificate until", "state", "note")
+        for device in devices:
+            state = "revoked" if device.revoked else "good"
+            dates = (_day(device.joined_unix_s), _day(device.certificate_expires_unix_s))
+            table.add_row(device.device_id, device.population, *dates, state, device.note)
+        shell.OUT.print(table if devices else "No device has joined yet; mien-registrar invite makes an invite.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@config_app.command("show")
+def config_show(home: Home, as_json: Json = False) -> None:
+    """Print every setting with its value and where it came from.
+
+    Example: mien-registrar config show --home R
+    """
+    resolved = RegistrarHome(home).config()
+    values = dataclasses.asdict(resolved.config)
+    result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
+
+    def human() -> None:
+        table = Table("setting", "value", "from")
+        for name, value in values.items():
+            table.add_row(name, repr(value), resolved.origins[name])
+        shell.OUT.print(table)
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@app.command()
+def doctor(home: Home, as_json: Json = False) -> None:
+    """Check folder, keys, certificates, settings, store and the running registrar; the exit code is the first fault's.
+
+    Example: mien-registrar doctor --home R
+    """
+    from coordinator.registrar.doctor import examine
+
+    findings = asyncio.run(examine(RegistrarHome(home), _now))
+    result = {"ok": all(f.error is None for f in findings), "checks": [f.to_mapping() for f in findings]}
+
+    def human() -> None:
+        table = Table("check", "result")
+        for finding in findings:
+            table.add_row(finding.name, f"[red]{finding.detail}[/]" if finding.error else finding.detail)
+        shell.OUT.print(table)
+
+    shell.emit(result, as_json=as_json, human=human)
+    errors = [finding.error for finding in findings if finding.error is not None]
+    if errors:
+        raise typer.Exit(TABLE[type(errors[0])].exit_code)
+
+
+def main() -> None:
+    """Run mien-registrar."""
+    shell.run(app)
+
+
+def _ask(home: Path, ask: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
+    """Return what a running registrar answers to this folder's operator."""
+    from coordinator.registrar.client import connect_admin
+
+    registrar = RegistrarHome(home)
+    address, credentials = registrar.config().config.admin_address, registrar.operator_credentials()
+
+    async def connected() -> _T:
+        async with connect_admin(address, credentials) as admin:
+            return await ask(admin)
+
+    return asyncio.run(connected())
+
+
+def _sign_operator(registrar: RegistrarHome, csr: Path, name: str, out: Path) -> None:
+    from coordinator import pki
+
+    authority = registrar.authority()
+    certificate = pki.issue_operator_leaf_for_csr(authority, _read_pem(csr), name, _now())
+    write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
+
+
+def _read_pem(path: Path) -> bytes:
+    return read_limited(path, 64 * 1024, what=str(path))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _say(text: str) -> None:
+    shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_ready(config: RegistrarConfig, join_port: int, admin_port: int) -> None:
+    _say(f"Ready. Devices join at {config.address} (port {join_port}), operators on port {admin_port}. Ctrl-C stops.")
+
+
+def _draw_invite(url: str, expires_unix_s: int) -> None:
+    import segno
+
+    segno.make(url, micro=False).terminal(compact=True)
+    # Not through rich: a wrapped URL could not be copied.
+    print(url)
+    _say(f"Works once, until {datetime.fromtimestamp(expires_unix_s, UTC):%Y-%m-%d %H:%M} UTC. Show it to one person.")
+
+
+def _day(unix_s: int) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M}" if unix_s else "–"
+
+
+if __name__ == "__main__":
+    main()

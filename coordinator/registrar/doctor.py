@@ -1,0 +1,85 @@
+"""What `mien-registrar doctor` looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from coordinator import pki
+from coordinator.registrar.client import connect_admin, hello
+from coordinator.registrar.home import RegistrarHome, check_private, check_validity
+from mien.errors import MienError
+
+_CA_WARNING_DAYS = 180
+_OPERATOR_WARNING_DAYS = 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what it found, or the error that says what to do."""
+
+    name: str
+    detail: str
+    error: MienError | None = None
+
+    def to_mapping(self) -> dict[str, object]:
+        """Return the finding as plain data."""
+        code = None if self.error is None else self.error.code
+        return {"name": self.name, "ok": self.error is None, "error": code, "detail": self.detail}
+
+
+async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Finding]:
+    """Return one finding per check, in the order in which faults should be mended."""
+
+    async def folder() -> str:
+        check_private(home)
+        return "folder and keys are private"
+
+    async def settings() -> str:
+        return f"devices join at {home.config().config.address}"
+
+    async def authority() -> str:
+        certificate = home.authority().certificate
+        check_validity(certificate, clock, what="the authority's certificate", warn_days=_CA_WARNING_DAYS)
+        return f"fingerprint {pki.fingerprint(certificate)}, until {certificate.not_valid_after_utc:%Y-%m-%d}"
+
+    async def operator() -> str:
+        leaf = pki.load_certificate(home.operator_credentials().chain_pem)
+        pki.operator_identity(leaf, home.ca(), clock())
+        check_validity(
+            leaf, clock, what="the operator's certificate (operator renew)", warn_days=_OPERATOR_WARNING_DAYS
+        )
+        return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
+
+    async def coordinator() -> str:
+        return f"fingerprint {pki.fingerprint(home.coordinator_ca())}"
+
+    async def joining() -> str:
+        address = home.config().config.address
+        reply = await hello(address, home.ca())
+        return f"{reply.software} answers at {address}, protocol {reply.protocol_version}"
+
+    async def operators() -> str:
+        address = home.config().config.admin_address
+        async with connect_admin(address, home.operator_credentials()) as admin:
+            count = len([device async for device in admin.list_devices()])
+        return f"answers at {address}; {count} devices"
+
+    checks: dict[str, Callable[[], Awaitable[str]]] = {
+        "folder": folder,
+        "settings": settings,
+        "authority": authority,
+        "operator": operator,
+        "coordinator": coordinator,
+        "joining port": joining,
+        "operators' port": operators,
+    }
+    return [await _finding(name, check) for name, check in checks.items()]
+
+
+async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(name, await check())
+    except MienError as error:
+        return Finding(name, error.message, error)

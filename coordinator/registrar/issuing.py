@@ -1,0 +1,300 @@
+"""What the registrar decides: who gets a certificate, for how long, and whose is taken back.
+
+No sockets here: `service` brings requests, `store` remembers, `coordinator.pki` signs. Methods raise the errors of
+`mien.errors` and are not for use by two threads at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator import pki
+from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
+from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store, Transaction
+from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
+from mien.wire.invite import Invite
+from mien.wire.renewal import renewal_message
+
+RENEWAL_FRESHNESS_S: Final = 300
+"""How far a device's clock may be from the registrar's when it renews; also how long a renewal could be replayed."""
+
+RENEWAL_REPEAT_S: Final = 60
+"""A device that renews again within this time gets the certificate it was given: an answer may have been lost."""
+
+MAX_LISTED: Final = 1000
+"""Most devices that one answer holds, which keeps it within a message's limit."""
+
+_USED: Final = "this invite was used by another device; if that was not you, tell the operator and ask for a new one"
+_REVOKED: Final = "this device was revoked, or its key was replaced; ask the operator for a new invite"
+_CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
+_CRL_MEMORY: Final = timedelta(days=7)
+_MAX_TEXT: Final = 200
+_MAX_SIGNATURE_BYTES: Final = 80
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a device is told: who it is, its certificate, and where to go."""
+
+    device_id: str
+    certificate_der: bytes = field(repr=False)
+    population: str
+    coordinator_ca_der: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NewInvite:
+    """An invite that was just made; the only time its token is known."""
+
+    invite: Invite
+    expires_unix_s: int
+
+
+class Registry:
+    """The registrar's decisions over one store and one authority.
+
+    `clock` returns the time with its zone. `coordinator_ca` returns the coordinator's public certificate, or raises
+    ConfigError while none is trusted. `new_token` makes a token of at least 128 random bits.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        authority: pki.Authority,
+        config: RegistrarConfig,
+        coordinator_ca: Callable[[], x509.Certificate],
+        clock: Callable[[], datetime],
+        new_token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+    ) -> None:
+        self._store = store
+        self._authority = authority
+        self._config = config
+        self._coordinator_ca = coordinator_ca
+        self._clock = clock
+        self._new_token = new_token
+        self._crl: tuple[datetime, bytes] | None = None
+
+    def create_invite(self, population: str, valid_s: int, note: str) -> NewInvite:
+        """Return a new invite into a population; `valid_s` of 0 takes the configured validity."""
+        pki.check_name(population)
+        valid_s = valid_s or self._config.invite_valid_s
+        if valid_s > MAX_INVITE_S:
+            raise ConfigError(f"an invite of {valid_s} s is too long; the limit is {MAX_INVITE_S} s (30 days)")
+        coordinator_ca, token, now = self._coordinator_ca(), self._new_token(), self._now_s()
+        record = InviteRecord(_token_hash(token), population, _checked_text(note, "note"), now, now + valid_s)
+        with self._store.begin() as transaction:
+            transaction.add_invite(record)
+        ca_sha256 = pki.fingerprint(self._authority.certificate)
+        invite = Invite(self._config.address, ca_sha256, pki.fingerprint(coordinator_ca), token)
+        return NewInvite(invite, record.expires_unix_s)
+
+    def join(self, token: str, csr_der: bytes) -> Joined:
+        """Return the certificate for the key in `csr_der`, for the holder of an unused invite's token.
+
+        The same token with the same key gets the same certificate again. A request that is refused leaves the invite
+        as it was.
+        """
+        coordinator_ca, now = self._coordinator_ca(), self._now_s()
+        with self._store.begin() as transaction:
+            invite = transaction.invite(_token_hash(token))
+            if invite is None:
+                raise InviteError("this invite is not known here; ask the operator for a new one")
+            public_key = pki.csr_public_key(csr_der)
+            device = _good_device(transaction, pki.device_id(public_key))
+            if invite.used_unix_s is None:
+                certificate = self._admit(transaction, invite, device, public_key)
+            else:
+                certificate = _repeated_join(transaction, invite, public_key, now)
+        return self._joined(certificate, invite.population, coordinator_ca)
+
+    def renew(self, certificate_der: bytes, csr_der: bytes, signature: bytes, unix_ms: int) -> Joined:
+        """Return the next certificate of a device that proves its current key, for the same key or a new one.
+
+        A certificate may have expired up to `renewal_grace_days` ago. A new key ends the old one: its certificates are
+        revoked at once, and only that same new key may ask again with the old one.
+        """
+        coordinator_ca, now = self._coordinator_ca(), self._clock()
+        _check_fresh(unix_ms, now)
+        leaf = pki.load_certificate(certificate_der)
+        identity = self._holder(leaf, now)
+        _check_signature(leaf, signature, renewal_message(csr_der, unix_ms))
+        public_key = pki.csr_public_key(csr_der)
+        with self._store.begin() as transaction:
+            device = transaction.device(identity.id)
+            if device is None:
+                raise CertificateError("this device is not known here; join again with a new invite")
+            if pki.device_id(public_key) == identity.id:
+                _good_device(transaction, identity.id)
+                if transaction.is_revoked(identity.serial):
+                    raise RevokedError(_REVOKED)
+                certificate = self._prolong(transaction, device, public_key)
+            else:
+                device, certificate = self._replace_key(transaction, device, public_key)
+        return self._joined(certificate, device.population, coordinator_ca)
+
+    def revoke(self, device_id: str, reason: str) -> None:
+        """Revoke a device and every key that replaced it; nothing more happens to one that is revoked already."""
+        reason, now = _checked_text(reason, "reason"), self._now_s()
+        with self._store.begin() as transaction:
+            device = transaction.device(device_id)
+            if device is None:
+                raise NotFoundError(f"there is no device {device_id[:32]!r}; mien-registrar list shows all")
+            while device is not None:
+                if device.revoked_unix_s is None:
+                    transaction.put_device(replace(device, revoked_unix_s=now))
+                    transaction.revoke_certificates(device.device_id, reason, now)
+                device = transaction.device(device.successor_id) if device.successor_id else None
+        self._crl = None
+
+    def crl(self) -> bytes:
+        """Return the signed revocation list (DER), made anew after a revocation and well before it is old."""
+        now = self._clock()
+        if self._crl is None or not timedelta(0) <= now - self._crl[0] < _CRL_REFRESH:
+            with self._store.begin() as transaction:
+                records = transaction.revocations(int((now - _CRL_MEMORY).timestamp()))
+                number = transaction.next_list_number(int(now.timestamp()))
+            revocations = [pki.Revocation(r.serial, datetime.fromtimestamp(r.revoked_unix_s, UTC)) for r in records]
+            self._crl = (now, pki.build_crl(self._authority, revocations, number, now))
+        return self._crl[1]
+
+    def devices(self, after_device_id: str, limit: int) -> Sequence[tuple[DeviceRecord, int]]:
+        """Return up to `limit` devices (0: 100) after an id, each with when its newest certificate expires."""
+        with self._store.begin() as transaction:
+            return transaction.devices_after(after_device_id, min(limit or 100, MAX_LISTED))
+
+    def _admit(
+        self,
+        transaction: Transaction,
+        invite: InviteRecord,
+        known: DeviceRecord | None,
+        public_key: ec.EllipticCurvePublicKey,
+    ) -> CertificateRecord:
+        """Use up an invite for a key; certificates that the key held in another population end."""
+        now = self._now_s()
+        if invite.expires_unix_s <= now:
+            raise InviteError("this invite has expired; ask the operator for a new one")
+        device = DeviceRecord(pki.device_id(public_key), invite.population, invite.note, now)
+        if known is not None and known.population != device.population:
+            transaction.revoke_certificates(device.device_id, "moved to another population", now)
+            self._crl = None
+        transaction.put_device(device)
+        if not transaction.claim_invite(invite.token_sha256, device.device_id, now):
+            raise InviteError(_USED)
+        return self._issue(transaction, device, public_key)
+
+    def _prolong(
+        self, transaction: Transaction, device: DeviceRecord, public_key: ec.EllipticCurvePublicKey
+    ) -> CertificateRecord:
+        newest = transaction.newest_certificate(device.device_id)
+        if newest is not None and 0 <= self._now_s() - newest.issued_unix_s < RENEWAL_REPEAT_S:
+            return newest
+        return self._issue(transaction, device, public_key)
+
+    def _replace_key(
+        self, transaction: Transaction, old: DeviceRecord, public_key: ec.EllipticCurvePublicKey
+    ) -> tuple[DeviceRecord, CertificateRecord]:
+        """Let a new key take the place of an old one, which is over from then on."""
+        new_id, now = pki.device_id(public_key), self._now_s()
+        known = _good_device(transaction, new_id)
+        if old.revoked_unix_s is not None:
+            raise RevokedError(_REVOKED)
+        if old.successor_id == new_id and known is not None:
+            return known, self._prolong(transaction, known, public_key)
+        if old.successor_id is not None:
+            raise RevokedError("this key was replaced by another one; use the new key, or ask the operator")
+        if known is not None:
+            raise CertificateError("the new key belongs to another device already; make a fresh key")
+        new = DeviceRecord(new_id, old.population, old.note, now)
+        transaction.put_device(new)
+        transaction.put_device(replace(old, successor_id=new_id))
+        transaction.revoke_certificates(old.device_id, "key replaced", now)
+        self._crl = None
+        return new, self._issue(transaction, new, public_key)
+
+    def _issue(
+        self, transaction: Transaction, device: DeviceRecord, public_key: ec.EllipticCurvePublicKey
+    ) -> CertificateRecord:
+        lifetime = timedelta(days=self._config.device_certificate_days)
+        leaf = pki.issue_device_leaf_for_key(self._authority, public_key, device.population, self._clock(), lifetime)
+        record = CertificateRecord(
+            leaf.serial_number,
+            device.device_id,
+            pki.to_der(leaf),
+            self._now_s(),
+            int(leaf.not_valid_after_utc.timestamp()),
+        )
+        transaction.add_certificate(record)
+        return record
+
+    def _holder(self, leaf: x509.Certificate, now: datetime) -> pki.PeerIdentity:
+        """Return whose certificate it is, judged at its last valid instant while within the grace period."""
+        expired_for = now - leaf.not_valid_after_utc
+        grace = timedelta(days=self._config.renewal_grace_days)
+        within_grace = timedelta(0) < expired_for <= grace
+        return pki.device_identity(leaf, self._authority.certificate, leaf.not_valid_after_utc if within_grace else now)
+
+    def _joined(self, certificate: CertificateRecord, population: str, coordinator_ca: x509.Certificate) -> Joined:
+        return Joined(certificate.device_id, certificate.der, population, pki.to_der(coordinator_ca))
+
+    def _now_s(self) -> int:
+        return int(self._clock().timestamp())
+
+
+def _good_device(transaction: Transaction, device_id: str) -> DeviceRecord | None:
+    """Return what is known of a key; raises RevokedError for one that was revoked or replaced."""
+    device = transaction.device(device_id)
+    if device is not None and (device.revoked_unix_s is not None or device.successor_id is not None):
+        raise RevokedError(_REVOKED)
+    return device
+
+
+def _repeated_join(
+    transaction: Transaction, invite: InviteRecord, public_key: ec.EllipticCurvePublicKey, now: int
+) -> CertificateRecord:
+    """Return the certificate that a device was given for this invite, to the very key that used it."""
+    if invite.device_id != pki.device_id(public_key):
+        raise InviteError(_USED)
+    certificate = transaction.newest_certificate(invite.device_id)
+    if certificate is None or certificate.expires_unix_s <= now:
+        raise InviteError("this invite was used, and its certificate has expired; renew, or ask for a new invite")
+    return certificate
+
+
+def _check_fresh(unix_ms: int, now: datetime) -> None:
+    """Raise CertificateError that names the difference when a device's clock is not near the registrar's."""
+    ahead_s = unix_ms / 1000 - now.timestamp()
+    if abs(ahead_s) > RENEWAL_FRESHNESS_S:
+        direction = "ahead of" if ahead_s > 0 else "behind"
+        raise CertificateError(
+            f"this device's clock is {abs(ahead_s):.0f} s {direction} the registrar's; set it right, then renew again"
+        )
+
+
+def _check_signature(leaf: x509.Certificate, signature: bytes, message: bytes) -> None:
+    public_key = leaf.public_key()
+    try:
+        if not isinstance(public_key, ec.EllipticCurvePublicKey) or len(signature) > _MAX_SIGNATURE_BYTES:
+            raise InvalidSignature
+        public_key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature as error:
+        raise CertificateError("the renewal is not signed by the certificate's key; join again") from error
+
+
+def _token_hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _checked_text(text: str, what: str) -> str:
+    if len(text) > _MAX_TEXT or not text.isprintable():
+        raise ConfigError(f"{what} must be at most {_MAX_TEXT} printable characters; shorten it")
+    return text

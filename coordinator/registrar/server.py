@@ -1,0 +1,152 @@
+"""Running the registrar: two TLS ports, a server certificate that renews itself, and a stop that drops no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import grpc
+import structlog
+
+from coordinator import pki
+from coordinator.registrar.config import RegistrarConfig
+from coordinator.registrar.home import RegistrarHome, make_new_files_private
+from coordinator.registrar.issuing import Registry
+from coordinator.registrar.limits import FailureLimiter
+from coordinator.registrar.service import (
+    MAX_JOIN_MESSAGE_BYTES,
+    RegistrarAdminService,
+    RegistrarService,
+    Worker,
+    add_admin,
+    add_registrar,
+)
+from coordinator.registrar.store import Store
+from coordinator.rpc import ErrorInterceptor
+from mien.errors import ConfigError
+from mien.shell.lock import exclusive
+from mien.shell.tls import refuse_tls12
+from mien.wire import MAX_MESSAGE_BYTES
+
+_LOG: Final = structlog.get_logger()
+_MAX_CALLS: Final = 256
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a running registrar listens."""
+
+    join: int
+    admin: int
+
+
+def utc_now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+class ServerLeaf:
+    """The TLS server's certificate, kept in memory only and issued anew when a third of its life is left."""
+
+    def __init__(self, authority: pki.Authority, hosts: Sequence[str], clock: Callable[[], datetime]) -> None:
+        self._authority = authority
+        self._hosts = tuple(hosts)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._current = pki.issue_server_leaf(authority, self._hosts, clock())
+
+    def credentials(self, *, client_ca: bytes | None = None) -> grpc.ServerCredentials:
+        """Return credentials that send leaf and authority, and with `client_ca` (PEM) demand a certificate of it."""
+
+        def configuration() -> grpc.ServerCertificateConfiguration:
+            leaf = self._fresh()
+            return grpc.ssl_server_certificate_configuration([(leaf.key_pem, leaf.chain_pem)], client_ca)
+
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(), configuration, require_client_authentication=client_ca is not None
+        )
+
+    def _fresh(self) -> pki.Credentials:
+        """Return the leaf to send; gRPC asks at every handshake, from its own threads."""
+        with self._lock:
+            now, ends = self._clock(), self._current.certificate.not_valid_after_utc
+            if ends - now < pki.SERVER_LIFETIME / 3:
+                self._current = pki.issue_server_leaf(self._authority, self._hosts, now)
+            return self._current
+
+
+def serve(home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` is told once both ports accept calls."""
+    make_new_files_private()
+    refuse_tls12()
+    with exclusive(home.lock_path, program="mien-registrar"):
+        asyncio.run(_serve_until_signalled(home, config, announce))
+
+
+async def _serve_until_signalled(
+    home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with running(home, config, utc_now) as ports:
+        announce(ports)
+        await stop.wait()
+        _LOG.info("draining", limit_s=config.drain_s)
+    _LOG.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[[], datetime]) -> AsyncIterator[Ports]:
+    """Run both servers while the block runs; at its end calls in progress get `drain_s` to finish."""
+    authority = home.authority()
+    store = Store.open(home.store_url(config))
+    worker = Worker()
+    try:
+        registry = Registry(store, authority, config, home.coordinator_ca, clock)
+        limiter = FailureLimiter(config.max_join_failures, config.join_failure_window_s, time.monotonic)
+        leaf = ServerLeaf(authority, config.server_names, clock)
+        ca = authority.certificate
+
+        join = _server(MAX_JOIN_MESSAGE_BYTES)
+        add_registrar(RegistrarService(registry, ca, config.coordinator_address, limiter, worker, clock), join)
+        admin = _server(MAX_MESSAGE_BYTES)
+        add_admin(RegistrarAdminService(registry, ca, worker, clock), admin)
+        ports = Ports(
+            _listen(join, config.join_listen, leaf.credentials()),
+            _listen(admin, config.operators_listen, leaf.credentials(client_ca=authority.certificate_pem)),
+        )
+        await join.start()
+        await admin.start()
+        try:
+            yield ports
+        finally:
+            await asyncio.gather(join.stop(config.drain_s), admin.stop(config.drain_s))
+    finally:
+        worker.close()
+        store.close()
+
+
+def _server(max_message_bytes: int) -> grpc.aio.Server:
+    """Return a server that shares its port with nobody and takes messages up to a limit."""
+    options = (
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", pki.MAX_CRL_BYTES),
+        ("grpc.max_concurrent_streams", _MAX_CALLS),
+    )
+    return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=options, maximum_concurrent_rpcs=_MAX_CALLS)
+
+
+def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials) -> int:
+    try:
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {address}; free the port, or change it in registrar.toml") from error

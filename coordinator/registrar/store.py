@@ -1,0 +1,317 @@
+"""The registrar's store: invites, devices, certificates, revocations. SQLAlchemy, SQLite by default.
+
+Every change happens in one transaction that is on disk before the caller hears of it. Tokens are kept as SHA-256 only.
+All times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, Row
+
+from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError
+
+HEAD: Final = "r0001"
+"""The newest revision of the schema, which this program reads and writes."""
+
+_META: Final = sa.MetaData()
+_DEVICES: Final = sa.Table(
+    "devices",
+    _META,
+    sa.Column("device_id", sa.String(32), primary_key=True),
+    sa.Column("population", sa.String(64), nullable=False),
+    sa.Column("note", sa.String(200), nullable=False),
+    sa.Column("joined_unix_s", sa.BigInteger, nullable=False),
+    sa.Column("revoked_unix_s", sa.BigInteger),
+    sa.Column("successor_id", sa.String(32), sa.ForeignKey("devices.device_id")),
+)
+_INVITES: Final = sa.Table(
+    "invites",
+    _META,
+    sa.Column("token_sha256", sa.String(64), primary_key=True),
+    sa.Column("population", sa.String(64), nullable=False),
+    sa.Column("note", sa.String(200), nullable=False),
+    sa.Column("created_unix_s", sa.BigInteger, nullable=False),
+    sa.Column("expires_unix_s", sa.BigInteger, nullable=False),
+    sa.Column("used_unix_s", sa.BigInteger),
+    sa.Column("device_id", sa.String(32), sa.ForeignKey("devices.device_id")),
+)
+_CERTIFICATES: Final = sa.Table(
+    "certificates",
+    _META,
+    sa.Column("serial", sa.String(40), primary_key=True),
+    sa.Column("device_id", sa.String(32), sa.ForeignKey("devices.device_id"), nullable=False, index=True),
+    sa.Column("der", sa.LargeBinary, nullable=False),
+    sa.Column("issued_unix_s", sa.BigInteger, nullable=False),
+    sa.Column("expires_unix_s", sa.BigInteger, nullable=False),
+)
+_REVOCATIONS: Final = sa.Table(
+    "revocations",
+    _META,
+    sa.Column("serial", sa.String(40), sa.ForeignKey("certificates.serial"), primary_key=True),
+    sa.Column("revoked_unix_s", sa.BigInteger, nullable=False),
+    sa.Column("expires_unix_s", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.String(200), nullable=False),
+)
+_REVOCATION_LISTS: Final = sa.Table(
+    "revocation_lists",
+    _META,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("issued_unix_s", sa.BigInteger, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class InviteRecord:
+    """One invite: usable until `expires_unix_s`, by one key, after which `device_id` names that key's device."""
+
+    token_sha256: str = field(repr=False)
+    population: str
+    note: str
+    created_unix_s: int
+    expires_unix_s: int
+    used_unix_s: int | None = None
+    device_id: str | None = None
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """One key that joined. `successor_id` is the key that replaced it, `revoked_unix_s` when an operator ended it."""
+
+    device_id: str
+    population: str
+    note: str
+    joined_unix_s: int
+    revoked_unix_s: int | None = None
+    successor_id: str | None = None
+
+
+@dataclass(frozen=True)
+class CertificateRecord:
+    """One certificate that was issued; `serial` is the certificate's serial number."""
+
+    serial: int
+    device_id: str
+    der: bytes = field(repr=False)
+    issued_unix_s: int
+    expires_unix_s: int
+
+
+@dataclass(frozen=True)
+class RevocationRecord:
+    """One certificate on the revocation list until it would have expired anyway."""
+
+    serial: int
+    revoked_unix_s: int
+    expires_unix_s: int
+    reason: str
+
+
+class Transaction:
+    """Reads and writes that happen together or not at all."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add_invite(self, invite: InviteRecord) -> None:
+        """Keep a new invite."""
+        self._connection.execute(sa.insert(_INVITES).values(**_values(invite)))
+
+    def invite(self, token_sha256: str) -> InviteRecord | None:
+        """Return the invite of a token's hash."""
+        row = self._one(sa.select(_INVITES).where(_INVITES.c.token_sha256 == token_sha256))
+        return None if row is None else InviteRecord(**row._mapping)
+
+    def claim_invite(self, token_sha256: str, device_id: str, now: int) -> bool:
+        """Mark an unused invite as used by a device; False when somebody was faster."""
+        unused = (_INVITES.c.token_sha256 == token_sha256) & _INVITES.c.used_unix_s.is_(None)
+        result = self._connection.execute(
+            sa.update(_INVITES).where(unused).values(used_unix_s=now, device_id=device_id)
+        )
+        return result.rowcount == 1
+
+    def device(self, device_id: str) -> DeviceRecord | None:
+        """Return a device."""
+        row = self._one(sa.select(_DEVICES).where(_DEVICES.c.device_id == device_id))
+        return None if row is None else DeviceRecord(**row._mapping)
+
+    def put_device(self, device: DeviceRecord) -> None:
+        """Keep a device, new or changed."""
+        values = _values(device)
+        changed = sa.update(_DEVICES).where(_DEVICES.c.device_id == device.device_id).values(**values)
+        if self._connection.execute(changed).rowcount == 0:
+            self._connection.execute(sa.insert(_DEVICES).values(**values))
+
+    def devices_after(self, device_id: str, limit: int) -> Sequence[tuple[DeviceRecord, int]]:
+        """Return devices in the order of their ids, each with the time its newest certificate expires (0: none)."""
+        expires = sa.func.coalesce(sa.func.max(_CERTIFICATES.c.expires_unix_s), 0).label("expires")
+        rows = self._connection.execute(
+            sa.select(_DEVICES, expires)
+            .join(_CERTIFICATES, _CERTIFICATES.c.device_id == _DEVICES.c.device_id, isouter=True)
+            .where(_DEVICES.c.device_id > device_id)
+            .group_by(*_DEVICES.c)
+            .order_by(_DEVICES.c.device_id)
+            .limit(limit)
+        )
+        return [(DeviceRecord(*row[:-1]), int(row.expires)) for row in rows]
+
+    def add_certificate(self, certificate: CertificateRecord) -> None:
+        """Keep a certificate that was just issued."""
+        self._connection.execute(sa.insert(_CERTIFICATES).values(**_values(certificate)))
+
+    def newest_certificate(self, device_id: str) -> CertificateRecord | None:
+        """Return the certificate of a device that was issued last and is not revoked."""
+        row = self._one(
+            sa.select(_CERTIFICATES)
+            .where(
+                _CERTIFICATES.c.device_id == device_id, _CERTIFICATES.c.serial.not_in(sa.select(_REVOCATIONS.c.serial))
+            )
+            .order_by(_CERTIFICATES.c.issued_unix_s.desc(), _CERTIFICATES.c.expires_unix_s.desc())
+            .limit(1)
+        )
+        return None if row is None else CertificateRecord(**{**row._mapping, "serial": int(row.serial, 16)})
+
+    def revoke_certificates(self, device_id: str, reason: str, now: int) -> int:
+        """Put every certificate of a device on the revocation list; return how many were new there."""
+        rows = self._connection.execute(
+            sa.select(_CERTIFICATES.c.serial, _CERTIFICATES.c.expires_unix_s).where(
+                _CERTIFICATES.c.device_id == device_id,
+                _CERTIFICATES.c.serial.not_in(sa.select(_REVOCATIONS.c.serial)),
+            )
+        ).all()
+        for row in rows:
+            values = {
+                "serial": row.serial,
+                "revoked_unix_s": now,
+                "expires_unix_s": row.expires_unix_s,
+                "reason": reason,
+            }
+            self._connection.execute(sa.insert(_REVOCATIONS).values(**values))
+        return len(rows)
+
+    def is_revoked(self, serial: int) -> bool:
+        """Return whether a certificate is on the revocation list."""
+        return self._one(sa.select(_REVOCATIONS).where(_REVOCATIONS.c.serial == f"{serial:x}")) is not None
+
+    def revocations(self, not_expired_before: int) -> Sequence[RevocationRecord]:
+        """Return the revocations of certificates that expire at `not_expired_before` or later, oldest first."""
+        rows = self._connection.execute(
+            sa.select(_REVOCATIONS)
+            .where(_REVOCATIONS.c.expires_unix_s >= not_expired_before)
+            .order_by(_REVOCATIONS.c.revoked_unix_s, _REVOCATIONS.c.serial)
+        )
+        return [RevocationRecord(**{**row._mapping, "serial": int(row.serial, 16)}) for row in rows]
+
+    def next_list_number(self, now: int) -> int:
+        """Return a number for a new revocation list, larger than all before it even when the clock went back."""
+        last = self._connection.execute(sa.select(sa.func.max(_REVOCATION_LISTS.c.number))).scalar_one()
+        number = (last or 0) + 1
+        self._connection.execute(sa.delete(_REVOCATION_LISTS))
+        self._connection.execute(sa.insert(_REVOCATION_LISTS).values(number=number, issued_unix_s=now))
+        return int(number)
+
+    def _one(self, statement: sa.Select[Any]) -> Row[Any] | None:
+        return self._connection.execute(statement).one_or_none()
+
+
+class Store:
+    """Where the registrar keeps what it must not forget; not for use by two threads at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Return the store at an SQLAlchemy URL, created or migrated to this program's schema."""
+        try:
+            engine = sa.create_engine(url, hide_parameters=True)
+        except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
+            raise ConfigError("store_url is not a database URL this program can open; correct it") from error
+        if engine.dialect.name == "sqlite":
+            sa.event.listen(engine, "connect", _prepare_sqlite)
+            sa.event.listen(engine, "begin", _begin_sqlite)
+        with _database_errors():
+            _migrate(engine)
+        return cls(engine)
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Transaction]:
+        """Open a transaction that is committed when the block ends and undone when it raises."""
+        with _database_errors(), self._engine.begin() as connection:
+            yield Transaction(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def _migrate(engine: Engine) -> None:
+    """Bring the schema to HEAD; raises ConfigError for a store of a newer program."""
+    with engine.begin() as connection:
+        current = _revision(connection)
+        if current == HEAD:
+            return
+        # Imported here: a start with a store that is up to date does not pay for it.
+        from alembic import command, script, util
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", "coordinator.registrar:migrations")
+        config.attributes["connection"] = connection
+        try:
+            if current is not None:
+                script.ScriptDirectory.from_config(config).get_revision(current)
+            command.upgrade(config, HEAD)
+        except util.CommandError as error:
+            raise ConfigError(
+                f"the store has schema {current}, which this program does not know; upgrade it"
+            ) from error
+
+
+def _revision(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    """Make a commit durable against power loss, foreign keys real, and leave BEGIN to `_begin_sqlite`."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at once; the driver alone would begin late and leave CREATE TABLE out of the transaction."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextlib.contextmanager
+def _database_errors() -> Iterator[None]:
+    """Turn the database's refusals into errors that say what to do; what was stored before is unchanged."""
+    try:
+        yield
+    except sa.exc.DatabaseError as error:
+        text = str(error.orig).lower()
+        if "full" in text or "no space" in text:
+            raise DiskFullError("no space left for the registrar's store; free some and try again") from error
+        if "malformed" in text or "not a database" in text:
+            raise CorruptDataError("the registrar's store is damaged; restore it from a backup") from error
+        if isinstance(error, sa.exc.OperationalError):
+            raise KeyStoreError(
+                "the registrar's store cannot be opened or written; check its address, owner and permissions"
+            ) from error
+        raise
+
+
+def _values(record: InviteRecord | DeviceRecord | CertificateRecord) -> dict[str, Any]:
+    values = dict(vars(record))
+    if isinstance(record, CertificateRecord):
+        values["serial"] = f"{record.serial:x}"
+    return values
