@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mien.errors import ConfigError, NotFoundError
+from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
-from mien.specs import from_mapping, to_mapping
 
 ENVIRONMENT_PREFIX: Final = "MIEN_REGISTRAR_"
 MAX_INVITE_S: Final = 30 * 86400
