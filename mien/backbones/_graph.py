@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.errors import LayoutMismatchError
+from mien.errors import LayoutMismatchError, NonFiniteError
 
 Array = NDArray[Any]
 Array64 = NDArray[np.float64]
@@ -81,11 +81,13 @@ class Walk:
         return node
 
     def constant(self, node: Node, index: int, shape: tuple[int, ...]) -> Array64:
-        """Return the index-th constant among a node's inputs in float64; it must have this shape."""
+        """Return the index-th constant among a node's inputs in float64; it must have this shape and be finite."""
         names = [name for name in node.inputs if name in self._graph.constants]
         self.require(index < len(names), f"{index + 1} constants of {node.op}")
         array = self._graph.constants[names[index]]
         self.require(array.shape == shape and array.dtype.kind in "fiu", f"{node.op} constant of shape {shape}")
+        if not np.isfinite(array).all():
+            raise NonFiniteError(f"{self._model} file holds NaN or infinity in {node.op}; fetch it again")
         return array.astype(np.float64)
 
     def finish(self) -> None:
