@@ -1,0 +1,53 @@
+"""Numbers as a report prints them: rates in percent with their counts, bytes and seconds in units that people read."""
+
+from __future__ import annotations
+
+import math
+
+_NARROW_SPACE = "\u202f"
+_MINUS = "\u2212"
+
+
+def count(number: int) -> str:
+    """Return a whole number with thin spaces between thousands: 12 345 678."""
+    return f"{number:,}".replace(",", _NARROW_SPACE).replace("-", _MINUS)
+
+
+def percent(rate: float, digits: int = 2) -> str:
+    """Return a rate in percent: 0.01234 gives 1.23 %."""
+    return f"{rate * 100:.{digits}f}{_NARROW_SPACE}%".replace("-", _MINUS)
+
+
+def points(difference: float, digits: int = 2) -> str:
+    """Return a difference of two rates in percentage points with its sign: +0.40 points."""
+    sign = "+" if difference > 0 else _MINUS if difference < 0 else "±"
+    return f"{sign}{abs(difference) * 100:.{digits}f} points"
+
+
+def score(value: float) -> str:
+    """Return a cosine or threshold with three decimals."""
+    return f"{value:.3f}".replace("-", _MINUS)
+
+
+def size(size_bytes: int) -> str:
+    """Return bytes in decimal units with three significant digits: 1.54 MB."""
+    value = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5 or unit == "GB":
+            break
+        value /= 1000
+    digits = 0 if unit == "B" or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}{_NARROW_SPACE}{unit}"
+
+
+def duration(duration_s: float) -> str:
+    """Return seconds, or minutes and seconds from two minutes on: 8.4 s, 3 min 20 s."""
+    if duration_s < 119.5:
+        return f"{duration_s:.{1 if duration_s < 10 else 0}f}{_NARROW_SPACE}s"
+    minutes, seconds = divmod(math.floor(duration_s + 0.5), 60)
+    return f"{minutes}{_NARROW_SPACE}min {seconds:02d}{_NARROW_SPACE}s"
+
+
+def fraction(part: int, whole: int) -> str:
+    """Return the counts behind a rate: 3 of 1 200."""
+    return f"{count(part)} of {count(whole)}"
