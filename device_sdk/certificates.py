@@ -1,0 +1,165 @@
+"""Certificates as a device sees them: which authority it trusts, who it is, and whether a clock is to blame.
+
+An invite names authorities by fingerprint. The chain that a server shows is fetched without trust, only to find the
+certificate with that fingerprint; everything secret goes over a channel that was verified with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import select
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from OpenSSL import SSL
+
+from device_sdk.clock import spell_duration
+from mien.errors import CertificateError, FingerprintError, UnreachableError
+
+MAX_CERTIFICATE_BYTES: Final = 16 * 1024
+MAX_CHAIN: Final = 8
+HANDSHAKE_S: Final = 10.0
+DEVICE_PREFIX: Final = "mien:device:"
+POPULATION_PREFIX: Final = "mien:population:"
+
+
+def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> tuple[x509.Certificate, ...]:
+    """Return the certificates that whoever listens at `address` (host:port) shows, leaf first; nothing is verified.
+
+    Raises UnreachableError when nobody answers or what answers does not speak TLS 1.3.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw:
+            raw.settimeout(timeout_s)
+            return _handshake(raw, host.strip("[]"), timeout_s)
+    except OSError as error:
+        raise UnreachableError(
+            f"{address} does not answer ({error.strerror or type(error).__name__}); check address and network, retry"
+        ) from error
+    except (SSL.Error, ValueError) as error:
+        raise UnreachableError(f"{address} answers, but not with TLS 1.3; check the address, retry") from error
+
+
+def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Certificate, ...]:
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    context.set_verify(SSL.VERIFY_NONE)
+    context.set_alpn_protos([b"h2"])
+    connection = SSL.Connection(context, raw)
+    connection.set_tlsext_host_name(host.encode())
+    connection.set_connect_state()
+    while True:
+        try:
+            connection.do_handshake()
+            break
+        except SSL.WantReadError:
+            if not select.select([raw], [], [], timeout_s)[0]:
+                raise TimeoutError("no answer within the handshake") from None
+    return tuple((connection.get_peer_cert_chain(as_cryptography=True) or [])[:MAX_CHAIN])
+
+
+def find_authority(chain: Sequence[x509.Certificate], sha256: str, *, who: str) -> x509.Certificate:
+    """Return the certificate of a chain that has the invite's fingerprint; raises FingerprintError."""
+    for certificate in chain:
+        if fingerprint(certificate) == sha256:
+            return certificate
+    raise FingerprintError(
+        f"{who} is not the one that the invite names: none of its certificates has the fingerprint {sha256[:16]}…; "
+        "do not join, ask the operator"
+    )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Return SHA-256 over a certificate's DER, in lower-case hex."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def check_period(certificate: x509.Certificate, now: datetime, *, whose: str) -> None:
+    """Raise CertificateError unless a certificate is valid now, saying by how much it is not.
+
+    For certificates whose issuer is proved: then a period that does not fit tells of a wrong clock or an old file.
+    """
+    if now < certificate.not_valid_before_utc:
+        by = spell_duration((certificate.not_valid_before_utc - now).total_seconds())
+        raise CertificateError(
+            f"{whose} certificate begins {by} after this device's time ({now:%Y-%m-%d %H:%M} UTC): the device's clock "
+            "is behind; set it, then run again"
+        )
+    if now > certificate.not_valid_after_utc:
+        by = spell_duration((now - certificate.not_valid_after_utc).total_seconds())
+        raise CertificateError(
+            f"{whose} certificate ended {by} before this device's time ({now:%Y-%m-%d %H:%M} UTC): set the device's "
+            "clock if it is ahead, else the certificate needs renewal; then run again"
+        )
+
+
+def check_clock(skew_s: float, tolerance_s: float, *, server: str) -> None:
+    """Raise CertificateError when the device's clock is more than `tolerance_s` off; `skew_s` = server's - device's."""
+    if abs(skew_s) > tolerance_s:
+        direction = "behind" if skew_s > 0 else "ahead of"
+        raise CertificateError(
+            f"this device's clock is {spell_duration(skew_s)} {direction} the {server}'s; set the clock, then run again"
+        )
+
+
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Tell whether `authority` signed `certificate`; says nothing of its period."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def device_id(public_key: ec.EllipticCurvePublicKey) -> str:
+    """Return a device's id: the first 16 bytes of SHA-256 over its SubjectPublicKeyInfo, as 32 hex digits."""
+    der = public_key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()[:32]
+
+
+def check_device_certificate(
+    certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, authority: x509.Certificate
+) -> tuple[str, str]:
+    """Return (device id, population) of our certificate; raises CertificateError unless it is for our key and names us.
+
+    The registrar is trusted with who may join, not with mistakes: a certificate for another key is of no use.
+    """
+    if not is_issued_by(certificate, authority) or certificate.public_key() != key.public_key():
+        raise CertificateError("the registrar gave a certificate that is not ours; join again, or ask the operator")
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    ids = [uri.removeprefix(DEVICE_PREFIX) for uri in uris if uri.startswith(DEVICE_PREFIX)]
+    populations = [uri.removeprefix(POPULATION_PREFIX) for uri in uris if uri.startswith(POPULATION_PREFIX)]
+    if ids != [device_id(key.public_key())] or len(populations) != 1:
+        raise CertificateError("the registrar gave a certificate that names another device; ask the operator")
+    return ids[0], populations[0]
+
+
+def load_certificate(der: bytes, *, whose: str) -> x509.Certificate:
+    """Return a certificate from DER; raises CertificateError."""
+    try:
+        if len(der) > MAX_CERTIFICATE_BYTES:
+            raise ValueError("too long")
+        certificate = x509.load_der_x509_certificate(der)
+        # Parsed lazily: damage in the extensions shows here.
+        certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
+        raise CertificateError(f"{whose} certificate is damaged or of an unknown kind; join again") from error
+    return certificate
+
+
+def to_pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def to_der(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as DER."""
+    return certificate.public_bytes(serialization.Encoding.DER)

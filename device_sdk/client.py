@@ -1,0 +1,395 @@
+"""The coordinator as a device sees it: every call may be repeated, transfers go on where they stopped.
+
+Errors are Mien's own (`mien.errors`). What can succeed later is tried again with growing pauses; what cannot is raised
+at once. Nothing is decided here: `participate` decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+
+from device_sdk.certificates import check_clock, check_period
+from device_sdk.clock import Clock, utc
+from device_sdk.identity import Identity
+from device_sdk.join import check_server
+from device_sdk.retry import Backoff, RetryPolicy
+from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, software
+from mien.errors import (
+    CertificateError,
+    CorruptDataError,
+    FingerprintError,
+    MienError,
+    OffsetError,
+    UnavailableError,
+    UnreachableError,
+)
+from mien.shell.files import storage_errors, sync_folder
+from mien.specs import TaskSpec
+from mien.wire import CHUNK_BYTES
+from mien.wire.canonical import task_from_json
+from mien.wire.status import from_rpc_error
+from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
+
+SERVER: Final = "the coordinator"
+T = TypeVar("T")
+_ONCE: Final = RetryPolicy(give_up_s=0.0)
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) as a transfer goes on."""
+
+
+class Stage(Enum):
+    """Where a round is, as far as a device needs to know."""
+
+    SELECTING = rounds_pb2.SELECTING
+    TRAINING = rounds_pb2.TRAINING
+    UPLOAD = rounds_pb2.UPLOAD
+    CLOSED = rounds_pb2.CLOSED
+    ABORTED = rounds_pb2.ABORTED
+    OTHER = rounds_pb2.STAGE_UNSPECIFIED
+
+    @classmethod
+    def of(cls, value: int) -> Stage:
+        """Return the stage of that number; `OTHER` for one that a newer server has."""
+        return cls(value) if value in {stage.value for stage in cls} else cls.OTHER
+
+
+@dataclass(frozen=True)
+class RoundRef:
+    """One attempt of one round of a task."""
+
+    task_id: str
+    round: int
+    attempt: int
+
+    def message(self) -> rounds_pb2.RoundRef:
+        """Return it as it travels."""
+        return rounds_pb2.RoundRef(task_id=self.task_id, round=self.round, attempt=self.attempt)
+
+    def __str__(self) -> str:
+        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
+        return f"round {self.round}{again}"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a device is asked to do. `reply` is the server's answer to what the device revealed earlier."""
+
+    round: RoundRef
+    task: TaskSpec
+    model_id: str
+    contribution_sha256: str
+    stage: Stage
+    reply: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do now; come back after `retry_after_s`."""
+
+    retry_after_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageEvent:
+    """Where a round is. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED."""
+
+    stage: Stage
+    remaining_s: float
+    reason: str
+    model_id: str
+    num_reports: int
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob to fetch: its SHA-256 in lower-case hex, and its length."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A model as the coordinator offers it; `spec_json` is checked by whoever uses it."""
+
+    model_id: str
+    spec_json: bytes = field(repr=False)
+    theta: Blob
+    public_shard: Blob | None
+    released: bool
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Deadlines and patience. `check_in_s` is long, because the server answers when a round begins.
+
+    `connect` is for the first call, when a person may be waiting; `retry` for all others, when work could be lost.
+    """
+
+    check_in_s: float = 150.0
+    stream_s: float = 300.0
+    transfer_s: float = 600.0
+    connect: RetryPolicy = field(default_factory=lambda: RetryPolicy(give_up_s=10.0))
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+class CoordinatorClient:
+    """One device's connection to its coordinator, over mutual TLS; close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        clock: Clock,
+        rng: random.Random,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self.identity = identity
+        self._clock, self._rng = clock, rng
+        self._settings = settings or ClientSettings()
+        self._channel = open_channel(identity.coordinator_address, identity.coordinator_ca, identity)
+        self._rounds = rounds_pb2_grpc.RoundsStub(self._channel)
+        self._models = models_pb2_grpc.ModelsStub(self._channel)
+
+    def __enter__(self) -> CoordinatorClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    # --- simple calls ---
+
+    def hello(self) -> Hello:
+        """Return the server's greeting, after agreeing on a protocol version and comparing clocks.
+
+        Raises CertificateError or FingerprintError, in words, where TLS would only fail.
+        """
+        try:
+            hello = self._say_hello(_ONCE)
+        except UnreachableError as error:
+            cause = self._explain(error)
+            if not isinstance(cause, UnreachableError):
+                raise cause from error
+            hello = self._say_hello(self._settings.connect)
+        check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
+        return hello
+
+    def check_in(self, backbones: tuple[str, ...]) -> Assignment | Wait:
+        """Return what to do now. The server may take its time: it answers when a round has chosen its devices."""
+        request = rounds_pb2.CheckInRequest(
+            population=self.identity.population, software=software(), backbones=backbones
+        )
+        reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
+        if reply.WhichOneof("answer") == "assignment":
+            return _assignment(reply.assignment)
+        return Wait(max(reply.wait.retry_after_s, 0.0), reply.wait.reason)
+
+    def report_trained(self, ref: RoundRef) -> Stage:
+        """Tell that this device has trained and could upload; returns where the round is."""
+        request = rounds_pb2.ReportTrainedRequest(round=ref.message())
+        return Stage.of(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
+
+    def upload_accepted(self, ref: RoundRef) -> bool:
+        """Tell whether this device's contribution is complete, checked and counts."""
+        return self._upload_status(ref).accepted
+
+    def leave(self, ref: RoundRef, error: MienError) -> None:
+        """Tell that this device gives a round up; only the stable code of the reason is sent."""
+        request = rounds_pb2.LeaveRoundRequest(round=ref.message(), error_code=error.code)
+        self._call(lambda: self._rounds.LeaveRound(request, timeout=UNARY_S))
+
+    def manifest(self, model_id: str = "") -> Manifest:
+        """Return a model's manifest; without an id the released model's."""
+        request = models_pb2.GetManifestRequest(model_id=model_id)
+        reply = self._call(lambda: self._models.GetManifest(request, timeout=UNARY_S))
+        shard = Blob(reply.public_shard.sha256, reply.public_shard.size_bytes) if reply.public_shard.sha256 else None
+        theta = Blob(reply.theta.sha256, reply.theta.size_bytes)
+        return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released)
+
+    # --- streams ---
+
+    def follow(self, ref: RoundRef) -> Iterator[StageEvent]:
+        """Yield where a round is, whenever that changes, until it is CLOSED or ABORTED.
+
+        A broken stream is opened again; the first event after that may repeat the last one. Raises UnreachableError
+        when the server stays away for longer than the settings' patience.
+        """
+        backoff = self._backoff()
+        request = rounds_pb2.FollowRoundRequest(round=ref.message())
+        while True:
+            heard = False
+            try:
+                for message in self._rounds.FollowRound(request, timeout=self._settings.stream_s):
+                    heard = True
+                    backoff.progress()
+                    event = _stage_event(message)
+                    yield event
+                    if event.stage in (Stage.CLOSED, Stage.ABORTED):
+                        return
+                error: MienError = UnreachableError(f"{SERVER} stopped telling about the round; retry")
+            except grpc.RpcError as rpc_error:
+                error = from_rpc_error(rpc_error, peer=SERVER)
+                if heard and _own_deadline(rpc_error):
+                    continue
+            if not isinstance(error, UnavailableError):
+                raise error
+            backoff.wait(error)
+
+    def upload(self, ref: RoundRef, data: bytes, *, progress: Progress | None = None) -> None:
+        """Send a contribution and return once the server has it on stable storage and counts it.
+
+        After an interruption it goes on from the byte that the server has. Raises LateError when the round went on
+        without it, ReplayError when the server holds other bytes of ours.
+        """
+        backoff = self._backoff()
+        sent = -1
+        while True:
+            try:
+                status = self._upload_status(ref)
+                if not status.accepted:
+                    if status.received_bytes > sent:
+                        sent = status.received_bytes
+                        backoff.progress()
+                    chunks = _chunks(ref, data, status.received_bytes, progress)
+                    status = self._rounds.Upload(chunks, timeout=self._settings.transfer_s)
+                if status.accepted:
+                    return
+                error: MienError = UnreachableError(f"{SERVER} took only a part of the upload; retry")
+            except grpc.RpcError as rpc_error:
+                error = from_rpc_error(rpc_error, peer=SERVER)
+            if isinstance(error, OffsetError):
+                error = UnreachableError(error.message)
+            if not isinstance(error, UnavailableError):
+                raise error
+            backoff.wait(error)
+
+    def download(self, blob: Blob, target: Path, *, what: str, progress: Progress | None = None) -> None:
+        """Fetch a blob into a file, which appears whole and checked or not at all.
+
+        What an interrupted call received lies in `<target>.part` and is not fetched again. Raises CorruptDataError
+        when the bytes are not what their hash says, after trying once more from the start.
+        """
+        part = target.with_name(target.name + ".part")
+        for last_try in (False, True):
+            self._fetch(blob, part, what, progress)
+            if file_sha256(part) == blob.sha256:
+                break
+            part.unlink()
+            if last_try:
+                raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
+        with storage_errors(what):
+            part.replace(target)
+            sync_folder(target.parent)
+
+    def _fetch(self, blob: Blob, part: Path, what: str, progress: Progress | None) -> None:
+        """Append what is missing to the partial file, in as many calls as it takes."""
+        backoff = self._backoff()
+        with storage_errors(what), part.open("ab") as file:
+            if file.tell() > blob.size_bytes:
+                file.truncate(0)
+            while (have := file.seek(0, 2)) < blob.size_bytes:
+                request = models_pb2.DownloadRequest(sha256=blob.sha256, offset=have)
+                try:
+                    for chunk in self._models.Download(request, timeout=self._settings.transfer_s):
+                        if chunk.offset != have or not chunk.data or have + len(chunk.data) > blob.size_bytes:
+                            raise CorruptDataError(f"{SERVER} sent other pieces of {what} than were asked for; retry")
+                        file.write(chunk.data)
+                        have += len(chunk.data)
+                        backoff.progress()
+                        if progress:
+                            progress(have, blob.size_bytes)
+                    error: MienError = UnreachableError(f"{SERVER} sent only a part of {what}; retry")
+                except grpc.RpcError as rpc_error:
+                    error = from_rpc_error(rpc_error, peer=SERVER)
+                if have < blob.size_bytes:
+                    if not isinstance(error, UnavailableError):
+                        raise error
+                    backoff.wait(error)
+            file.flush()
+            os.fsync(file.fileno())
+
+    # --- inside ---
+
+    def _say_hello(self, policy: RetryPolicy) -> Hello:
+        return say_hello(self._rounds.Hello, SERVER, policy, clock=self._clock, rng=self._rng)
+
+    def _upload_status(self, ref: RoundRef) -> rounds_pb2.UploadStatus:
+        request = rounds_pb2.UploadStatusRequest(round=ref.message())
+        return self._call(lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S))
+
+    def _call(self, attempt: Callable[[], T]) -> T:
+        return call(attempt, SERVER, self._settings.retry, clock=self._clock, rng=self._rng)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._settings.retry, self._clock, self._rng)
+
+    def _explain(self, error: UnreachableError) -> MienError:
+        """Return what is behind a connection that fails: a certificate, a clock, another server, or just no server."""
+        identity = self.identity
+        try:
+            check_period(identity.certificate, utc(self._clock), whose="this device's own")
+            check_server(identity.coordinator_address, identity.coordinator_ca, self._clock, who=SERVER)
+        except (CertificateError, FingerprintError, UnreachableError) as cause:
+            return cause
+        return error
+
+
+def _assignment(message: rounds_pb2.Assignment) -> Assignment:
+    ref = RoundRef(message.round.task_id, message.round.round, message.round.attempt)
+    return Assignment(
+        ref,
+        task_from_json(message.task_json),
+        message.model_id,
+        message.contribution_sha256,
+        Stage.of(message.stage),
+        message.reply,
+    )
+
+
+def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:
+    return StageEvent(
+        Stage.of(message.stage),
+        max(message.remaining_ms, 0) / 1000,
+        message.reason,
+        message.model_id,
+        message.num_reports,
+    )
+
+
+def _chunks(ref: RoundRef, data: bytes, offset: int, progress: Progress | None) -> Iterator[rounds_pb2.UploadChunk]:
+    """Yield an upload from `offset` on, the header first; gRPC takes the next piece when the last one is on its way."""
+    blob = common_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    header = rounds_pb2.UploadHeader(round=ref.message(), contribution=blob)
+    yield rounds_pb2.UploadChunk(header=header, offset=offset)
+    view = memoryview(data)
+    for start in range(offset, len(data), CHUNK_BYTES):
+        piece = bytes(view[start : start + CHUNK_BYTES])
+        yield rounds_pb2.UploadChunk(offset=start, data=piece)
+        if progress:
+            progress(start + len(piece), len(data))
+
+
+def _own_deadline(error: grpc.RpcError) -> bool:
+    """Tell whether a stream ended because we limit its length, not because of the server."""
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and isinstance(
+        from_rpc_error(error, peer=SERVER), UnreachableError
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's SHA-256 in lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,51 @@
+"""The one seam through which a device sees time."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time and waits."""
+
+    def unix_s(self) -> float:
+        """Return seconds since the Unix epoch, as this device believes."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Return seconds that never go back, from an arbitrary start."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The operating system's clock."""
+
+    def unix_s(self) -> float:
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def utc(clock: Clock) -> datetime:
+    """Return the device's time with its zone, as certificates are compared with."""
+    return datetime.fromtimestamp(clock.unix_s(), UTC)
+
+
+def spell_duration(seconds: float) -> str:
+    """Return a duration for a sentence, to two units: "23 h 50 min"."""
+    rest, parts = round(abs(seconds)), []
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count} {'day' if unit == 'days' and count == 1 else unit}")
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,65 @@
+"""Where a device keeps everything: one folder, readable by its owner only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mien.errors import ConfigError
+from mien.shell.files import storage_errors
+
+
+@dataclass(frozen=True)
+class Home:
+    """The paths of a device's folder; `open` makes the folder, nothing else here touches the disk."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path) -> Home:
+        """Return the home in `root`, made with mode 0700 where it is missing."""
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"{root.name} is not a folder; name another --home")
+        with storage_errors("the home folder"):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(root)
+
+    @property
+    def gallery(self) -> Path:
+        """The encrypted gallery."""
+        return self.root / "device.db"
+
+    @property
+    def config(self) -> Path:
+        """What the owner set, in TOML; absent until they do."""
+        return self.root / "device.toml"
+
+    @property
+    def identity(self) -> Path:
+        """Certificates and addresses: what joining gave."""
+        return self.root / "identity.json"
+
+    @property
+    def identity_key(self) -> Path:
+        """The device's private key, sealed under a key of the key store."""
+        return self.root / "identity.key"
+
+    @property
+    def models(self) -> Path:
+        """Models and public shards, by hash: nothing secret, and all of it can be fetched again."""
+        return self.root / "models"
+
+    @property
+    def participation_lock(self) -> Path:
+        """Held while a process takes part in rounds."""
+        return self.root / "participate.lock"
+
+
+def default_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder that MIEN_HOME names, else `mien/device` in the user's data folder (XDG)."""
+    if chosen := environment.get("MIEN_HOME"):
+        return Path(chosen)
+    base = environment.get("XDG_DATA_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".local/share")
+    return Path(base) / "mien" / "device"

@@ -1,0 +1,99 @@
+"""One model made ready to compare faces: its parameters, the runtime that runs them, its threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from device_sdk.gallery import Template
+from device_sdk.models import Model
+from mien.errors import ConfigError, NonFiniteError
+from mien.methods.base import Crops, Embeddings, Runtime
+from mien.specs import FaceInputSpec, Threshold
+
+MASTER: Final = FaceInputSpec()
+"""How crops are aligned and kept, whatever the model: 112x112. A narrower model takes the middle of it."""
+
+DEFAULT_MAX_FMR: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class Recogniser:
+    """Embeds crops with one model."""
+
+    model: Model
+    runtime: Runtime = field(repr=False)
+
+    @property
+    def model_id(self) -> str:
+        """The model's id."""
+        return self.model.model_id
+
+    @property
+    def input(self) -> FaceInputSpec:
+        """What the model expects of a crop."""
+        return self.model.spec.input
+
+    def embed(self, crops: Crops) -> Embeddings:
+        """Return unit embeddings (N, dim) of master crops (N, 112, 112, 3); raises NonFiniteError."""
+        embeddings = self.runtime.embed(self.model.theta, fit_crops(crops, self.input))
+        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+        if not np.isfinite(embeddings).all() or (norms < 1e-6).any():
+            raise NonFiniteError("the model gave an embedding that is not usable; fetch it again, tell the operator")
+        unit: Embeddings = (embeddings / norms).astype(np.float32)
+        return unit
+
+    def template(self, features: Embeddings) -> Template:
+        """Return the template of one person's embeddings (N, dim)."""
+        return Template.of(features, self.model_id, self.input)
+
+
+def fit_crops(crops: Crops, spec: FaceInputSpec) -> Crops:
+    """Return master crops (N, 112, 112, 3) as a model wants them: the 96-wide template is the 112-wide one less 8 each
+    side (`FaceInputSpec.template`), so its crop is the middle.
+    """
+    if crops.shape[1:] != (MASTER.height, MASTER.width, 3):
+        raise ConfigError(f"crops have shape {crops.shape}; align them 112x112 first")
+    margin = (MASTER.width - spec.width) // 2
+    return np.ascontiguousarray(crops[:, :, margin : MASTER.width - margin])
+
+
+@dataclass(frozen=True)
+class Operating:
+    """The threshold that decides, and where it is from: the model's own with its provenance, or given by hand."""
+
+    value: float
+    provenance: Threshold | None
+
+    def __str__(self) -> str:
+        if self.provenance is None:
+            return f"{self.value:.3f}, given by hand: no false match rate is known for it"
+        from_ = self.provenance
+        return (
+            f"{self.value:.3f}: false match rate {from_.fmr:.2g} on {from_.num_non_mated} non-mated comparisons of "
+            f"{from_.dataset} ({from_.date})"
+        )
+
+
+def operating_point(model: Model, *, threshold: float | None = None, max_fmr: float = DEFAULT_MAX_FMR) -> Operating:
+    """Return the model's threshold with the highest FMR that is at most `max_fmr`, or the one given by hand.
+
+    Only thresholds measured on this very model count: scores drift from one version to the next. Raises ConfigError
+    when there is none, or the one given is no cosine.
+    """
+    if threshold is not None:
+        if not -1.0 <= threshold <= 1.0:
+            raise ConfigError(f"threshold is {threshold}; it must be a cosine between -1 and 1")
+        return Operating(threshold, None)
+    own = [known for known in model.spec.thresholds if known.model_id == model.model_id]
+    strict = [known for known in own if known.fmr <= max_fmr]
+    if not strict:
+        have = f"; it has FMR {min(known.fmr for known in own):.2g} (--max-fmr)" if own else ""
+        raise ConfigError(
+            f"model {model.model_id[:12]} carries no threshold for a false match rate of at most {max_fmr:g}{have}; "
+            "ask the operator to run `mien-coordinator model evaluate`, or give --threshold"
+        )
+    best = max(strict, key=lambda known: (known.fmr, -known.value))
+    return Operating(best.value, best)
