@@ -1,0 +1,110 @@
+"""Closing one task's rounds against the stores: spool files in, blobs out. What it makes still has to be committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.clock import Clock, to_ms
+from coordinator.rounds.closing import ClosedRound, close_round
+from coordinator.rounds.plan import TaskPlan
+from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.spool import Spool
+from coordinator.rounds.states import ServerStates, read_theta
+from coordinator.store.blobs import BlobStore
+from coordinator.store.records import ModelRecord, RoundRecord, TaskRecord
+from coordinator.store.store import Store, StoreThread
+from mien.methods.base import ServerState
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where rounds keep things."""
+
+    store: Store
+    thread: StoreThread
+    models: BlobStore
+    states: ServerStates
+    spool: Spool
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What closing made, its blobs on stable storage already."""
+
+    state: ServerState = field(repr=False)
+    result: ClosedRound
+    model: ModelRecord
+    arrays_sha256: str | None
+    revealed_sha256: str | None
+
+
+class Closer:
+    """Holds one task's server state, and takes its step at the end of a round."""
+
+    def __init__(self, plan: TaskPlan, stores: Stores, clock: Clock, max_step_ratio: float) -> None:
+        self._plan, self._stores, self._clock = plan, stores, clock
+        self._max_step_ratio = max_step_ratio
+        self._state: ServerState | None = None
+
+    async def server_state(self, task: TaskRecord) -> ServerState:
+        """Return what the server carries from round to round; read from disk when it is first needed."""
+        if self._state is None or self._state.rounds != task.rounds_closed:
+            self._state = await self._load(task)
+        return self._state
+
+    async def _load(self, task: TaskRecord) -> ServerState:
+        model = await self._stores.thread.run(self._stores.store.model, task.model_id)
+        theta = self._plan.layout.check(await in_thread(read_theta, self._stores.models, model))
+        if task.rounds_closed == 0:
+            return self._plan.method.server_start(self._plan.task, self._plan.part, theta)
+        states = self._stores.states
+        return ServerState(
+            theta=theta,
+            arrays=await in_thread(states.arrays, task.arrays_sha256),
+            revealed=await in_thread(states.revealed, task.task_id, task.revealed_sha256),
+            rounds=task.rounds_closed,
+        )
+
+    async def close(self, task: TaskRecord, record: RoundRecord, device_ids: Sequence[str]) -> Closed:
+        """Return the model that the devices' contributions make, added up in order of their ids.
+
+        Raises NonFiniteError or CorruptDataError when the round has to be aborted, StorageError to try again.
+        """
+        server = await self.server_state(task)
+        uploads = await self._stores.thread.run(self._stores.store.uploads, record.id)
+
+        def sum_up() -> ClosedRound:
+            read = self._stores.spool.read
+            pairs = ((device, read(record.id, device, uploads[device].blob)) for device in sorted(device_ids))
+            return close_round(self._plan, server, pairs, max_step_ratio=self._max_step_ratio)
+
+        result = await in_thread(sum_up)
+        state, states = result.state, self._stores.states
+        theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
+        parent = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
+        model = ModelRecord(
+            model_id=result.model_id,
+            spec_json=result.spec_json,
+            layout_sha256=self._plan.layout.sha256,
+            theta=theta,
+            created_ms=to_ms(self._clock.now()),
+            shard=parent.shard,
+            parent_model_id=parent.model_id,
+            population=task.population,
+            task_id=task.task_id,
+            round=record.round,
+        )
+        return Closed(
+            state=state,
+            result=result,
+            model=model,
+            arrays_sha256=await in_thread(states.put_arrays, state.arrays),
+            revealed_sha256=await in_thread(states.put_revealed, task.task_id, state.revealed),
+        )
+
+    async def committed(self, closed: Closed, obsolete: set[str]) -> None:
+        """Go on from the committed state, and forget the server state that it replaced."""
+        self._state = closed.state
+        kept = {closed.arrays_sha256, closed.revealed_sha256}
+        await in_thread(self._stores.states.remove, obsolete - kept)

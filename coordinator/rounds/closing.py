@@ -1,0 +1,82 @@
+"""The end of a round: contributions in, next server state and model out. No database, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.rounds.plan import TaskPlan
+from mien.contribution import Arrays, Total
+from mien.errors import NonFiniteError
+from mien.layout import Vector, model_id
+from mien.methods.base import ServerState
+from mien.specs import ModelSpec
+from mien.wire.canonical import model_to_json
+
+
+@dataclass(frozen=True)
+class ClosedRound:
+    """What a round made: the server's next state, the model, and weighted means of the scalar lanes."""
+
+    state: ServerState = field(repr=False)
+    model_id: str
+    spec_json: bytes = field(repr=False)
+    num_reports: int
+    metrics: Mapping[str, float]
+
+
+def close_round(
+    plan: TaskPlan, state: ServerState, contributions: Iterable[tuple[str, bytes]], *, max_step_ratio: float
+) -> ClosedRound:
+    """Return the result of a cohort's (device id, contribution) pairs, taken one at a time: memory is O(model).
+
+    The order of the pairs decides the last bits of a float64 sum: give them in order of device ids.
+    Raises NonFiniteError when the new model is not finite or has moved by more than `max_step_ratio` of its own norm.
+    """
+    total = Total.empty(plan.contribution)
+    revealed: dict[str, Arrays] = {}
+    for device_id, data in contributions:
+        contribution = plan.contribution.parse(data)
+        total = total.plus(contribution)
+        if plan.contribution.revealed:
+            revealed[device_id] = {lane: values.copy() for lane, values in contribution.revealed().items()}
+    after = plan.method.server_step(plan.task, plan.part, state, total, revealed)
+    theta = check_step(state.theta, after.theta, max_step_ratio)
+    spec = replace(plan.spec, thresholds=())  # a threshold belongs to the model it was measured on
+    return ClosedRound(
+        state=replace(after, theta=theta, rounds=state.rounds + 1),
+        model_id=model_id(plan.layout.sha256, theta),
+        spec_json=describe(spec, plan),
+        num_reports=total.num_reports,
+        metrics=_scalar_means(total),
+    )
+
+
+def check_step(before: Vector, after: NDArray[np.floating], max_step_ratio: float) -> Vector:
+    """Return the new parameters as float32 if they are finite and near enough to the old ones."""
+    theta = np.ascontiguousarray(after, np.float32)
+    if theta.shape != before.shape or not np.isfinite(theta).all():
+        raise NonFiniteError("the server's step gave parameters that are not finite; the round was not counted")
+    moved = float(np.linalg.norm(theta.astype(np.float64) - before))
+    bound = max_step_ratio * max(float(np.linalg.norm(before.astype(np.float64))), 1.0)
+    if moved > bound:
+        raise NonFiniteError(
+            f"the server's step has norm {moved:.4g}, more than max_step_ratio allows ({bound:.4g}); "
+            "the round was not counted"
+        )
+    return theta
+
+
+def describe(spec: ModelSpec, plan: TaskPlan) -> bytes:
+    """Return the model's description as it is stored and served."""
+    return model_to_json(spec, plan.layout)
+
+
+def _scalar_means(total: Total) -> dict[str, float]:
+    """Return the weighted mean of every lane of one element; count and weight themselves are left out."""
+    lanes = [lane.name for lane in total.layout.summed if lane.size == 1 and lane.name not in ("count", "weight")]
+    means = {lane: float(total.mean(lane)[0]) for lane in lanes}
+    return {lane: mean for lane, mean in means.items() if np.isfinite(mean)}

@@ -1,0 +1,391 @@
+"""All running tasks: routes devices to them, keeps one runner for each, and survives being stopped at any instant."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from coordinator.clock import Clock, to_ms
+from coordinator.rounds.closer import Stores
+from coordinator.rounds.machine import CheckedIn, Left, RoundState, Stage, Step, Trained, Withdrew
+from coordinator.rounds.plan import TaskPlan, plan_task
+from coordinator.rounds.pulse import Pulse, in_thread
+from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
+from coordinator.store.records import RoundRecord, TaskRecord, TaskState
+from mien.contribution import Arrays
+from mien.errors import BY_CODE, DrainingError, LateError, MienError, NotFoundError
+from mien.specs import TaskSpec
+from mien.wire.canonical import task_from_json, task_to_json
+
+_LOG: Final = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class RoundName:
+    """Which attempt of which round of which task."""
+
+    task_id: str
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A device as its certificate names it, and what it said about itself."""
+
+    device_id: str
+    population: str
+    backbones: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """What a selected device is to do."""
+
+    name: RoundName
+    plan: TaskPlan
+    task_json: bytes = field(repr=False)
+    model_id: str
+    reply: Arrays = field(repr=False)
+    stage: Stage
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The device is not wanted now and is to come back after a pause."""
+
+    retry_after_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageNews:
+    """Where a round is, as its devices are told."""
+
+    name: RoundName
+    stage: Stage
+    deadline: float
+    reason: str
+    model_id: str
+    num_reports: int
+
+
+@dataclass(frozen=True)
+class TaskNews:
+    """A change of a task, or of one of its rounds."""
+
+    task: TaskRecord
+    round: RoundRecord | None
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How long devices are kept waiting, and how rounds run."""
+
+    check_in_hold_s: float = 20.0
+    retry_after_s: float = 5.0
+    runner: RunnerSettings = field(default_factory=RunnerSettings)
+
+
+class Engine:
+    """The coordinator's rounds, whoever calls. One per process; methods run on one event loop."""
+
+    def __init__(self, stores: Stores, clock: Clock, settings: EngineSettings) -> None:
+        self._stores, self._clock, self._settings = stores, clock, settings
+        self._runners: dict[str, TaskRunner] = {}
+        self._loops: dict[str, asyncio.Task[None]] = {}
+        self._arrivals = Pulse()
+        self._tasks_changed: dict[str, Pulse] = {}
+        self.is_draining = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Clear away what a crash left half-made, then go on with every task that is not over."""
+        thread, store = self._stores.thread, self._stores.store
+        await in_thread(self._stores.models.remove_unfinished)
+        self._stores.states.keep_only(await thread.run(store.state_blobs))
+        live: set[int] = set()
+        for task in await thread.run(store.tasks):
+            if task.state.is_over:
+                continue
+            last = await thread.run(store.last_round, task.task_id)
+            if last is not None and not last.stage.is_over:
+                live.add(last.id)
+            try:
+                await self._start_runner(task)
+            except MienError as error:  # one task that cannot go on must not keep the others from it
+                failed = replace(task, state=TaskState.FAILED, reason=error.message, ended_ms=self._clock.now_ms())
+                await thread.run(store.save_task, failed, actor="coordinator", action="task.failed")
+                _LOG.error("task cannot go on", task=task.name, reason=error.message)
+        for round_id in self._stores.spool.rounds() - live:
+            self._stores.spool.remove_round(round_id)
+
+    def drain(self) -> None:
+        """Take no new devices from now on; those who wait are told so."""
+        self.is_draining = True
+        self._arrivals.beat()
+        for pulse in self._tasks_changed.values():
+            pulse.beat()
+
+    async def stop(self, limit_s: float) -> None:
+        """Let sums that are being taken finish within a bound, then end all runners. What is committed stays."""
+        self.drain()
+        try:
+            async with asyncio.timeout(limit_s):
+                while closing := [runner for runner in self._runners.values() if runner.is_closing]:
+                    await closing[0].changed.after(closing[0].changed.count)
+        except TimeoutError:
+            _LOG.warning("stopping while a sum is being taken; it is taken again after the restart")
+        for loop in self._loops.values():
+            loop.cancel()
+        await asyncio.gather(*self._loops.values(), return_exceptions=True)
+
+    async def _start_runner(self, task: TaskRecord) -> TaskRunner:
+        model = await self._stores.thread.run(self._stores.store.model, task.base_model_id)
+        plan = plan_task(task_from_json(task.task_json), model.spec_json)
+        pulse = self._tasks_changed.setdefault(task.task_id, Pulse())
+
+        def on_change(stage_changed: bool) -> None:
+            pulse.beat()
+            if stage_changed:
+                self._arrivals.beat()
+
+        runner = TaskRunner(task, plan, self._stores, self._clock, self._settings.runner, on_change)
+        self._runners[task.task_id] = runner
+        loop = asyncio.create_task(runner.run(), name=f"task {task.task_id}")
+        self._loops[task.task_id] = loop
+        loop.add_done_callback(lambda ended: self._runner_ended(runner, ended))
+        return runner
+
+    def _runner_ended(self, runner: TaskRunner, ended: asyncio.Task[None]) -> None:
+        self._runners.pop(runner.task.task_id, None)
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            _LOG.error("task stopped by an internal error; it goes on after a restart", exc_info=error)
+        self._tasks_changed[runner.task.task_id].beat()
+        self._arrivals.beat()
+
+    # Devices
+
+    async def check_in(self, caller: Caller, *, limit_s: float) -> Assigned | Waiting:
+        """Return a device's assignment, or after a while that there is none.
+
+        The call is held while a round may still want the device, so that devices neither poll nor arrive in the order
+        of their pauses.
+        """
+        give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
+        offered: TaskRunner | None = None
+        try:
+            while True:
+                if self.is_draining:
+                    raise DrainingError("the coordinator is shutting down; check in again", retry_after_s=10.0)
+                count = self._arrivals.count
+                if (assigned := await self._assigned(caller)) is not None:
+                    return assigned
+                offered = self._runner_for(caller)
+                if offered is not None:
+                    await offered.post(CheckedIn(frozenset({caller.device_id})))
+                    if (assigned := await self._assigned(caller)) is not None:
+                        return assigned
+                left_s = give_up - self._clock.now()
+                if left_s <= 0:
+                    return self._waiting(offered)
+                await self._arrivals.after(count, left_s)
+        except asyncio.CancelledError:
+            if offered is not None:
+                offered.tell(Withdrew(caller.device_id))
+            raise
+
+    async def _assigned(self, caller: Caller) -> Assigned | None:
+        """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
+        for runner in self._of_population(caller.population):
+            state, record = runner.state, runner.round
+            if record is None or state is None or state.stage not in (Stage.TRAINING, Stage.UPLOAD):
+                continue
+            if state.participants.get(caller.device_id) not in (Step.SELECTED, Step.TRAINED):
+                continue
+            return Assigned(
+                name=_name(record),
+                plan=runner.plan,
+                task_json=runner.task.task_json,
+                model_id=record.base_model_id,
+                reply=await runner.reply_to(caller.device_id),
+                stage=state.stage,
+                deadline=state.deadline,
+            )
+        return None
+
+    def _runner_for(self, caller: Caller) -> TaskRunner | None:
+        """Return the oldest task that looks for devices and that this one can train for."""
+        for runner in self._of_population(caller.population):
+            if runner.wants_devices and (not caller.backbones or runner.plan.spec.backbone in caller.backbones):
+                return runner
+        return None
+
+    def _of_population(self, population: str) -> list[TaskRunner]:
+        return [runner for runner in self._runners.values() if runner.task.population == population]
+
+    def _waiting(self, offered: TaskRunner | None) -> Waiting:
+        if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
+            return Waiting(min(1.0, self._settings.retry_after_s), "a round is gathering devices")
+        return Waiting(self._settings.retry_after_s, "no round needs this device now")
+
+    async def report_trained(self, device_id: str, name: RoundName) -> Stage:
+        """Return the stage after a device has said that it trained; raises LateError when the round went on."""
+        runner, round_id = await self._locate(device_id, name)
+        if runner is None:
+            raise LateError("that round is over; nothing is lost, check in again")
+        await runner.post(Trained(device_id), round_id=round_id)
+        return runner.state.stage if runner.state is not None else Stage.ABORTED
+
+    async def leave(self, device_id: str, name: RoundName, error_code: str) -> None:
+        """Take a device out of a round; a device that is in no round has left already."""
+        runner, round_id = await self._locate(device_id, name)
+        code = error_code if error_code in BY_CODE else ""
+        if runner is not None:
+            try:
+                await runner.post(Left(device_id, code), round_id=round_id)
+            except LateError:
+                return
+
+    async def follow(self, device_id: str, name: RoundName) -> AsyncIterator[StageNews]:
+        """Yield where a round is, beginning with now, until it is over; raises LateError once it went on without."""
+        runner, round_id = await self._locate(device_id, name)
+        last: StageNews | None = None
+        while runner is not None and runner.is_current(round_id):
+            count = runner.changed.count
+            assert runner.round is not None
+            assert runner.state is not None
+            news, step = _news(runner.round, runner.state), runner.step_of(device_id)
+            if news != last:
+                yield news
+                last = news
+            if news.stage.is_over:
+                return
+            if step is Step.LATE:
+                raise LateError("the round went on without this device; nothing is lost, check in again")
+            if self.is_draining:
+                raise DrainingError("the coordinator is shutting down; follow the round again", retry_after_s=2.0)
+            await runner.changed.after(count)
+        record = await self._record(name)
+        yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
+
+    async def locate_upload(self, device_id: str, name: RoundName) -> tuple[TaskRunner | None, RoundRecord]:
+        """Return the runner (None when the attempt is an old one) and the attempt that a device belongs to."""
+        runner, _ = await self._locate(device_id, name)
+        return runner, await self._record(name)
+
+    async def _locate(self, device_id: str, name: RoundName) -> tuple[TaskRunner | None, int]:
+        """Return the runner of the named attempt if it is its newest, and the attempt's row id.
+
+        Raises NotFoundError unless the device was selected: of other rounds it learns nothing, not even that they are.
+        """
+        record = await self._record(name)
+        runner = self._runners.get(name.task_id)
+        if runner is not None and runner.is_current(record.id):
+            if runner.step_of(device_id) is None:
+                raise NotFoundError("this device was not selected for that round; check in again")
+            return runner, record.id
+        if device_id not in await self._stores.thread.run(self._stores.store.participants, record.id):
+            raise NotFoundError("this device was not selected for that round; check in again")
+        return None, record.id
+
+    async def _record(self, name: RoundName) -> RoundRecord:
+        runner = self._runners.get(name.task_id)
+        if runner is not None and runner.round is not None and _name(runner.round) == name:
+            return runner.round
+        record = await self._stores.thread.run(self._stores.store.round, name.task_id, name.round, name.attempt)
+        if record is None:
+            raise NotFoundError("this device was not selected for that round; check in again")
+        return record
+
+    # Operators
+
+    async def submit(self, task: TaskSpec, *, token: str, actor: str) -> TaskRecord:
+        """Return a new running task, or the one that the token made before; raises ConfigError, NotFoundError."""
+        thread, store = self._stores.thread, self._stores.store
+        model_id = task.model_id
+        if model_id == "released":
+            release = await thread.run(store.released, task.population)
+            if release is None:
+                raise NotFoundError("no model is released yet; run model import and model release first")
+            model_id = release.model_id
+        model = await thread.run(store.model, model_id)
+        plan_task(task, model.spec_json)
+        record = TaskRecord(
+            task_id=secrets.token_hex(8),
+            name=task.name,
+            population=task.population,
+            task_json=task_to_json(task),
+            idempotency_token=token,
+            state=TaskState.RUNNING,
+            base_model_id=model_id,
+            model_id=model_id,
+            submitted_by=actor,
+            created_ms=to_ms(self._clock.now()),
+        )
+        kept = await thread.run(store.add_task, record)
+        if kept.task_id == record.task_id:
+            await self._start_runner(kept)
+            self._arrivals.beat()
+        return kept
+
+    async def command(self, task_id: str, state: TaskState, *, actor: str) -> TaskRecord:
+        """Return a task after it was paused, resumed or cancelled; again changes nothing, and what is over stays so."""
+        runner = self._runners.get(task_id)
+        if runner is not None:
+            reason = "" if state is TaskState.RUNNING else f"by {actor}"
+            try:
+                await runner.post(TaskCommand(state, reason, actor))
+            except LateError:
+                _LOG.info("command came after the end", task_id=task_id)
+        return await self._stores.thread.run(self._stores.store.task, task_id)
+
+    async def watch(self, task_id: str) -> AsyncIterator[TaskNews]:
+        """Yield a task's history so far, then each change, until it is over."""
+        thread, store = self._stores.thread, self._stores.store
+        task = await thread.run(store.task, task_id)
+        pulse = self._tasks_changed.setdefault(task_id, Pulse())
+        seen: dict[int, RoundRecord] = {}
+        told: TaskRecord | None = None
+        while True:
+            count = pulse.count
+            since = max(seen, default=0)
+            for record in await thread.run(store.rounds, task_id, since_id=since):
+                if seen.get(record.id) != record:
+                    seen[record.id] = record
+                    yield TaskNews(task, record)
+            task = await thread.run(store.task, task_id)
+            if task != told:
+                told = task
+                yield TaskNews(task, None)
+            if task.state.is_over:
+                return
+            if self.is_draining:
+                raise DrainingError("the coordinator is shutting down; watch again", retry_after_s=2.0)
+            await pulse.after(count)
+
+    def summary(self) -> Mapping[str, int]:
+        """Return counts for logs and health checks."""
+        return {"running_tasks": len(self._runners)}
+
+
+def _name(record: RoundRecord) -> RoundName:
+    return RoundName(record.task_id, record.round, record.attempt)
+
+
+def _news(record: RoundRecord, state: RoundState) -> StageNews:
+    return StageNews(
+        name=_name(record),
+        stage=state.stage,
+        deadline=state.deadline,
+        reason=state.reason,
+        model_id=record.model_id or "" if state.stage is Stage.CLOSED else "",
+        num_reports=record.num_reports if state.stage is Stage.CLOSED else 0,
+    )

@@ -1,0 +1,49 @@
+"""A task with all that follows from it: method, model, trained part and the form of a contribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mien.contribution import ContributionLayout
+from mien.errors import ConfigError
+from mien.layout import ParameterLayout, ParameterPart
+from mien.methods import METHODS
+from mien.methods.base import Method
+from mien.specs import ModelSpec, TaskSpec, from_mapping
+from mien.wire.canonical import model_from_json
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What a task means for one model."""
+
+    task: TaskSpec
+    method: Method
+    spec: ModelSpec
+    layout: ParameterLayout
+    part: ParameterPart
+    contribution: ContributionLayout
+
+
+def plan_task(task: TaskSpec, spec_json: bytes) -> TaskPlan:
+    """Return the plan of a task that trains the model described by `spec_json`.
+
+    Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
+    tensor, or the contribution would reveal what the task has not opted in to.
+    """
+    method = METHODS.get(task.method)
+    if method is None:
+        raise ConfigError(f"method is {task.method!r}; known methods: {', '.join(sorted(METHODS))}")
+    from_mapping(method.options, task.options, where="options.")
+    spec, layout = model_from_json(spec_json)
+    part = layout.part(task.trainable or spec.trainable or ("*",))
+    contribution = method.contribution_layout(task, part, spec.input.dim)
+    if contribution.revealed and not task.privacy.reveals:
+        lanes = ", ".join(lane.name for lane in contribution.revealed)
+        raise ConfigError(f"method {task.method} would show the server {lanes}; name it in privacy.reveals to agree")
+    if [lane.size for lane in contribution.summed[:2]] != [1, 1] or [lane.name for lane in contribution.summed[:2]] != [
+        "count",
+        "weight",
+    ]:
+        raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
+    return TaskPlan(task, method, spec, layout, part, contribution)

@@ -1,0 +1,50 @@
+"""Small asynchronous tools of the engine: telling many waiters at once, and work in threads that is never torn."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pulse:
+    """Tells everyone who waits that something changed.
+
+    Take the `count` first, look at the state, then wait for a later count: nothing that happens in between is missed.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = asyncio.Event()
+
+    def beat(self) -> None:
+        """Wake everyone who waits."""
+        self.count += 1
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def after(self, count: int, timeout_s: float | None = None) -> None:
+        """Return once there was a beat since `count`, or the time is over."""
+        if self.count != count:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
+
+
+async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a blocking call returns. A cancelled caller is held until the call is over, so that whatever it
+    works on (a file) is not closed under it.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, functools.partial(call, *args, **kwargs))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait({future})
+        raise

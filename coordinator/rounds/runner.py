@@ -1,0 +1,427 @@
+"""One running task: feeds the state machine, commits each transition, and only then lets anyone know.
+
+A runner is the single writer of its task. Calls become messages in its inbox; all that are there are taken together
+and committed in one transaction. Deadlines wake it, nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from coordinator.clock import Clock
+from coordinator.rounds.closer import Closed, Closer, Stores
+from coordinator.rounds.machine import (
+    Cancelled,
+    CheckedIn,
+    Effect,
+    Event,
+    Left,
+    Resumed,
+    RoundRules,
+    RoundState,
+    Stage,
+    Step,
+    SumFailed,
+    Summed,
+    SumWanted,
+    TimePassed,
+    Uploaded,
+    advance,
+)
+from coordinator.rounds.plan import TaskPlan
+from coordinator.rounds.pulse import Pulse
+from coordinator.store.records import RoundChange, RoundRecord, TaskRecord, TaskState
+from mien.contribution import Arrays
+from mien.errors import LateError, MienError, StorageError
+
+_LOG: Final = structlog.get_logger()
+
+_RETRY_S: Final = 1.0
+"""Pause before a transition that the disk refused is tried again."""
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """What an operator may change about running rounds."""
+
+    max_step_ratio: float = 1.0
+    max_aborted: int = 5
+    restart_grace_s: float = 30.0
+    close_retry_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class TaskCommand:
+    """An operator pauses, resumes or cancels a task."""
+
+    state: TaskState
+    reason: str
+    actor: str
+
+
+@dataclass(frozen=True)
+class _Message:
+    """Something that happened. `round_id` pins device events to one attempt; `answer` is resolved after the commit."""
+
+    event: Event | TaskCommand
+    round_id: int | None = None
+    answer: asyncio.Future[None] | None = None
+    closed: Closed | None = field(default=None, repr=False)
+
+
+class TaskRunner:
+    """Runs one task until it is done, cancelled or failed."""
+
+    def __init__(
+        self,
+        task: TaskRecord,
+        plan: TaskPlan,
+        stores: Stores,
+        clock: Clock,
+        settings: RunnerSettings,
+        on_change: Callable[[bool], None],
+    ) -> None:
+        self.task = task
+        self.plan = plan
+        self.round: RoundRecord | None = None
+        self.state: RoundState | None = None
+        self.changed = Pulse()
+        self._rules: RoundRules | None = None
+        self._stores, self._clock, self._settings = stores, clock, settings
+        self._on_change = on_change
+        self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
+        self._closing: asyncio.Task[None] | None = None
+        self._closer = Closer(plan, stores, clock, settings.max_step_ratio)
+        self._not_before = 0.0
+        self._batch: Sequence[_Message] = ()
+        self._has_ended = False
+
+    # What others may ask, without waiting
+
+    @property
+    def wants_devices(self) -> bool:
+        """Whether a check-in now could lead to an assignment."""
+        if self.task.state is not TaskState.RUNNING:
+            return False
+        return self.state is None or self.state.stage.is_over or self.state.stage is Stage.SELECTING
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether a sum is being taken or waits to be committed."""
+        return self.state is not None and self.state.stage is Stage.CLOSING
+
+    def step_of(self, device_id: str) -> Step | None:
+        """Return how far a device got in the current attempt."""
+        return None if self.state is None else self.state.participants.get(device_id)
+
+    def is_current(self, round_id: int) -> bool:
+        """Return whether an attempt is the newest one."""
+        return self.round is not None and self.round.id == round_id
+
+    async def reply_to(self, device_id: str) -> Arrays:
+        """Return the method's answer to what a device revealed in earlier rounds."""
+        if not self.plan.contribution.revealed:
+            return {}
+        return self.plan.method.reply(await self._closer.server_state(self.task), device_id)
+
+    # Messages
+
+    async def post(self, event: Event | TaskCommand, *, round_id: int | None = None) -> None:
+        """Hand an event over and return once it is committed; raises what the state machine or the disk refuses."""
+        if self._has_ended:
+            raise LateError(f"the task is {self.task.state}; check in again")
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait(_Message(event, round_id, answer))
+        await answer
+
+    def tell(self, event: Event) -> None:
+        """Hand an event over without waiting."""
+        self._inbox.put_nowait(_Message(event))
+
+    # The loop
+
+    async def run(self) -> None:
+        """Run until the task is over; whoever still waits for an answer then gets one, whatever ended the loop."""
+        try:
+            await self._pick_up()
+            while not self.task.state.is_over:
+                self._batch = await self._next_messages()
+                await self._handle(self._batch)
+        finally:
+            self._has_ended = True
+            waiting = [*self._batch, *(self._inbox.get_nowait() for _ in range(self._inbox.qsize()))]
+            _refuse(waiting, LateError("the task does not go on here now; check in again"))
+
+    async def _pick_up(self) -> None:
+        """Go on where the last run of this program stopped."""
+        last = await self._stores.thread.run(self._stores.store.last_round, self.task.task_id)
+        if last is None or last.stage.is_over:
+            self.round = last
+            return
+        participants = await self._stores.thread.run(self._stores.store.participants, last.id)
+        deadline = math.inf if last.deadline_ms is None else last.deadline_ms / 1000
+        self._set_round(last, RoundState(last.stage, deadline, {}, participants))
+        await self._handle([_Message(Resumed(self._settings.restart_grace_s))])
+        _LOG.info("resumed", task=self.task.name, round=last.round, attempt=last.attempt, stage=str(last.stage))
+
+    async def _next_messages(self) -> list[_Message]:
+        """Return everything in the inbox, or the news that the deadline has passed."""
+        deadline = math.inf if self.state is None else self.state.deadline
+        wait_s = max(deadline, self._not_before) - self._clock.now()
+        try:
+            async with asyncio.timeout(None if wait_s == math.inf else max(wait_s, 0.0)):
+                messages = [await self._inbox.get()]
+        except TimeoutError:
+            return [_Message(TimePassed())]
+        while not self._inbox.empty():
+            messages.append(self._inbox.get_nowait())
+        if wait_s <= 0:  # a deadline must not starve under a stream of messages
+            messages.append(_Message(TimePassed()))
+        return messages
+
+    async def _handle(self, messages: Sequence[_Message]) -> None:
+        """Carry out a batch: commands first, then the current attempt's events, then check-ins, which may open one."""
+        commands = [m for m in messages if isinstance(m.event, TaskCommand)]
+        check_ins = [m for m in messages if isinstance(m.event, CheckedIn)]
+        others = [m for m in messages if not isinstance(m.event, TaskCommand | CheckedIn)]
+        for message in commands:
+            await self._command(message)
+        if others:
+            await self._apply(others)
+        if check_ins:
+            await self._check_in(check_ins)
+
+    async def _command(self, message: _Message) -> None:
+        command = message.event
+        assert isinstance(command, TaskCommand)
+        task = self._commanded(command)
+        if task is not None:
+            try:
+                await self._stores.thread.run(
+                    self._stores.store.save_task, task, actor=command.actor, action=f"task.{command.state}"
+                )
+            except MienError as error:
+                _refuse([message], error)
+                return
+            self.task = task
+            stage = None if self.state is None else self.state.stage
+            if task.state.is_over or (task.state is TaskState.PAUSED and stage is Stage.SELECTING):
+                await self._apply([_Message(Cancelled(f"task {task.state} by {command.actor}"))])
+        _resolve(message)
+        self._on_change(True)
+
+    def _commanded(self, command: TaskCommand) -> TaskRecord | None:
+        """Return the task after a command, None where it changes nothing."""
+        if self.task.state.is_over or self.task.state is command.state:
+            return None
+        ended_ms = self._clock.now_ms() if command.state.is_over else None
+        return replace(self.task, state=command.state, reason=command.reason, aborted_in_a_row=0, ended_ms=ended_ms)
+
+    async def _check_in(self, messages: Sequence[_Message]) -> None:
+        """Offer all devices at once, so that the draw is among all of them; the first ones open a new attempt."""
+        if not self.wants_devices:
+            for message in messages:
+                _resolve(message)
+            return
+        if self.state is None or self.state.stage.is_over:
+            opened = await self._open_attempt(messages)
+            if not opened:
+                return
+        events = [m.event for m in messages]
+        device_ids = frozenset[str]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
+        merged = _Message(CheckedIn(device_ids))
+        await self._apply([merged], answers=messages)
+
+    async def _open_attempt(self, messages: Sequence[_Message]) -> bool:
+        number = self.task.rounds_closed + 1
+        attempt = self.round.attempt + 1 if self.round is not None and self.round.round == number else 1
+        rules = RoundRules.of(self.plan.task, task_id=self.task.task_id, round_number=number, attempt=attempt)
+        deadline = self._clock.now() + rules.selecting_s
+        try:
+            opened = await self._stores.thread.run(
+                self._stores.store.open_attempt, self.task, round_number=number, attempt=attempt, deadline=deadline
+            )
+        except MienError as error:
+            _refuse(messages, error)
+            return False
+        self._set_round(opened, RoundState(Stage.SELECTING, deadline))
+        self._on_change(True)
+        return True
+
+    def _set_round(self, record: RoundRecord, state: RoundState) -> None:
+        self.round, self.state = record, state
+        self._rules = RoundRules.of(
+            self.plan.task, task_id=self.task.task_id, round_number=record.round, attempt=record.attempt
+        )
+
+    async def _apply(self, messages: Sequence[_Message], *, answers: Sequence[_Message] = ()) -> None:
+        """Advance the current attempt by a batch of events: fold, commit, then answer and carry out the effects."""
+        if self.round is None or self.state is None or self._rules is None:
+            for message in messages:
+                _refuse([message], LateError("that round is over; nothing is lost, check in again"))
+            return
+        before, state, now = self.state, self.state, self._clock.now()
+        accepted, change = [*answers], RoundChange(self.round.id, state)
+        effects: list[Effect] = []
+        for message in messages:
+            try:
+                state, new_effects = self._advance(state, message, now)
+            except MienError as error:
+                _refuse([message], error)
+                continue
+            accepted.append(message)
+            effects.extend(new_effects)
+            change = _noted(change, message)
+        change = self._change(change, before, state, messages)
+        if _is_worth_keeping(before, state) and not await self._commit(change, accepted):
+            return
+        self.state = state
+        for message in accepted:
+            _resolve(message)
+        if effects:
+            self._carry_out(effects)
+        self._on_change(bool(effects))
+
+    def _advance(self, state: RoundState, message: _Message, now: float) -> tuple[RoundState, Sequence[Effect]]:
+        assert self.round is not None
+        assert self._rules is not None
+        assert not isinstance(message.event, TaskCommand)
+        if message.round_id is not None and message.round_id != self.round.id:
+            raise LateError("that attempt of the round is over; nothing is lost, check in again")
+        return advance(self._rules, state, message.event, now)
+
+    def _change(
+        self, change: RoundChange, before: RoundState, state: RoundState, messages: Sequence[_Message]
+    ) -> RoundChange:
+        """Return all that has to be committed for the step from `before` to `state`."""
+        steps = {d: step for d, step in state.participants.items() if before.participants.get(d) is not step}
+        change = replace(change, state=state, steps=steps)
+        if before.stage.is_over or not state.stage.is_over:
+            return change
+        closed = next((m.closed for m in messages if m.closed is not None), None)
+        if state.stage is Stage.CLOSED and closed is not None:
+            return replace(change, task=self._task_after(closed), model=closed.model, metrics=closed.result.metrics)
+        if any(isinstance(m.event, Cancelled) for m in messages):
+            return change
+        return replace(change, task=self._task_after_abort(state.reason))
+
+    def _task_after(self, closed: Closed) -> TaskRecord:
+        rounds_closed = self.task.rounds_closed + 1
+        task = replace(
+            self.task,
+            rounds_closed=rounds_closed,
+            aborted_in_a_row=0,
+            model_id=closed.model.model_id,
+            arrays_sha256=closed.arrays_sha256,
+            revealed_sha256=closed.revealed_sha256,
+        )
+        if rounds_closed < self.plan.task.rounds or task.state.is_over:
+            return task
+        return replace(task, state=TaskState.DONE, reason="", ended_ms=self._clock.now_ms())
+
+    def _task_after_abort(self, reason: str) -> TaskRecord:
+        aborted = self.task.aborted_in_a_row + 1
+        task = replace(self.task, aborted_in_a_row=aborted)
+        if aborted < self._settings.max_aborted or task.state is not TaskState.RUNNING:
+            return task
+        text = f"{aborted} attempts in a row were aborted, the last because {reason}; mend that, then task resume"
+        return replace(task, state=TaskState.PAUSED, reason=text)
+
+    async def _commit(self, change: RoundChange, accepted: Sequence[_Message]) -> bool:
+        """Commit a transition; what the disk refused is told to those who wait, and the rest is tried again."""
+        try:
+            self.round = await self._stores.thread.run(self._stores.store.save_round, change)
+        except MienError as error:
+            _LOG.error("transition refused by the disk", task=self.task.name, reason=error.message)
+            _refuse(accepted, error)
+            self._not_before = self._clock.now() + _RETRY_S
+            for message in accepted:
+                if message.answer is None and not isinstance(message.event, TimePassed | CheckedIn):
+                    asyncio.get_running_loop().call_later(_RETRY_S, self._inbox.put_nowait, message)
+            return False
+        if change.task is not None:
+            obsolete = {sha256 for sha256 in (self.task.arrays_sha256, self.task.revealed_sha256) if sha256}
+            self.task = change.task
+            closed = next((m.closed for m in accepted if m.closed is not None), None)
+            if closed is not None and change.model is not None:
+                await self._closer.committed(closed, obsolete)
+        return True
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        """Do what the state machine asks for, and tell followers."""
+        assert self.round is not None
+        assert self.state is not None
+        wanted = [effect for effect in effects if isinstance(effect, SumWanted)]
+        if wanted and (self._closing is None or self._closing.done()):
+            self._closing = asyncio.create_task(self._close(self.round, wanted[-1].device_ids), name="closing")
+            self._closing.add_done_callback(self._closing_ended)
+        if self.state.stage.is_over:
+            self._stores.spool.remove_round(self.round.id)
+        self.changed.beat()
+        _LOG.info(
+            "round",
+            task=self.task.name,
+            round=self.round.round,
+            attempt=self.round.attempt,
+            stage=str(self.state.stage),
+            reports=self.round.num_reports,
+            reason=self.state.reason,
+        )
+
+    # Closing
+
+    async def _close(self, record: RoundRecord, device_ids: Sequence[str]) -> None:
+        """Take the sum and the server's step, lay down the blobs, then ask for the commit."""
+        give_up = self._clock.now() + self._settings.close_retry_s
+        while True:
+            try:
+                closed = await self._closer.close(self.task, record, device_ids)
+            except StorageError as error:
+                if self._clock.now() >= give_up:
+                    self.tell(SumFailed(error.message))
+                    return
+                _LOG.error("cannot close the round yet", task=self.task.name, reason=error.message)
+                await asyncio.sleep(_RETRY_S)
+            except MienError as error:
+                self.tell(SumFailed(error.message))
+                return
+            else:
+                self._inbox.put_nowait(_Message(Summed(), record.id, closed=closed))
+                return
+
+    def _closing_ended(self, ended: asyncio.Task[None]) -> None:
+        """A fault of the program itself must not leave a round that never ends."""
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            _LOG.error("closing failed", task=self.task.name, exc_info=error)
+            self.tell(SumFailed(f"internal error while closing: {type(error).__name__}; see the log"))
+
+
+def _noted(change: RoundChange, message: _Message) -> RoundChange:
+    """Return the change with what an accepted event says about one device."""
+    if isinstance(message.event, Uploaded):
+        return replace(change, committed=(*change.committed, message.event.device_id))
+    if isinstance(message.event, Left):
+        return replace(change, error_codes={**change.error_codes, message.event.device_id: message.event.error_code})
+    return change
+
+
+def _is_worth_keeping(before: RoundState, state: RoundState) -> bool:
+    """Return whether a transition changes more than who is waiting to be chosen, which a restart may forget."""
+    return replace(before, candidates={}) != replace(state, candidates={})
+
+
+def _resolve(message: _Message) -> None:
+    if message.answer is not None and not message.answer.done():
+        message.answer.set_result(None)
+
+
+def _refuse(messages: Sequence[_Message], error: MienError) -> None:
+    for message in messages:
+        if message.answer is not None and not message.answer.done():
+            message.answer.set_exception(error)

@@ -1,0 +1,62 @@
+"""What the server carries from round to round, on disk: public arrays as they are, revealed ones sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from coordinator.store.blobs import BlobStore
+from coordinator.store.records import ModelRecord
+from coordinator.store.sealing import MasterKey
+from mien.contribution import Arrays
+from mien.layout import Vector
+from mien.wire.tensors import pack_tensors, unpack_tensors
+
+
+class ServerStates:
+    """Reads and writes server state in a blob store of its own, which no download ever reaches."""
+
+    def __init__(self, blobs: BlobStore, key: MasterKey) -> None:
+        self._blobs = blobs
+        self._sealer = key.sealer("revealed")
+
+    def put_arrays(self, arrays: Arrays) -> str | None:
+        """Return the address of public arrays, None for none."""
+        return self._blobs.put(pack_tensors(arrays)).sha256 if arrays else None
+
+    def put_revealed(self, task_id: str, revealed: Mapping[str, Arrays]) -> str | None:
+        """Return the address of what devices showed in clear, sealed for this task; None for nothing."""
+        if not revealed:
+            return None
+        named = {f"{device}/{lane}": values for device, lanes in revealed.items() for lane, values in lanes.items()}
+        return self._blobs.put(self._sealer.seal(pack_tensors(named), place=task_id.encode())).sha256
+
+    def arrays(self, sha256: str | None) -> Arrays:
+        """Return public arrays."""
+        return {} if sha256 is None else unpack_tensors(self._blobs.read(sha256), what="the server's state")
+
+    def revealed(self, task_id: str, sha256: str | None) -> dict[str, Arrays]:
+        """Return what devices showed in clear, by device."""
+        if sha256 is None:
+            return {}
+        data = self._sealer.open(self._blobs.read(sha256), place=task_id.encode())
+        revealed: dict[str, dict[str, Vector]] = {}
+        for name, values in unpack_tensors(data, what="the server's state").items():
+            device, _, lane = name.partition("/")
+            revealed.setdefault(device, {})[lane] = values
+        return dict(revealed)
+
+    def remove(self, hashes: Collection[str]) -> None:
+        """Forget state that no task needs any more."""
+        for sha256 in hashes:
+            self._blobs.remove(sha256)
+
+    def keep_only(self, hashes: Collection[str]) -> None:
+        """Forget everything else: what a crash left between a blob and its commit."""
+        self.remove([sha256 for sha256 in self._blobs if sha256 not in hashes])
+
+
+def read_theta(models: BlobStore, model: ModelRecord) -> Vector:
+    """Return a model's parameters as stored, not yet checked against a layout."""
+    return np.frombuffer(models.read(model.theta.sha256), "<f4").astype(np.float32)

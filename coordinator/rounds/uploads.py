@@ -1,0 +1,229 @@
+"""Taking contributions in: resumable at any byte, one connection at a time, acknowledged only when they count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.rounds.closer import Stores
+from coordinator.rounds.engine import Engine, RoundName
+from coordinator.rounds.machine import Left, Stage, Step, Uploaded
+from coordinator.rounds.pulse import Pulse, in_thread
+from coordinator.rounds.runner import TaskRunner
+from coordinator.rounds.spool import ArrivalCheck, SpoolFile
+from coordinator.store.records import BlobId, RoundRecord
+from mien.errors import (
+    CorruptDataError,
+    LateError,
+    LayoutMismatchError,
+    NonFiniteError,
+    RateLimitedError,
+    ReplayError,
+    UnreachableError,
+)
+
+_BATCH_BYTES: Final = 1024 * 1024
+"""How much is gathered before a thread encrypts and writes it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of bytes of a contribution, and where it belongs."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class UploadProgress:
+    """How many bytes are on stable storage, and whether the contribution counts."""
+
+    received_bytes: int
+    is_accepted: bool
+
+
+class Uploads:
+    """All contributions that are arriving."""
+
+    def __init__(self, engine: Engine, stores: Stores, *, idle_s: float) -> None:
+        self._engine, self._stores, self._idle_s = engine, stores, idle_s
+        self._active: dict[tuple[int, str], asyncio.Task[UploadProgress]] = {}
+        self._ended = Pulse()
+
+    async def finish(self, limit_s: float) -> None:
+        """Return when nothing is arriving any more, or the time is over."""
+        end = asyncio.get_running_loop().time() + limit_s
+        while self._active and (left_s := end - asyncio.get_running_loop().time()) > 0:
+            await self._ended.after(self._ended.count, left_s)
+
+    async def status(self, device_id: str, name: RoundName) -> UploadProgress:
+        """Return where a device has to go on; raises LateError when the round is over without its contribution."""
+        runner, record = await self._engine.locate_upload(device_id, name)
+        upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
+        if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:
+            return UploadProgress(upload.blob.size_bytes, is_accepted=True)
+        self._check_open(runner, record, device_id)
+        if upload is None:
+            return UploadProgress(0, is_accepted=False)
+        await self._give_way((record.id, device_id))
+        return UploadProgress(await in_thread(self._stored_bytes, record.id, device_id), is_accepted=False)
+
+    def _stored_bytes(self, round_id: int, device_id: str) -> int:
+        """Return what is in a spool file, once that is on stable storage."""
+        with self._stores.spool.open(round_id, device_id) as file:
+            return file.sync()
+
+    async def _give_way(self, key: tuple[int, str]) -> None:
+        """End an older connection of a device, perhaps dead: what it brought is kept."""
+        while (older := self._active.get(key)) is not None and not older.done():
+            older.cancel()
+            await asyncio.wait({older})
+
+    async def receive(
+        self, device_id: str, name: RoundName, announced: BlobId, pieces: AsyncIterator[Piece]
+    ) -> UploadProgress:
+        """Return how far an upload got when its stream ended; accepted only once it is committed.
+
+        Raises LayoutMismatchError for another length, ReplayError for other bytes than were announced before,
+        OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
+        """
+        runner, record = await self._engine.locate_upload(device_id, name)
+        earlier = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
+        if earlier is not None and earlier.is_committed and record.stage is not Stage.ABORTED:
+            if earlier.blob != announced:
+                raise ReplayError("this device's contribution to that round counts already, with other bytes")
+            return UploadProgress(announced.size_bytes, is_accepted=True)
+        runner = self._check_open(runner, record, device_id)
+        if announced.size_bytes != runner.plan.contribution.size_bytes:
+            raise LayoutMismatchError(
+                f"the contribution has {announced.size_bytes} bytes, this task needs "
+                f"{runner.plan.contribution.size_bytes}; fetch the assigned task and model again"
+            )
+        await self._stores.thread.run(self._stores.store.announce_upload, record.id, device_id, announced)
+        return await self._alone((record.id, device_id), _Arrival(self, runner, record, device_id, announced, pieces))
+
+    def _check_open(self, runner: TaskRunner | None, record: RoundRecord, device_id: str) -> TaskRunner:
+        """Return the runner if a device may upload now."""
+        if runner is None or runner.state is None or runner.state.stage not in (Stage.TRAINING, Stage.UPLOAD):
+            raise LateError("that round is over; nothing is lost, check in again")
+        step = runner.step_of(device_id)
+        if step is Step.LATE:
+            raise LateError("the round went on without this device; nothing is lost, check in again")
+        if step is Step.LEFT:
+            raise LateError("this device has left the round; check in again")
+        if runner.state.stage is not Stage.UPLOAD:
+            raise RateLimitedError("the upload stage is not open yet; follow the round until it is", retry_after_s=1.0)
+        return runner
+
+    async def _alone(self, key: tuple[int, str], arrival: _Arrival) -> UploadProgress:
+        """Run one arrival; an older connection of the same device gives way to it."""
+        await self._give_way(key)
+        task = asyncio.create_task(arrival.run(self._idle_s))
+        self._active[key] = task
+        task.add_done_callback(lambda _ended: self._forget(key, task))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if task.cancelled() and current is not None and not current.cancelling():
+                raise RateLimitedError("another connection of this device goes on with the upload") from None
+            raise
+
+    def _forget(self, key: tuple[int, str], task: asyncio.Task[UploadProgress]) -> None:
+        if self._active.get(key) is task:
+            del self._active[key]
+        self._ended.beat()
+
+    async def forget(self, record: RoundRecord, device_id: str) -> None:
+        """Let a device send its contribution again from the start."""
+        await self._stores.thread.run(self._stores.store.forget_upload, record.id, device_id)
+
+    def open_file(self, record: RoundRecord, device_id: str) -> SpoolFile:
+        """Return a device's spool file."""
+        return self._stores.spool.open(record.id, device_id)
+
+
+class _Arrival:
+    """One contribution on its way from a stream to the sum."""
+
+    def __init__(
+        self,
+        uploads: Uploads,
+        runner: TaskRunner,
+        record: RoundRecord,
+        device_id: str,
+        announced: BlobId,
+        pieces: AsyncIterator[Piece],
+    ) -> None:
+        self._uploads, self._runner, self._record = uploads, runner, record
+        self._device_id, self._announced, self._pieces = device_id, announced, pieces
+        self._check = ArrivalCheck(runner.plan.contribution, runner.plan.task.privacy.max_weight)
+
+    async def run(self, idle_s: float) -> UploadProgress:
+        file = await in_thread(self._open)
+        try:
+            try:
+                await self._receive(file, idle_s)
+            finally:
+                received = await in_thread(file.sync)
+            if received < self._announced.size_bytes:
+                return UploadProgress(received, is_accepted=False)
+            await self._accept(file)
+        except FileNotFoundError as error:
+            raise LateError("that round ended during the upload; nothing is lost, check in again") from error
+        finally:
+            file.close()
+        return UploadProgress(received, is_accepted=True)
+
+    def _open(self) -> SpoolFile:
+        """Return the spool file, with what it holds already judged."""
+        file = self._uploads.open_file(self._record, self._device_id)
+        for piece in file.pieces():
+            self._check.update(piece)
+        return file
+
+    async def _receive(self, file: SpoolFile, idle_s: float) -> None:
+        """Write pieces until the stream ends, a batch at a time; raises UnreachableError when it falls silent."""
+        batch: list[Piece] = []
+        pending = 0
+        pieces = aiter(self._pieces)
+        while True:
+            try:
+                async with asyncio.timeout(idle_s):
+                    piece = await anext(pieces, None)
+            except TimeoutError as error:
+                await in_thread(self._write, file, batch)
+                raise UnreachableError(f"nothing arrived for {idle_s:g} s; go on with the upload") from error
+            if piece is not None:
+                batch.append(piece)
+                pending += len(piece.data)
+            if piece is None or pending >= _BATCH_BYTES:
+                await in_thread(self._write, file, batch)
+                batch, pending = [], 0
+                if not self._runner.is_current(self._record.id):
+                    raise LateError("that round ended during the upload; nothing is lost, check in again")
+            if piece is None:
+                return
+
+    def _write(self, file: SpoolFile, batch: list[Piece]) -> None:
+        for piece in batch:
+            if piece.offset + len(piece.data) > self._announced.size_bytes:
+                raise CorruptDataError("more bytes arrive than were announced; send the contribution again")
+            file.append(piece.data, offset=piece.offset)
+            self._check.update(piece.data)
+
+    async def _accept(self, file: SpoolFile) -> None:
+        """Judge the whole contribution and have it committed."""
+        try:
+            self._check.finish(self._announced)
+        except CorruptDataError:
+            file.remove()
+            await self._uploads.forget(self._record, self._device_id)
+            raise
+        except NonFiniteError as error:
+            file.remove()
+            await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
+            raise
+        await self._runner.post(Uploaded(self._device_id), round_id=self._record.id)

@@ -1,0 +1,178 @@
+"""Content-addressed files on any fsspec file system: a folder by default, an object store by URL.
+
+A blob's name is the SHA-256 of its bytes. Whatever is written is whole or absent; whatever is read is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import fsspec
+
+from coordinator.store.records import BlobId
+from mien.errors import ConfigError, CorruptDataError, DiskFullError
+from mien.shell.files import storage_errors, sync_folder
+from mien.wire import CHUNK_BYTES
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class BlobStore:
+    """Blobs under one URL. Every method may be called from any thread."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise ConfigError("blobs_url cannot be used: give a folder, or a URL and install its driver") from error
+        self._root = str(root).rstrip("/")
+        self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
+        self._checked: set[str] = set()
+        self._lock = threading.Lock()
+        with write_errors("the blob folder"):
+            self._fs.makedirs(self._root, exist_ok=True)
+
+    def _path(self, sha256: str) -> str:
+        if not _SHA256.fullmatch(sha256):
+            raise CorruptDataError("this is not the hash of a blob; fetch the manifest again")
+        return f"{self._root}/{sha256[:2]}/{sha256}"
+
+    def exists(self, sha256: str) -> bool:
+        """Return whether a blob is there."""
+        return bool(self._fs.exists(self._path(sha256)))
+
+    def put(self, data: bytes | memoryview) -> BlobId:
+        """Return the address of `data`, which is durable when this returns."""
+        view = memoryview(data)
+        return self.put_stream(view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES))
+
+    def put_stream(self, pieces: Iterable[bytes | memoryview], *, expected: BlobId | None = None) -> BlobId:
+        """Return the address of the pieces laid end to end; O(1) memory.
+
+        Raises CorruptDataError, leaving nothing behind, when they are not the blob that was `expected`.
+        """
+        temporary = f"{self._root}/.{uuid.uuid4().hex}"
+        digest, size = hashlib.sha256(), 0
+        with write_errors("a blob"):
+            try:
+                with self._fs.open(temporary, "wb") as file:
+                    for piece in pieces:
+                        size += len(piece)
+                        if expected is not None and size > expected.size_bytes:
+                            break
+                        digest.update(piece)
+                        file.write(piece)
+                    self._sync(file)
+                blob = BlobId(digest.hexdigest(), size)
+                if expected is not None and blob != expected:
+                    raise CorruptDataError("the bytes are not those that were announced; send them again")
+                self._move(temporary, blob.sha256)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self._fs.rm(temporary)
+                raise
+        return blob
+
+    def _move(self, temporary: str, sha256: str) -> None:
+        path = self._path(sha256)
+        folder = path.rpartition("/")[0]
+        self._fs.makedirs(folder, exist_ok=True)
+        if self._is_local:  # a rename within one folder tree replaces in one step; fsspec's move may copy
+            Path(temporary).replace(path)
+            sync_folder(Path(folder))
+            sync_folder(Path(self._root))
+        else:
+            self._fs.mv(temporary, path)
+
+    def _sync(self, file: Any) -> None:
+        file.flush()
+        if self._is_local:
+            os.fsync(file.fileno())
+
+    def read(self, sha256: str) -> bytes:
+        """Return a blob's bytes, checked; raises CorruptDataError when it is missing or damaged."""
+        data: bytes = self._read(sha256)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise _damaged(sha256)
+        return data
+
+    def _read(self, sha256: str) -> Any:
+        try:
+            return self._fs.cat_file(self._path(sha256))
+        except FileNotFoundError as error:
+            raise _missing(sha256) from error
+
+    def verify(self, sha256: str) -> None:
+        """Check a blob's bytes once in the life of this store; raises CorruptDataError."""
+        with self._lock:
+            if sha256 in self._checked:
+                return
+        digest = hashlib.sha256()
+        for piece in self._pieces(sha256, 0):
+            digest.update(piece)
+        if digest.hexdigest() != sha256:
+            raise _damaged(sha256)
+        with self._lock:
+            self._checked.add(sha256)
+
+    def stream(self, sha256: str, offset: int = 0) -> Iterator[bytes]:
+        """Yield a blob's bytes from `offset` in pieces of `CHUNK_BYTES`, checked before the first one."""
+        self.verify(sha256)
+        yield from self._pieces(sha256, offset)
+
+    def _pieces(self, sha256: str, offset: int) -> Iterator[bytes]:
+        try:
+            with self._fs.open(self._path(sha256), "rb") as file:
+                file.seek(offset)
+                while piece := file.read(CHUNK_BYTES):
+                    yield piece
+        except FileNotFoundError as error:
+            raise _missing(sha256) from error
+
+    def remove(self, sha256: str) -> None:
+        """Forget a blob, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(sha256))
+        with self._lock:
+            self._checked.discard(sha256)
+
+    def remove_unfinished(self) -> None:
+        """Clear away what a crash left half-written; only while no other program writes here."""
+        for path in self._fs.glob(f"{self._root}/.*"):
+            self._fs.rm_file(path)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the hashes of all blobs."""
+        for path in self._fs.find(self._root):
+            name = str(path).rpartition("/")[2]
+            if _SHA256.fullmatch(name):
+                yield name
+
+
+@contextlib.contextmanager
+def write_errors(what: str) -> Iterator[None]:
+    """Like `storage_errors`, and takes a file that may not grow (a limit of the process) for a full disk."""
+    with storage_errors(what):
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise DiskFullError(f"{what} may not grow any more (a limit of the system); raise the limit") from error
+            raise
+
+
+def _missing(sha256: str) -> CorruptDataError:
+    return CorruptDataError(f"blob {sha256[:12]} is missing; restore the blob folder from a backup")
+
+
+def _damaged(sha256: str) -> CorruptDataError:
+    return CorruptDataError(f"blob {sha256[:12]} is damaged; restore the blob folder from a backup")

@@ -1,0 +1,141 @@
+"""What the store hands out and takes in: frozen records, one per row, in the words of the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinator.rounds.machine import RoundState, Stage, Step
+
+
+class TaskState(StrEnum):
+    """Whether a task goes on."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task can never run again."""
+        return self in (TaskState.DONE, TaskState.CANCELLED, TaskState.FAILED)
+
+
+@dataclass(frozen=True)
+class BlobId:
+    """A blob's content address and length."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A model and where its parts lie. `population` is None for an imported model."""
+
+    model_id: str
+    spec_json: bytes = field(repr=False)
+    layout_sha256: str
+    theta: BlobId
+    created_ms: int
+    shard: BlobId | None = None
+    parent_model_id: str | None = None
+    population: str | None = None
+    task_id: str | None = None
+    round: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """A task: what was submitted and how far it is."""
+
+    task_id: str
+    name: str
+    population: str
+    task_json: bytes = field(repr=False)
+    idempotency_token: str = field(repr=False)
+    state: TaskState
+    base_model_id: str
+    model_id: str
+    submitted_by: str
+    created_ms: int
+    reason: str = ""
+    rounds_closed: int = 0
+    aborted_in_a_row: int = 0
+    arrays_sha256: str | None = None
+    revealed_sha256: str | None = None
+    ended_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One attempt of one round, as it stood when it was last committed."""
+
+    id: int
+    task_id: str
+    round: int
+    attempt: int
+    stage: Stage
+    deadline_ms: int | None
+    base_model_id: str
+    started_ms: int
+    reason: str = ""
+    model_id: str | None = None
+    num_selected: int = 0
+    num_trained: int = 0
+    num_reports: int = 0
+    upload_bytes: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    ended_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class UploadRecord:
+    """A contribution that a device announced, and whether it counts."""
+
+    round_id: int
+    device_id: str
+    blob: BlobId
+    is_committed: bool
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """A model put in force, for one population or (None) for all."""
+
+    model_id: str
+    population: str | None
+    released_ms: int
+    released_by: str
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """A device that has called."""
+
+    device_id: str
+    population: str
+    software: str
+    first_seen_ms: int
+    last_seen_ms: int
+
+
+@dataclass(frozen=True)
+class RoundChange:
+    """One transition of a round, committed as a whole or not at all.
+
+    `steps` are the participants that changed; `committed` those whose uploads count from now on. `task` is the task
+    as it is afterwards, `model` what the round made: both only where the transition changes them.
+    """
+
+    round_id: int
+    state: RoundState
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    error_codes: Mapping[str, str] = field(default_factory=dict)
+    committed: tuple[str, ...] = ()
+    task: TaskRecord | None = None
+    model: ModelRecord | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
