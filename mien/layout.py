@@ -128,12 +128,16 @@ class ParameterLayout:
         """Return the layout that `to_json` wrote; raises LayoutMismatchError when it is malformed."""
         entries = []
         for row in rows:
+            if not isinstance(row, Mapping):
+                raise LayoutMismatchError("manifest holds a malformed layout; fetch the model again")
             name, shape, kind = row.get("name"), row.get("shape"), row.get("kind")
             if not isinstance(name, str) or not isinstance(shape, list) or kind not in ("parameter", "buffer"):
                 raise LayoutMismatchError("manifest holds a malformed layout; fetch the model again")
             if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim > 0 for dim in shape):
                 raise LayoutMismatchError("manifest holds a malformed shape; fetch the model again")
             entries.append(ParameterEntry(name, tuple(shape), "buffer" if kind == "buffer" else "parameter"))
+        if len({entry.name for entry in entries}) != len(entries):
+            raise LayoutMismatchError("manifest names a tensor twice; fetch the model again")
         return cls(tuple(entries))
 
 
@@ -148,6 +152,10 @@ class ParameterPart:
     def __post_init__(self) -> None:
         if not self.names:
             raise ConfigError("the trainable part is empty; name at least one tensor")
+        unknown = [name for name in self.names if name not in self.layout.offsets]
+        if unknown or len(set(self.names)) != len(self.names):
+            fault = f"names unknown tensors {unknown[:5]}" if unknown else "names a tensor twice"
+            raise LayoutMismatchError(f"the trainable part {fault}; use the model that was assigned")
         sizes = {e.name: e.size for e in self.layout.entries}
         runs: list[slice] = []
         for name in self.names:
@@ -171,18 +179,26 @@ class ParameterPart:
 
     def gather(self, theta: Vector) -> Vector:
         """Return this part's elements of the full vector, concatenated: shape (size,)."""
+        self._require_whole(theta)
         return np.concatenate([theta[run] for run in self._slices])
 
     def scatter(self, theta: Vector, values: Vector) -> Vector:
         """Return a copy of the full vector with this part replaced by `values` of shape (size,)."""
         if values.shape != (self.size,):
             raise LayoutMismatchError(f"part has {self.size} elements, got {values.shape}; use the assigned model")
+        self._require_whole(theta)
         result, position = theta.copy(), 0
         for run in self._slices:
             length = run.stop - run.start
             result[run] = values[position : position + length]
             position += length
         return result
+
+    def _require_whole(self, theta: Vector) -> None:
+        if theta.shape != (self.layout.size,):
+            raise LayoutMismatchError(
+                f"vector has shape {theta.shape}, the layout needs ({self.layout.size},); use the assigned model"
+            )
 
 
 def model_id(layout_sha256: str, theta: Vector) -> str:

@@ -44,8 +44,12 @@ class FaceInputSpec:
     def __post_init__(self) -> None:
         if (self.width, self.height) not in ((112, 112), (96, 112)):
             raise ConfigError(f"face input {self.width}x{self.height} is unknown; use 112x112 or 96x112")
-        if self.scale <= 0 or not math.isfinite(self.mean):
+        if not (0 < self.scale < math.inf and math.isfinite(self.mean)):
             raise ConfigError("face input needs a finite mean and a positive scale")
+        if self.colour not in ("RGB", "BGR"):
+            raise ConfigError(f"face input colour is {self.colour!r}; it must be RGB or BGR")
+        if self.dim < 1:
+            raise ConfigError(f"face input dim is {self.dim}; an embedding has at least one number")
 
     @property
     def template(self) -> NDArray[np.float64]:
@@ -154,8 +158,10 @@ class LocalSpec:
             raise ConfigError(
                 "local.epochs must be at least 1, local.batch_size at least 0 (0: all images in one batch)"
             )
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+        if not (0 <= self.momentum < 1 and 0 <= self.weight_decay < math.inf):
             raise ConfigError("local.momentum must lie in [0, 1) and local.weight_decay must not be negative")
+        if self.private_lr is not None and not 0 <= self.private_lr < math.inf:
+            raise ConfigError(f"local.private_lr is {self.private_lr}; it must not be negative (0: never trained)")
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class ServerSpec:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or not 0 <= self.momentum < 1:
+        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1):
             raise ConfigError("server.lr must be positive and server.momentum must lie in [0, 1)")
 
 

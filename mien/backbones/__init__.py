@@ -83,7 +83,5 @@ def build_backbone(name: str, spec: FaceInputSpec | None = None, *, dim: int | N
     spec = entry.input_spec if spec is None else spec
     if dim is not None:
         spec = dataclasses.replace(spec, dim=dim)
-    if spec.dim < 1:
-        raise ConfigError(f"embedding length is {spec.dim}; it must be positive")
     with initialised_from(seed):
         return entry.build(spec).eval()

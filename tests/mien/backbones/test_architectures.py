@@ -222,7 +222,7 @@ def test_unknown_names_and_sizes_are_refused() -> None:
         build_backbone("mobilfacenet")
     with pytest.raises(ConfigError, match="known: mobilefacenet"):
         build_backbone("xyz")
-    with pytest.raises(ConfigError, match="must be positive"):
+    with pytest.raises(ConfigError, match="dim is 0"):
         build_backbone("sface", dim=0)
     with pytest.raises(ConfigError, match="192"):
         build_backbone("mobilefacenet192", dim=128)
