@@ -20,7 +20,7 @@ def tree(cls: type[MienError]) -> list[type[MienError]]:
 DEFINED = [cls for cls in tree(MienError) if cls.__module__ == "mien.errors"]
 LEAVES = [cls for cls in DEFINED if not any(other.__base__ is cls for other in DEFINED)]
 GROUPS = [cls for cls in DEFINED if cls not in LEAVES]
-DRAWN = re.compile(r"^ *([│ ]*)[├└]── (\w+) +(\S.*)$", re.MULTILINE)
+DRAWN = re.compile(r"^((?:│   |    )*)[├└]── (\w+) +(\S.*)$")
 
 
 def drawn() -> list[tuple[int, str, str]]:
@@ -29,8 +29,7 @@ def drawn() -> list[tuple[int, str, str]]:
     block = [line[4:] for line in mien.errors.__doc__.splitlines() if line.startswith("    ")]
     found = []
     for line in block:
-        match = re.match(r"^((?:│   |    )*)[├└]── (\w+) +(\S.*)$", line)
-        if match:
+        if match := DRAWN.match(line):
             found.append((len(match[1]) // 4, match[2], match[3]))
     return found
 
