@@ -55,7 +55,7 @@ class Closer:
 
     async def _load(self, task: TaskRecord) -> ServerState:
         model = await self._stores.thread.run(self._stores.store.model, task.model_id)
-        theta = self._plan.layout.check(await in_thread(read_theta, self._stores.models, model))
+        theta = self._plan.layout.check(await in_thread(read_theta, self._stores.models, model.theta))
         if task.rounds_closed == 0:
             return self._plan.method.server_start(self._plan.task, self._plan.part, theta)
         states = self._stores.states

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import ModelRecord
+from coordinator.store.records import BlobId
 from coordinator.store.sealing import MasterKey
 from mien.contribution import Arrays
 from mien.layout import Vector
@@ -57,6 +57,6 @@ class ServerStates:
         self.remove([sha256 for sha256 in self._blobs if sha256 not in hashes])
 
 
-def read_theta(models: BlobStore, model: ModelRecord) -> Vector:
+def read_theta(models: BlobStore, theta: BlobId) -> Vector:
     """Return a model's parameters as stored, not yet checked against a layout."""
-    return np.frombuffer(models.read(model.theta.sha256), "<f4").astype(np.float32)
+    return np.frombuffer(models.read(theta.sha256), "<f4").astype(np.float32)

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,48 +55,16 @@ class BlobStore:
         view = memoryview(data)
         return self.put_stream(view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES))
 
-    def put_stream(self, pieces: Iterable[bytes | memoryview], *, expected: BlobId | None = None) -> BlobId:
-        """Return the address of the pieces laid end to end; O(1) memory.
+    def put_stream(self, pieces: Iterable[bytes | memoryview]) -> BlobId:
+        """Return the address of the pieces laid end to end; O(1) memory."""
+        with self.writer() as writer:
+            for piece in pieces:
+                writer.write(piece)
+            return writer.commit()
 
-        Raises CorruptDataError, leaving nothing behind, when they are not the blob that was `expected`.
-        """
-        temporary = f"{self._root}/.{uuid.uuid4().hex}"
-        digest, size = hashlib.sha256(), 0
-        with write_errors("a blob"):
-            try:
-                with self._fs.open(temporary, "wb") as file:
-                    for piece in pieces:
-                        size += len(piece)
-                        if expected is not None and size > expected.size_bytes:
-                            break
-                        digest.update(piece)
-                        file.write(piece)
-                    self._sync(file)
-                blob = BlobId(digest.hexdigest(), size)
-                if expected is not None and blob != expected:
-                    raise CorruptDataError("the bytes are not those that were announced; send them again")
-                self._move(temporary, blob.sha256)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    self._fs.rm(temporary)
-                raise
-        return blob
-
-    def _move(self, temporary: str, sha256: str) -> None:
-        path = self._path(sha256)
-        folder = path.rpartition("/")[0]
-        self._fs.makedirs(folder, exist_ok=True)
-        if self._is_local:  # a rename within one folder tree replaces in one step; fsspec's move may copy
-            Path(temporary).replace(path)
-            sync_folder(Path(folder))
-            sync_folder(Path(self._root))
-        else:
-            self._fs.mv(temporary, path)
-
-    def _sync(self, file: Any) -> None:
-        file.flush()
-        if self._is_local:
-            os.fsync(file.fileno())
+    def writer(self) -> BlobWriter:
+        """Return a new blob in the making; nothing of it stays unless it is committed."""
+        return BlobWriter(self._fs, f"{self._root}/.{uuid.uuid4().hex}", self._path, is_local=self._is_local)
 
     def read(self, sha256: str) -> bytes:
         """Return a blob's bytes, checked; raises CorruptDataError when it is missing or damaged."""
@@ -156,6 +124,68 @@ class BlobStore:
             name = str(path).rpartition("/")[2]
             if _SHA256.fullmatch(name):
                 yield name
+
+
+class BlobWriter:
+    """A blob in the making. Use as a context manager, from one thread at a time."""
+
+    def __init__(self, fs: Any, temporary: str, address: Callable[[str], str], *, is_local: bool) -> None:
+        self._fs, self._temporary, self._address, self._is_local = fs, temporary, address, is_local
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._is_open = True
+        with write_errors("a blob"):
+            self._file = fs.open(temporary, "wb")
+
+    def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.abandon()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Take the next piece; raises DiskFullError."""
+        with write_errors("a blob"):
+            self._file.write(piece)
+        self._digest.update(piece)
+        self._size += len(piece)
+
+    def commit(self, expected: BlobId | None = None) -> BlobId:
+        """Return the blob's address; it is durable now.
+
+        Raises CorruptDataError, leaving nothing behind, when it is not the blob that was `expected`.
+        """
+        blob = BlobId(self._digest.hexdigest(), self._size)
+        if expected is not None and blob != expected:
+            raise CorruptDataError("the bytes are not those that were announced; send them again")
+        with write_errors("a blob"):
+            self._file.flush()
+            if self._is_local:
+                os.fsync(self._file.fileno())
+            self._file.close()
+            self._move(self._address(blob.sha256))
+        self._is_open = False
+        return blob
+
+    def _move(self, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        self._fs.makedirs(folder, exist_ok=True)
+        if self._is_local:  # a rename within one folder tree replaces in one step; fsspec's move may copy
+            Path(self._temporary).replace(path)
+            sync_folder(Path(folder))
+            sync_folder(Path(folder).parent)
+        else:
+            self._fs.mv(self._temporary, path)
+
+    def abandon(self) -> None:
+        """Leave nothing behind, unless the blob was committed."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        with contextlib.suppress(OSError):  # what could not be written cannot be flushed either: it is thrown away
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._fs.rm_file(self._temporary)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,115 @@
+"""Who may call what: every call's certificate is checked before its handler runs, and again while it stays open."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any, Final
+
+import grpc
+from cryptography import x509
+
+from coordinator import pki
+from coordinator.clock import Clock
+from coordinator.pki import PeerIdentity, Role
+from coordinator.rpc import Handler, peer_leaf_pem
+from coordinator.service.revocations import Revocations
+from mien.errors import CertificateError, PermissionDeniedError
+
+ALLOWED: Final = {
+    "mien.v1.Rounds": frozenset({Role.DEVICE}),
+    "mien.v1.Models": frozenset({Role.DEVICE, Role.OPERATOR}),
+    "mien.v1.Operator": frozenset({Role.OPERATOR}),
+}
+"""Which roles may call which service; a service that is not named may not be called."""
+
+_CALLER: ContextVar[PeerIdentity] = ContextVar("caller")
+_CACHED_LEAVES: Final = 4096
+
+
+def caller() -> PeerIdentity:
+    """Return who makes the call that is being handled."""
+    return _CALLER.get()
+
+
+class Gate:
+    """Tells who a certificate belongs to, and whether it is good now."""
+
+    def __init__(
+        self, device_ca: x509.Certificate, operator_ca: x509.Certificate, revocations: Revocations, clock: Clock
+    ) -> None:
+        self._device_ca, self._operator_ca = device_ca, operator_ca
+        self._revocations, self._clock = revocations, clock
+        self._known: OrderedDict[bytes, PeerIdentity] = OrderedDict()
+
+    def admit(self, leaf_pem: bytes) -> PeerIdentity:
+        """Return the peer that a leaf names; raises CertificateError, RevokedError or PermissionDeniedError.
+
+        Signatures are checked once for each certificate, its end and the revocation list at every call.
+        """
+        identity = self._known.get(leaf_pem)
+        if identity is None:
+            identity = pki.peer_identity(leaf_pem, self._device_ca, self._operator_ca, self._clock.now_utc())
+            self._known[leaf_pem] = identity
+            if len(self._known) > _CACHED_LEAVES:
+                self._known.popitem(last=False)
+        self.check(identity)
+        return identity
+
+    def check(self, identity: PeerIdentity) -> None:
+        """Raise unless a peer that was admitted before is still welcome."""
+        if self._clock.now_utc() > identity.expires_at:
+            raise CertificateError("certificate expired; renew it, or join again")
+        if identity.role is Role.DEVICE:
+            self._revocations.check(identity.serial)
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the called method's handler, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        service = handler_call_details.method.strip("/").rpartition("/")[0]
+        roles = ALLOWED.get(service, frozenset())
+        codec = (handler.request_deserializer, handler.response_serializer)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, roles), *codec)
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(self._call(handler.stream_unary, roles), *codec)
+        return grpc.unary_unary_rpc_method_handler(self._call(handler.unary_unary, roles), *codec)
+
+    def _admit(self, context: Any, roles: frozenset[Role]) -> PeerIdentity:
+        identity = self._gate.admit(peer_leaf_pem(context))
+        if identity.role not in roles:
+            raise PermissionDeniedError(f"a {identity.role.value}'s certificate may not do this; use another one")
+        _CALLER.set(identity)
+        return identity
+
+    def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def admitted(request: Any, context: Any) -> Any:
+            self._admit(context, roles)
+            return await call(request, context)
+
+        return admitted
+
+    def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
+        async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+            identity = self._admit(context, roles)
+            async with aclosing(call(request, context)) as replies:
+                async for reply in replies:
+                    self._gate.check(identity)
+                    yield reply
+
+        return admitted

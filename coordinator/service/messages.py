@@ -1,0 +1,57 @@
+"""What the services have in common: checked fields, and records as messages."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from coordinator.rounds.machine import Stage
+from coordinator.store.records import BlobId, ModelRecord
+from mien.errors import CorruptDataError
+from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
+
+STAGES: Final = {
+    Stage.SELECTING: rounds_pb2.SELECTING,
+    Stage.TRAINING: rounds_pb2.TRAINING,
+    Stage.UPLOAD: rounds_pb2.UPLOAD,
+    Stage.CLOSING: rounds_pb2.UPLOAD,
+    Stage.CLOSED: rounds_pb2.CLOSED,
+    Stage.ABORTED: rounds_pb2.ABORTED,
+}
+"""The machine's stages as the wire names them; CLOSING is the coordinator's own affair."""
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def check_hash(text: str) -> str:
+    """Return a SHA-256 in lower-case hex; raises CorruptDataError for anything else."""
+    if not _SHA256.fullmatch(text):
+        raise CorruptDataError("a hash in the message is not 64 lower-case hex digits; send it again")
+    return text
+
+
+def blob_ref(blob: BlobId | None) -> common_pb2.BlobRef | None:
+    """Return a blob's address as a message."""
+    return None if blob is None else common_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
+
+
+def manifest(model: ModelRecord, *, is_released: bool) -> models_pb2.ModelManifest:
+    """Return a model as a message."""
+    return models_pb2.ModelManifest(
+        model_id=model.model_id,
+        spec_json=model.spec_json,
+        theta=blob_ref(model.theta),
+        public_shard=blob_ref(model.shard),
+        parent_model_id=model.parent_model_id or "",
+        created_unix_s=model.created_ms // 1000,
+        released=is_released,
+    )
+
+
+def software() -> str:
+    """Return this program's name and version."""
+    try:
+        return f"mien-coordinator {version('mien')}"
+    except PackageNotFoundError:
+        return "mien-coordinator"

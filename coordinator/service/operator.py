@@ -1,0 +1,241 @@
+"""`mien.v1.Operator`: tasks and models, for holders of an operator's certificate."""
+
+# ruff: noqa: N802 - methods are named by the protocol
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from typing import Any, Final
+
+from coordinator.clock import Clock
+from coordinator.rounds.engine import Engine, TaskNews
+from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.states import read_theta
+from coordinator.service.access import caller
+from coordinator.service.messages import STAGES, check_hash, manifest, software
+from coordinator.store.blobs import BlobStore, BlobWriter
+from coordinator.store.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
+from coordinator.store.store import Store, StoreThread
+from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
+from mien.layout import ParameterLayout, model_id
+from mien.specs import ModelSpec, Threshold, from_mapping
+from mien.wire.canonical import model_from_json, model_to_json, parse_json, task_from_json
+from mien.wire.status import choose_version
+from mien.wire.tensors import PublicShard
+from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
+
+_MAX_TOKEN: Final = 80
+
+
+class OperatorService(operator_pb2_grpc.OperatorServicer):
+    """The operators' service."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        thread: StoreThread,
+        models: BlobStore,
+        clock: Clock,
+        *,
+        max_model_bytes: int,
+        max_shard_bytes: int,
+    ) -> None:
+        self._engine, self._store, self._thread = engine, store, thread
+        self._models, self._clock = models, clock
+        self._max_model_bytes, self._max_shard_bytes = max_model_bytes, max_shard_bytes
+
+    async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
+        """Return the protocol version to speak, and the clock."""
+        chosen = choose_version(list(request.protocol_versions))
+        return common_pb2.HelloReply(protocol_version=chosen, software=software(), unix_ms=self._clock.now_ms())
+
+    # Tasks
+
+    async def SubmitTask(self, request: operator_pb2.SubmitTaskRequest, context: Any) -> operator_pb2.TaskStatus:
+        """Return the new task's status; the same token again returns the same task."""
+        if not 1 <= len(request.idempotency_token) <= _MAX_TOKEN:
+            raise ConfigError(f"idempotency_token must have 1 to {_MAX_TOKEN} characters")
+        task = task_from_json(request.task_json)
+        kept = await self._engine.submit(task, token=request.idempotency_token, actor=caller().id)
+        return _status(kept)
+
+    async def ListTasks(self, request: operator_pb2.ListTasksRequest, context: Any) -> operator_pb2.ListTasksReply:
+        """Return every task's status."""
+        tasks = await self._thread.run(self._store.tasks)
+        return operator_pb2.ListTasksReply(tasks=[_status(task) for task in tasks])
+
+    async def WatchTask(
+        self, request: operator_pb2.WatchTaskRequest, context: Any
+    ) -> AsyncGenerator[operator_pb2.TaskEvent, None]:
+        """Yield a task's history, then its changes until it is over."""
+        async for news in self._engine.watch(request.task_id):
+            yield _event(news)
+
+    async def PauseTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
+        """Return the task's status; a round under way goes on to its end, no new one begins."""
+        return await self._command(request.task_id, TaskState.PAUSED)
+
+    async def ResumeTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
+        """Return the task's status; new rounds begin again."""
+        return await self._command(request.task_id, TaskState.RUNNING)
+
+    async def CancelTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
+        """Return the task's status; a round under way is aborted."""
+        return await self._command(request.task_id, TaskState.CANCELLED)
+
+    async def _command(self, task_id: str, state: TaskState) -> operator_pb2.TaskStatus:
+        return _status(await self._engine.command(task_id, state, actor=caller().id))
+
+    # Models
+
+    async def ListModels(self, request: operator_pb2.ListModelsRequest, context: Any) -> operator_pb2.ListModelsReply:
+        """Return every model's manifest, layouts left out: they can be long, and GetManifest has them."""
+        models = await self._thread.run(self._store.models)
+        released = await self._thread.run(self._store.released_ids)
+        short = [replace(model, spec_json=b"") for model in models]
+        return operator_pb2.ListModelsReply(
+            models=[manifest(model, is_released=model.model_id in released) for model in short]
+        )
+
+    async def ReleaseModel(self, request: operator_pb2.ReleaseModelRequest, context: Any) -> models_pb2.ModelManifest:
+        """Return the model that is in force from now on."""
+        model = await self._thread.run(self._store.model, request.model_id)
+        await self._thread.run(self._store.release, model.model_id, population=model.population, actor=caller().id)
+        return manifest(model, is_released=True)
+
+    async def AddThreshold(self, request: operator_pb2.AddThresholdRequest, context: Any) -> models_pb2.ModelManifest:
+        """Return the model with one more threshold; the same again changes nothing."""
+        value = parse_json(request.threshold_json, what="threshold")
+        threshold = from_mapping(Threshold, value if isinstance(value, dict) else {})
+        model = await self._thread.run(self._store.model, request.model_id)
+        if threshold.model_id != model.model_id:
+            raise ModelMismatchError("this threshold was measured on another model; measure it on this one")
+        spec, layout = model_from_json(model.spec_json)
+        if threshold not in spec.thresholds:
+            spec = replace(spec, thresholds=(*spec.thresholds, threshold))
+            described = model_to_json(spec, layout)
+            model = await self._thread.run(self._store.replace_spec, model.model_id, described, actor=caller().id)
+        released = await self._thread.run(self._store.released_ids)
+        return manifest(model, is_released=model.model_id in released)
+
+    async def ImportModel(
+        self, request_iterator: AsyncIterator[operator_pb2.ImportModelChunk], context: Any
+    ) -> models_pb2.ModelManifest:
+        """Return the manifest of a model that was sent; the same model again changes nothing."""
+        chunks = aiter(request_iterator)
+        first = await anext(chunks, None)
+        if first is None or not first.HasField("header"):
+            raise CorruptDataError("an import begins with a header; send it again")
+        spec, layout, theta, shard = self._checked_header(first.header)
+        data = _Bytes(chunk.data async for chunk in chunks)
+        await self._receive(data, theta)
+        if shard is not None:
+            await self._receive(data, shard)
+        record = await self._judged(spec, layout, theta, shard)
+        kept = await self._thread.run(self._store.add_model, record, actor=caller().id)
+        released = await self._thread.run(self._store.released_ids)
+        return manifest(kept, is_released=kept.model_id in released)
+
+    def _checked_header(
+        self, header: operator_pb2.ImportModelHeader
+    ) -> tuple[ModelSpec, ParameterLayout, BlobId, BlobId | None]:
+        """Return what an import announces, checked before a byte of it is taken."""
+        spec, layout = model_from_json(header.spec_json)
+        theta = BlobId(check_hash(header.theta.sha256), header.theta.size_bytes)
+        if theta.size_bytes != 4 * layout.size:
+            raise CorruptDataError(
+                f"the layout has {layout.size} parameters, theta {theta.size_bytes} bytes; pack again"
+            )
+        if theta.size_bytes > self._max_model_bytes:
+            raise ConfigError(f"the model has {theta.size_bytes} bytes; max_model_bytes is {self._max_model_bytes}")
+        if not header.HasField("public_shard"):
+            return spec, layout, theta, None
+        shard = BlobId(check_hash(header.public_shard.sha256), header.public_shard.size_bytes)
+        if shard.size_bytes > self._max_shard_bytes:
+            raise ConfigError(f"the shard has {shard.size_bytes} bytes; max_shard_bytes is {self._max_shard_bytes}")
+        return spec, layout, theta, shard
+
+    async def _receive(self, data: _Bytes, blob: BlobId) -> None:
+        writer: BlobWriter = await in_thread(self._models.writer)
+        try:
+            async for piece in data.take(blob.size_bytes):
+                await in_thread(writer.write, piece)
+            await in_thread(writer.commit, blob)
+        finally:
+            await in_thread(writer.abandon)
+
+    async def _judged(
+        self, spec: ModelSpec, layout: ParameterLayout, theta: BlobId, shard: BlobId | None
+    ) -> ModelRecord:
+        """Return the model's record once its numbers are finite and its shard fits its input."""
+
+        def judge() -> str:
+            if shard is not None:
+                PublicShard.from_bytes(self._models.read(shard.sha256), spec.input)
+            return model_id(layout.sha256, layout.check(read_theta(self._models, theta), what="theta"))
+
+        return ModelRecord(
+            model_id=await in_thread(judge),
+            spec_json=model_to_json(spec, layout),
+            layout_sha256=layout.sha256,
+            theta=theta,
+            created_ms=self._clock.now_ms(),
+            shard=shard,
+        )
+
+
+class _Bytes:
+    """A stream of bytes that is cut where the reader wants."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    async def take(self, count: int) -> AsyncIterator[bytes]:
+        """Yield the next `count` bytes in pieces; fewer when the stream ends."""
+        while count > 0:
+            piece = self._rest or await anext(self._chunks, b"")
+            if not piece:
+                return
+            piece, self._rest = piece[:count], piece[count:]
+            count -= len(piece)
+            yield piece
+
+
+def _status(task: TaskRecord) -> operator_pb2.TaskStatus:
+    spec = task_from_json(task.task_json)
+    return operator_pb2.TaskStatus(
+        task_id=task.task_id,
+        name=task.name,
+        state=task.state.value,
+        rounds_closed=task.rounds_closed,
+        rounds_total=spec.rounds,
+        model_id=task.model_id,
+        reason=task.reason,
+        method=spec.method,
+        reveals=spec.privacy.reveals,
+        task_json=task.task_json,
+    )
+
+
+def _event(news: TaskNews) -> operator_pb2.TaskEvent:
+    report = None if news.round is None else _report(news.round)
+    return operator_pb2.TaskEvent(task=_status(news.task), round=report)
+
+
+def _report(record: RoundRecord) -> operator_pb2.RoundReport:
+    return operator_pb2.RoundReport(
+        round=rounds_pb2.RoundRef(task_id=record.task_id, round=record.round, attempt=record.attempt),
+        stage=STAGES[record.stage],
+        num_selected=record.num_selected,
+        num_trained=record.num_trained,
+        num_reports=record.num_reports,
+        started_unix_ms=record.started_ms,
+        ended_unix_ms=record.ended_ms or 0,
+        reason=record.reason,
+        model_id=record.model_id or "",
+        upload_bytes=record.upload_bytes,
+        metrics=dict(record.metrics),
+    )

@@ -1,0 +1,148 @@
+"""`mien.v1.Rounds`: what devices say. Messages in, engine calls out; the device is the certificate's, never a field."""
+
+# ruff: noqa: N802 - methods are named by the protocol
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Final
+
+from coordinator.clock import Clock, to_ms
+from coordinator.pki import PeerIdentity
+from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
+from coordinator.rounds.uploads import Piece, Uploads
+from coordinator.service.access import caller
+from coordinator.service.messages import STAGES, check_hash, software
+from coordinator.store.records import BlobId
+from coordinator.store.store import Store, StoreThread
+from mien.errors import CorruptDataError, PermissionDeniedError
+from mien.wire import MAX_MESSAGE_BYTES
+from mien.wire.status import choose_version
+from mien.wire.tensors import pack_tensors
+from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
+
+_MAX_BACKBONES: Final = 64
+_DEFAULT_LIMIT_S: Final = 3600.0
+_MARGIN_S: Final = 2.0
+
+
+class RoundsService(rounds_pb2_grpc.RoundsServicer):
+    """The devices' service."""
+
+    def __init__(self, engine: Engine, uploads: Uploads, store: Store, thread: StoreThread, clock: Clock) -> None:
+        self._engine, self._uploads = engine, uploads
+        self._store, self._thread, self._clock = store, thread, clock
+
+    async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
+        """Return the protocol version to speak, and the clock."""
+        chosen = choose_version(list(request.protocol_versions))
+        return common_pb2.HelloReply(protocol_version=chosen, software=software(), unix_ms=self._clock.now_ms())
+
+    async def CheckIn(self, request: rounds_pb2.CheckInRequest, context: Any) -> rounds_pb2.CheckInReply:
+        """Return an assignment, or when to come back; held while a round may still want the device."""
+        device = caller()
+        population = _population(device, request.population)
+        if len(request.backbones) > _MAX_BACKBONES:
+            raise CorruptDataError(f"check-in names {len(request.backbones)} backbones; at most {_MAX_BACKBONES}")
+        await self._thread.run(self._store.saw_device, device.id, population, request.software)
+        found = await self._engine.check_in(
+            Caller(device.id, population, tuple(request.backbones)), limit_s=_time_left_s(context)
+        )
+        if isinstance(found, Waiting):
+            wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)
+            return rounds_pb2.CheckInReply(wait=wait)
+        return rounds_pb2.CheckInReply(assignment=_assignment(found))
+
+    async def FollowRound(
+        self, request: rounds_pb2.FollowRoundRequest, context: Any
+    ) -> AsyncGenerator[rounds_pb2.StageEvent, None]:
+        """Yield stage events until the round is over."""
+        async for news in self._engine.follow(caller().id, _name(request.round)):
+            yield self._event(news)
+
+    async def ReportTrained(
+        self, request: rounds_pb2.ReportTrainedRequest, context: Any
+    ) -> rounds_pb2.ReportTrainedReply:
+        """Return the stage that the round is in now."""
+        stage = await self._engine.report_trained(caller().id, _name(request.round))
+        return rounds_pb2.ReportTrainedReply(stage=STAGES[stage])
+
+    async def GetUploadStatus(self, request: rounds_pb2.UploadStatusRequest, context: Any) -> rounds_pb2.UploadStatus:
+        """Return where to go on with an upload."""
+        progress = await self._uploads.status(caller().id, _name(request.round))
+        return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
+
+    async def Upload(
+        self, request_iterator: AsyncIterator[rounds_pb2.UploadChunk], context: Any
+    ) -> rounds_pb2.UploadStatus:
+        """Return how far the upload is once its bytes are on stable storage."""
+        chunks = aiter(request_iterator)
+        first = await anext(chunks, None)
+        if first is None or not first.HasField("header"):
+            raise CorruptDataError("an upload begins with a header; send it again")
+        contribution = first.header.contribution
+        announced = BlobId(check_hash(contribution.sha256), contribution.size_bytes)
+
+        async def pieces() -> AsyncIterator[Piece]:
+            yield Piece(first.offset, first.data)
+            async for chunk in chunks:
+                yield Piece(chunk.offset, chunk.data)
+
+        progress = await self._uploads.receive(caller().id, _name(first.header.round), announced, pieces())
+        return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
+
+    async def LeaveRound(self, request: rounds_pb2.LeaveRoundRequest, context: Any) -> rounds_pb2.LeaveRoundReply:
+        """Take the device out of a round."""
+        await self._engine.leave(caller().id, _name(request.round), request.error_code)
+        return rounds_pb2.LeaveRoundReply()
+
+    def _event(self, news: StageNews) -> rounds_pb2.StageEvent:
+        has_deadline = math.isfinite(news.deadline) and not news.stage.is_over
+        remaining_s = max(news.deadline - self._clock.now(), 0.0) if has_deadline else 0.0
+        return rounds_pb2.StageEvent(
+            round=_ref(news.name),
+            stage=STAGES[news.stage],
+            deadline_unix_ms=to_ms(news.deadline) if has_deadline else 0,
+            remaining_ms=to_ms(remaining_s),
+            reason=news.reason,
+            model_id=news.model_id,
+            num_reports=news.num_reports,
+        )
+
+
+def _population(device: PeerIdentity, asked: str) -> str:
+    """Return the device's population; a device cannot ask for another's tasks."""
+    population = device.population or ""
+    if asked not in ("", population):
+        raise PermissionDeniedError(f"this device belongs to population {population!r}; check in with that name")
+    return population
+
+
+def _time_left_s(context: Any) -> float:
+    """Return how long a call may be held before its caller gives up."""
+    left_s = context.time_remaining()
+    return _DEFAULT_LIMIT_S if left_s is None else max(left_s - max(_MARGIN_S, 0.1 * left_s), 0.0)
+
+
+def _assignment(found: Assigned) -> rounds_pb2.Assignment:
+    reply = pack_tensors(found.reply) if found.reply else b""
+    if len(reply) > MAX_MESSAGE_BYTES // 2:
+        raise CorruptDataError(f"the method's reply to a device has {len(reply)} bytes; that is too much for a message")
+    return rounds_pb2.Assignment(
+        round=_ref(found.name),
+        task_json=found.task_json,
+        model_id=found.model_id,
+        contribution_sha256=found.plan.contribution.sha256,
+        reply=reply,
+        stage=STAGES[found.stage],
+        deadline_unix_ms=to_ms(found.deadline),
+    )
+
+
+def _name(ref: rounds_pb2.RoundRef) -> RoundName:
+    return RoundName(ref.task_id, ref.round, ref.attempt)
+
+
+def _ref(name: RoundName) -> rounds_pb2.RoundRef:
+    return rounds_pb2.RoundRef(task_id=name.task_id, round=name.round, attempt=name.attempt)
