@@ -1,1 +1,76 @@
-""""""
+"""Mien on a device: `Device` joins a fleet, enrols people, verifies and identifies them, and takes part in training.
+
+::
+
+    with Device.open("~/.local/share/mien/device") as device:
+        device.join("mien://join?...")
+        device.enroll("Ada", "photos/ada", consent=True)
+        match device.verify("Ada", "door.jpg"):
+            case Match(name=name): ...
+            case Unknown(): ...
+            case NoFace() | MultipleFaces() | LowQuality(): ...
+        for outcome in device.participate(rounds=3): ...
+
+Importing this package is cheap: its names are loaded when they are first used, and torch only to embed or train.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from device_sdk.client import Wait
+    from device_sdk.device import Device, DeviceStatus, ModelUpdate
+    from device_sdk.enroll import Enrolment, RefusedImage
+    from device_sdk.gallery import Person
+    from device_sdk.identity import Identity
+    from device_sdk.participate import Conditions, Counted, Event, NotCounted, StatedConditions, Transfer
+    from device_sdk.recogniser import Operating
+    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, Unknown
+
+__all__ = [
+    "Conditions",
+    "Counted",
+    "Device",
+    "DeviceStatus",
+    "Enrolment",
+    "Event",
+    "Identity",
+    "LowQuality",
+    "Match",
+    "ModelUpdate",
+    "MultipleFaces",
+    "NoFace",
+    "NotCounted",
+    "Operating",
+    "Outcome",
+    "Person",
+    "RefusedImage",
+    "StatedConditions",
+    "Transfer",
+    "Unknown",
+    "Wait",
+]
+
+_HOME_OF: Final = {
+    "Wait": "client",
+    **dict.fromkeys(("Device", "DeviceStatus", "ModelUpdate"), "device"),
+    **dict.fromkeys(("Enrolment", "RefusedImage"), "enroll"),
+    "Person": "gallery",
+    "Identity": "identity",
+    **dict.fromkeys(("Conditions", "Counted", "Event", "NotCounted", "StatedConditions", "Transfer"), "participate"),
+    "Operating": "recogniser",
+    **dict.fromkeys(("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "Unknown"), "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, loading the module that it is defined in (PEP 562)."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"device_sdk.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

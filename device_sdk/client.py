@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -29,6 +29,7 @@ from mien.errors import (
     FingerprintError,
     MienError,
     OffsetError,
+    RateLimitedError,
     UnavailableError,
     UnreachableError,
 )
@@ -203,8 +204,21 @@ class CoordinatorClient:
         return Stage.of(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
 
     def upload_accepted(self, ref: RoundRef) -> bool:
-        """Tell whether this device's contribution is complete, checked and counts."""
-        return self._upload_status(ref).accepted
+        """Tell whether this device's contribution is complete, checked and counts; False before uploads are open."""
+        request = rounds_pb2.UploadStatusRequest(round=ref.message())
+        try:
+            status = call(
+                lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S),
+                SERVER,
+                _ONCE,
+                clock=self._clock,
+                rng=self._rng,
+            )
+        except RateLimitedError:
+            return False
+        except UnavailableError:
+            status = self._upload_status(ref)
+        return status.accepted
 
     def leave(self, ref: RoundRef, error: MienError) -> None:
         """Tell that this device gives a round up; only the stable code of the reason is sent."""
@@ -221,7 +235,7 @@ class CoordinatorClient:
 
     # --- streams ---
 
-    def follow(self, ref: RoundRef) -> Iterator[StageEvent]:
+    def follow(self, ref: RoundRef) -> Generator[StageEvent, None, None]:
         """Yield where a round is, whenever that changes, until it is CLOSED or ABORTED.
 
         A broken stream is opened again; the first event after that may repeat the last one. Raises UnreachableError
@@ -231,8 +245,9 @@ class CoordinatorClient:
         request = rounds_pb2.FollowRoundRequest(round=ref.message())
         while True:
             heard = False
+            stream = self._rounds.FollowRound(request, timeout=self._settings.stream_s)
             try:
-                for message in self._rounds.FollowRound(request, timeout=self._settings.stream_s):
+                for message in stream:
                     heard = True
                     backoff.progress()
                     event = _stage_event(message)
@@ -244,6 +259,8 @@ class CoordinatorClient:
                 error = from_rpc_error(rpc_error, peer=SERVER)
                 if heard and _own_deadline(rpc_error):
                     continue
+            finally:
+                stream.cancel()
             if not isinstance(error, UnavailableError):
                 raise error
             backoff.wait(error)

@@ -57,6 +57,10 @@ class ModelStore:
             return False
         return self._blob(stored.theta.sha256).exists()
 
+    def spec(self, model: str) -> ModelSpec:
+        """Return what is known of a stored model besides its parameters; raises NotFoundError."""
+        return model_from_json(self._manifest(model).spec_json)[0]
+
     def load(self, model: str) -> Model:
         """Return a stored model; raises NotFoundError when it was never fetched, CorruptDataError when damaged."""
         stored = self._manifest(model)

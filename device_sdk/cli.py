@@ -1,0 +1,506 @@
+"""mien-device: join a fleet, enrol people, verify and identify them, take part in training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from device_sdk.home import default_root
+from mien.errors import TABLE, ConfigError, LowQualityError, MultipleFacesError, NoFaceError
+from mien.shell import cli as shell
+from mien.shell.files import read_limited
+
+# The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
+if TYPE_CHECKING:
+    from device_sdk.device import Device
+    from device_sdk.enroll import RefusedImage
+    from device_sdk.participate import Event, Listener, Transfer
+    from device_sdk.verify import Outcome
+
+EXIT_UNKNOWN: Final = 1
+"""Exit code of `verify` and `identify` for a good face that is not the person's, or nobody's."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Join a fleet, enrol people, verify and identify them, and take part in training. No face leaves this device.",
+)
+gallery_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the encrypted gallery.")
+config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
+app.add_typer(gallery_app, name="gallery")
+app.add_typer(config_app, name="config")
+
+Home = Annotated[
+    Path, typer.Option("--home", envvar="MIEN_HOME", help="This device's folder.", default_factory=default_root)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Keystore = Annotated[
+    str | None,
+    typer.Option(
+        help="Where keys are kept: auto, platform (Secret Service, Keychain ...) or file. Decided once, at first use."
+    ),
+]
+Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
+MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
+ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
+Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
+
+
+def main() -> None:
+    """Run the program."""
+    shell.run(app)
+
+
+# --- joining ---
+
+
+@app.command()
+def join(
+    invite: Annotated[str, typer.Argument(help="The invite's URL (mien://join?...), or - to read it from stdin.")],
+    home: Home,
+    keystore: Keystore = None,
+    as_json: Json = False,
+) -> None:
+    """Join a fleet with an invite from its operator. May be repeated after an interruption.
+
+    Example: mien-device join 'mien://join?r=registrar.example:7440&...'
+    """
+    url = sys.stdin.readline() if invite == "-" else invite
+    with _device(home, as_json, {"keystore": keystore}) as device:
+        identity = device.join(url)
+    result = {
+        "device_id": identity.device_id,
+        "population": identity.population,
+        "coordinator": identity.coordinator_address,
+        "certificate_ends": identity.certificate.not_valid_after_utc.isoformat(),
+    }
+
+    def human() -> None:
+        _say(f"Joined population {identity.population!r} as device {identity.device_id}.")
+        _say("Next: mien-device enroll NAME FOLDER")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+# --- people ---
+
+
+@app.command()
+def enroll(
+    name: Name,
+    images: Annotated[list[Path], typer.Argument(help="Pictures of this person: files or folders.")],
+    home: Home,
+    consent: Annotated[
+        bool | None,
+        typer.Option("--consent/--no-consent", help="The person agrees that their pictures train the shared model."),
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add a template to a person who is enrolled already.")] = False,
+    min_images: Annotated[int | None, typer.Option(help="How many usable pictures are needed.")] = None,
+    keystore: Keystore = None,
+    as_json: Json = False,
+) -> None:
+    """Enrol a person from at least three good pictures, all at once or not at all.
+
+    Crops are kept, encrypted, to make templates again for a new model; they train only with consent.
+
+    Example: mien-device enroll Ada photos/ada --consent
+    """
+    agreed = _ask_consent(name) if consent is None else consent
+    refused: list[RefusedImage] = []
+
+    def on_refused(image: RefusedImage) -> None:
+        refused.append(image)
+        if not as_json:
+            shell.warn(image.message)
+
+    with _device(home, as_json, {"keystore": keystore, "enrolment.min_images": min_images}) as device:
+        try:
+            enrolment = device.enroll(name, images, consent=agreed, add=add, on_refused=on_refused)
+        except LowQualityError as error:
+            if not as_json:
+                raise
+            _fail_with_refused(error, refused)
+    person = enrolment.person
+    result = {
+        "name": person.name,
+        "images_used": enrolment.num_used,
+        "templates": person.num_templates,
+        "trains": person.trains,
+        "refused": [_refused_json(image) for image in enrolment.refused],
+    }
+
+    def human() -> None:
+        _say(f"{person.name} is enrolled with {enrolment.num_used} pictures ({len(refused)} refused).")
+        _say("Their pictures train the model." if person.trains else "Their pictures do not train the model.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@app.command()
+def verify(
+    name: Name,
+    image: Annotated[Path, typer.Argument(help="A picture of one person.")],
+    home: Home,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether the face in a picture is an enrolled person's. Exit code 0: yes, 1: no, 11-13: no usable face.
+
+    Example: mien-device verify Ada door.jpg
+    """
+    with _device(home, as_json, _verification(threshold, max_fmr)) as device:
+        _conclude(device.verify(name, image), show_score=show_score, as_json=as_json, claimed=name)
+
+
+@app.command()
+def identify(
+    image: Annotated[Path, typer.Argument(help="A picture of one person.")],
+    home: Home,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    as_json: Json = False,
+) -> None:
+    """Say who of all enrolled people is in a picture, or nobody. Exit codes as `verify`.
+
+    Example: mien-device identify door.jpg
+    """
+    with _device(home, as_json, _verification(threshold, max_fmr)) as device:
+        _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
+
+
+@gallery_app.command("list")
+def gallery_list(home: Home, as_json: Json = False) -> None:
+    """List who is enrolled.
+
+    Example: mien-device gallery list
+    """
+    with _device(home, as_json) as device:
+        people = device.people()
+    rows = [
+        {
+            "name": person.name,
+            "images": person.num_images,
+            "templates": person.num_templates,
+            "enrolled_unix_s": person.enrolled_unix_s,
+            "consent_unix_s": person.consent_unix_s,
+        }
+        for person in people
+    ]
+
+    def human() -> None:
+        table = Table("name", "pictures", "templates", "trains the model")
+        for person in people:
+            agreed = "yes" if person.trains else "no"
+            table.add_row(person.name, str(person.num_images), str(person.num_templates), agreed)
+        shell.OUT.print(table)
+
+    shell.emit({"people": rows}, as_json=as_json, human=human)
+
+
+@gallery_app.command("remove")
+def gallery_remove(
+    name: Name,
+    home: Home,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a person: templates, crops and private training state.
+
+    What earlier rounds summed up stays in the shared model.
+
+    Example: mien-device gallery remove Ada
+    """
+    _confirm(f"Remove {name} and everything made of their pictures?", yes=yes)
+    with _device(home, as_json) as device:
+        person = device.remove(name)
+    result = {"removed": person.name, "images": person.num_images}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"{person.name} was removed."))
+
+
+@gallery_app.command("export")
+def gallery_export(
+    path: Annotated[Path, typer.Argument(help="The file to write.")],
+    home: Home,
+    password_file: Annotated[Path | None, typer.Option(help="Read the password from this file's first line.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the gallery to one file under a password, to keep or to move it.
+
+    Example: mien-device gallery export backup.mien
+    """
+    if password_file is None:
+        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    else:
+        password = read_limited(password_file, 4096, what="the password file").decode().split("\n")[0]
+    with _device(home, as_json) as device:
+        count = device.export(path, password)
+    result = {"file": str(path), "people": count}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"{count} people were written to {path}."))
+
+
+@gallery_app.command("wipe")
+def gallery_wipe(
+    home: Home, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, as_json: Json = False
+) -> None:
+    """Destroy the gallery's key, then the gallery: copies of it can never be read again. The device stays joined.
+
+    Example: mien-device gallery wipe
+    """
+    _confirm("Destroy everybody's templates and pictures on this device for good?", yes=yes)
+    with _device(home, as_json) as device:
+        device.wipe()
+    shell.emit({"wiped": True}, as_json=as_json, human=lambda: _say("The gallery is gone."))
+
+
+# --- training ---
+
+
+@app.command()
+def participate(
+    home: Home,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds that counted.")] = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when there is nothing to do.")] = False,
+    idle_s: Annotated[float, typer.Option(min=0, help="With --until-idle: after this long without work.")] = 30.0,
+    person: Annotated[str | None, typer.Option(help="Whose pictures train, where several people agreed.")] = None,
+    min_cohort: Annotated[int | None, typer.Option(help="Agree to sums over at least this many devices.")] = None,
+    allow_reveal: Annotated[
+        list[str] | None, typer.Option(help="Agree to show the coordinator this in clear, e.g. class_embeddings.")
+    ] = None,
+    charging: Annotated[bool, typer.Option("--charging/--not-charging", help="Simulates the battery.")] = True,
+    idle: Annotated[bool, typer.Option("--idle/--in-use", help="Simulates whether the phone is in use.")] = True,
+    unmetered: Annotated[bool, typer.Option("--unmetered/--metered", help="Simulates the network.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Take part in training. Says what leaves this device before anything does.
+
+    Ends after --rounds, with --until-idle, or when stopped; stopped at any instant, it goes on where it was. Exit code
+    1 when --rounds was not reached.
+
+    Example: mien-device participate --until-idle
+    """
+    from device_sdk.participate import Counted, StatedConditions
+
+    options = {
+        "participation.person": person,
+        "participation.min_cohort": min_cohort,
+        "participation.allow_reveal": tuple(allow_reveal) if allow_reveal else None,
+    }
+    counted = ended = 0
+    with _device(home, as_json, options) as device:
+        for outcome in device.participate(
+            rounds=rounds,
+            idle_s=idle_s if until_idle else None,
+            conditions=StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
+        ):
+            ended += 1
+            counted += isinstance(outcome, Counted)
+    result = {"event": "done", "rounds": ended, "counted": counted}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"Took part in {ended} rounds; {counted} counted."))
+    if rounds is not None and counted < rounds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def update(home: Home, as_json: Json = False) -> None:
+    """Fetch the released model and make all templates again with it.
+
+    Example: mien-device update
+    """
+    with _device(home, as_json) as device:
+        done = device.update()
+    result = {"model_id": done.model_id, "changed": done.changed, "templates": done.num_templates}
+    text = f"Model {done.model_id[:12]} is in use." if done.changed else "The released model is in use already."
+    shell.emit(result, as_json=as_json, human=lambda: _say(text))
+
+
+# --- looking ---
+
+
+@app.command()
+def status(home: Home, as_json: Json = False) -> None:
+    """Show where this device stands, without asking the network.
+
+    Example: mien-device status
+    """
+    import dataclasses
+
+    with _device(home, as_json) as device:
+        values = dataclasses.asdict(device.status())
+
+    def human() -> None:
+        table = Table(show_header=False, box=None)
+        for name, value in values.items():
+            table.add_row(name.replace("_", " "), "-" if value is None else str(value))
+        shell.OUT.print(table)
+
+    shell.emit(values, as_json=as_json, human=human)
+
+
+@app.command()
+def doctor(home: Home, as_json: Json = False) -> None:
+    """Look for what could keep this device from working. Exit code 1 when something is wrong.
+
+    Example: mien-device doctor
+    """
+    from device_sdk.doctor import examine
+
+    with _device(home, as_json) as device:
+        findings = examine(device)
+    rows = [{"what": item.what, "ok": item.ok, "detail": item.detail} for item in findings]
+
+    def human() -> None:
+        table = Table("", "what", "finding", box=None)
+        for item in findings:
+            table.add_row("[green]ok[/]" if item.ok else "[red]no[/]", item.what, item.detail)
+        shell.OUT.print(table)
+
+    shell.emit({"findings": rows}, as_json=as_json, human=human)
+    if not all(item.ok for item in findings):
+        raise typer.Exit(1)
+
+
+@config_app.command("show")
+def config_show(home: Home, as_json: Json = False) -> None:
+    """Show every setting, its value and where that is from (default or device.toml in the home folder).
+
+    Example: mien-device config show
+    """
+    from device_sdk.config import load_config
+
+    settings = load_config(home / "device.toml").settings
+
+    def human() -> None:
+        table = Table("setting", "value", "from")
+        for item in settings:
+            table.add_row(item.name, "-" if item.value is None else str(item.value), item.origin)
+        shell.OUT.print(table)
+
+    rows = {item.name: {"value": item.value, "from": item.origin} for item in settings}
+    shell.emit(rows, as_json=as_json, human=human)
+
+
+# --- inside ---
+
+
+@contextmanager
+def _device(home: Path, as_json: bool, options: dict[str, Any] | None = None) -> Iterator[Device]:
+    """The device of a home, which tells what it does on stderr, or with --json as lines on stdout."""
+    from device_sdk.device import Device
+
+    with _narrator(as_json) as tell, Device.open(home, options=options, warn=shell.warn, tell=tell) as device:
+        yield device
+
+
+@contextmanager
+def _narrator(as_json: bool) -> Iterator[Listener]:
+    """A listener for events: a line each, transfers as a progress bar for people and not at all for machines."""
+    if as_json:
+        yield _print_json
+        return
+    from device_sdk.participate import Transfer
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=shell.ERR, transient=True) as bar:
+        running: dict[str, TaskID] = {}
+
+        def tell(event: Event | Transfer) -> None:
+            if not isinstance(event, Transfer):
+                shell.ERR.print(event.text, markup=False, highlight=False)
+                return
+            if event.what not in running:
+                running[event.what] = bar.add_task(event.what)
+            bar.update(running[event.what], total=event.total_bytes, completed=event.done_bytes)
+            if event.done_bytes == event.total_bytes:
+                bar.remove_task(running.pop(event.what))
+
+        yield tell
+
+
+def _print_json(event: Event | Transfer) -> None:
+    from device_sdk.participate import Event
+
+    if isinstance(event, Event):
+        print(json.dumps({"event": event.kind, "text": event.text, **event.facts}, sort_keys=True), flush=True)
+
+
+def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:
+    """Print an outcome and end with its exit code."""
+    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace
+
+    result: dict[str, object] = {}
+    if isinstance(outcome, NoFace | MultipleFaces | LowQuality):
+        kinds = {
+            NoFace: ("no_face", NoFaceError),
+            MultipleFaces: ("multiple_faces", MultipleFacesError),
+            LowQuality: ("low_quality", LowQualityError),
+        }
+        decision, error = kinds[type(outcome)]
+        exit_code, sentence = TABLE[error].exit_code, outcome.message
+        result["message"] = outcome.message
+        if isinstance(outcome, LowQuality):
+            result["reasons"] = list(outcome.reasons)
+    else:
+        matched = isinstance(outcome, Match)
+        decision, exit_code = ("match", 0) if matched else ("unknown", EXIT_UNKNOWN)
+        if isinstance(outcome, Match):
+            result["name"] = outcome.name
+            sentence = f"Match: {outcome.name}."
+        else:
+            sentence = f"Unknown: this is not {claimed}." if claimed else "Unknown: nobody who is enrolled."
+        result["threshold"] = outcome.operating.value
+        if show_score:
+            result["score"] = outcome.score
+            sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."
+    shell.emit({"decision": decision, **result}, as_json=as_json, human=lambda: _say(sentence))
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _verification(threshold: float | None, max_fmr: float | None) -> dict[str, Any]:
+    return {"verification.threshold": threshold, "verification.max_fmr": max_fmr}
+
+
+def _ask_consent(name: str) -> bool:
+    """Ask whether the person agrees; where nobody can answer, they have not."""
+    if not sys.stdin.isatty():
+        return False
+    return typer.confirm(
+        f"Does {name} agree that their pictures train the shared model on this device? "
+        "(No picture leaves it; the model's update does.)"
+    )
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody can answer here; give --yes if you mean it")
+    typer.confirm(question, abort=True)
+
+
+def _fail_with_refused(error: LowQualityError, refused: list[RefusedImage]) -> None:
+    """End with the error and, for machines, why each picture was refused."""
+    body = {"error": error.code, "message": error.message, "refused": [_refused_json(image) for image in refused]}
+    print(json.dumps(body, sort_keys=True), file=sys.stderr)
+    raise typer.Exit(TABLE[type(error)].exit_code)
+
+
+def _refused_json(image: RefusedImage) -> dict[str, object]:
+    return {"name": image.name, "reasons": list(image.reasons), "message": image.message}
+
+
+def _say(text: str) -> None:
+    shell.OUT.print(text, markup=False, highlight=False)

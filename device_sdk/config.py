@@ -1,0 +1,147 @@
+"""What the owner of a device decides: defaults, then device.toml in the home folder, then options of a command."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from device_sdk.faces import QualityPolicy
+from mien.errors import ConfigError
+from mien.shell.files import read_limited
+from mien.specs import from_mapping, to_mapping
+
+_MAX_BYTES: Final = 64 * 1024
+REVEALABLE: Final = ("class_embeddings",)
+
+
+@dataclass(frozen=True)
+class ParticipationConfig:
+    """What the device agrees to. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
+    it may see of this device alone. `person`: whose images train, needed where several people agreed.
+    """
+
+    min_cohort: int = 16
+    allow_reveal: tuple[str, ...] = ()
+    person: str = ""
+
+    def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise ConfigError(
+                f"participation.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody"
+            )
+        unknown = sorted(set(self.allow_reveal) - set(REVEALABLE))
+        if unknown:
+            raise ConfigError(f"participation.allow_reveal names {unknown}; known: {list(REVEALABLE)}")
+
+
+@dataclass(frozen=True)
+class VerificationConfig:
+    """`max_fmr`: the false match rate to stay under; `threshold` overrides the model's, at the owner's own risk."""
+
+    max_fmr: float = 1e-3
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.max_fmr < 1.0:
+            raise ConfigError(f"verification.max_fmr is {self.max_fmr}; it must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class EnrolmentConfig:
+    """`min_images`: how many usable pictures a template needs."""
+
+    min_images: int = 3
+
+    def __post_init__(self) -> None:
+        if self.min_images < 1:
+            raise ConfigError(f"enrolment.min_images is {self.min_images}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """All settings of a device. `threads` is how many cores the recogniser and training may use."""
+
+    keystore: Literal["auto", "platform", "file"] = "auto"
+    threads: int = 1
+    participation: ParticipationConfig = field(default_factory=ParticipationConfig)
+    verification: VerificationConfig = field(default_factory=VerificationConfig)
+    enrolment: EnrolmentConfig = field(default_factory=EnrolmentConfig)
+    quality: QualityPolicy = field(default_factory=QualityPolicy)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= 64:
+            raise ConfigError(f"threads is {self.threads}; it must lie between 1 and 64")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One resolved value and where it is from: "default", "device.toml" or "option"."""
+
+    name: str
+    value: object
+    origin: str
+
+
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """The settings in force, and each one's origin."""
+
+    values: DeviceConfig
+    settings: tuple[Setting, ...]
+
+
+def load_config(path: Path, options: Mapping[str, Any] | None = None) -> ResolvedConfig:
+    """Return the settings of a home; `options` are values by dotted name ("participation.min_cohort") that come last.
+
+    Raises ConfigError naming the field, its value and the nearest known field.
+    """
+    from_file = _read(path)
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    merged = _merge(from_file, given)
+    values = from_mapping(DeviceConfig, merged)
+    stated = _dotted(from_file)
+    settings = tuple(
+        Setting(name, value, "option" if name in given else path.name if name in stated else "default")
+        for name, value in _dotted(_as_mapping(values)).items()
+    )
+    return ResolvedConfig(values, settings)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return tomllib.loads(read_limited(path, _MAX_BYTES, what=path.name).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name} is not TOML ({error}); correct it") from error
+
+
+def _merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested mapping with values laid over it by their dotted names."""
+    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
+    for name, value in given.items():
+        table, _, key = name.rpartition(".")
+        target = merged.setdefault(table, {}) if table else merged
+        if not isinstance(target, dict):
+            raise ConfigError(f"{table} is {target!r}; it must be a table, as in [{table}]")
+        target[key] = value
+    return merged
+
+
+def _as_mapping(values: DeviceConfig) -> dict[str, Any]:
+    """Return all settings, those that are None included, which TOML has no word for."""
+    plain = to_mapping(values)
+    for name in (item.name for item in dataclasses.fields(VerificationConfig)):
+        plain["verification"].setdefault(name, None)
+    return plain
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        flat.update(_dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value})
+    return flat

@@ -1,0 +1,406 @@
+"""A device one can hold in one's head: open a home, join, enrol, verify, identify, take part."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from device_sdk.backup import seal_backup
+from device_sdk.client import CoordinatorClient, Manifest
+from device_sdk.clock import Clock, SystemClock
+from device_sdk.config import ResolvedConfig, load_config
+from device_sdk.enroll import Enrolment, RefusedImage, enroll, gather_images
+from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.gallery import Gallery, Person
+from device_sdk.home import Home, default_root
+from device_sdk.identity import Identity, IdentityFiles
+from device_sdk.join import join, renew, renewal_due
+from device_sdk.keystore import KeyStore, open_key_store
+from device_sdk.models import Model, ModelStore
+from device_sdk.participate import (
+    Agreement,
+    Conditions,
+    Event,
+    Listener,
+    Participant,
+    RoundOutcome,
+    StatedConditions,
+    take_part,
+    transfer,
+)
+from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
+from device_sdk.runtimes import load_runtime
+from device_sdk.verify import ImageSource, Outcome, identify, verify
+from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, UnavailableError
+from mien.methods.base import Runtime
+from mien.shell.files import write_atomically
+from mien.shell.lock import exclusive
+from mien.wire.invite import Invite
+
+RuntimeLoader = Callable[[Model], Runtime]
+
+RENEWAL_RETRY_S: Final = 3600.0
+"""Pause before a renewal is tried again when the registrar did not answer."""
+
+
+@dataclass(frozen=True)
+class ModelUpdate:
+    """What `Device.update` did: the model now in use, whether it is another one, and how many templates it made."""
+
+    model_id: str
+    changed: bool
+    num_templates: int
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """Where a device stands; `pending_round` is a round that it trained for and that has not ended."""
+
+    home: str
+    keystore: str
+    device_id: str | None
+    population: str | None
+    coordinator: str | None
+    certificate_ends: str | None
+    model_id: str | None
+    backbone: str | None
+    num_people: int
+    num_agreed: int
+    pending_round: str | None
+
+
+class Device:
+    """One device and its home folder. Use it in a `with` block, or close it.
+
+    Nothing is fetched or decrypted before it is needed; torch is imported only to embed or train.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        config: ResolvedConfig,
+        key_store: KeyStore,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tell: Listener,
+        runtime_loader: RuntimeLoader | None = None,
+    ) -> None:
+        self.home = home
+        self.config = config
+        self.clock = clock
+        self._key_store = key_store
+        self._rng = rng
+        self._tell = tell
+        self._load_runtime = runtime_loader or self._default_runtime
+        self._identity_files = IdentityFiles(home, key_store)
+        self._gallery: Gallery | None = None
+        self._renewal_after_s = 0.0
+        self._runtimes: dict[str, Runtime] = {}
+        self.models = ModelStore(home.models)
+
+    @classmethod
+    def open(
+        cls,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        warn: Callable[[str], None] = lambda _message: None,
+        tell: Listener = lambda _event: None,
+        runtime_loader: RuntimeLoader | None = None,
+    ) -> Device:
+        """Return the device whose home is a folder, made anew where there is none (default: MIEN_HOME, else XDG).
+
+        `options` are settings by dotted name that come before those of device.toml. `warn` hears what the owner should
+        know, `tell` what happens during longer work. `runtime_loader` replaces the engine that embeds and trains.
+        """
+        opened = Home.open(default_root() if home is None else Path(home))
+        config = load_config(opened.config, options)
+        return cls(
+            opened,
+            config,
+            open_key_store(opened.root, config.values.keystore, warn=warn),
+            clock=clock or SystemClock(),
+            rng=rng or random.Random(os.urandom(16)),  # noqa: S311  (jitter of pauses)
+            tell=tell,
+            runtime_loader=runtime_loader,
+        )
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._gallery is not None:
+            self._gallery.close()
+            self._gallery = None
+
+    # --- joining ---
+
+    def join(self, invite: str) -> Identity:
+        """Join the fleet that an invite URL names, and return who this device is there; may be repeated."""
+        return join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
+
+    @property
+    def identity(self) -> Identity:
+        """Who this device is in its fleet; raises InviteError before it has joined."""
+        return self._identity_files.load()
+
+    # --- people ---
+
+    @property
+    def gallery(self) -> Gallery:
+        """The encrypted gallery."""
+        if self._gallery is None:
+            self._gallery = Gallery.open(self.home.gallery, self._key_store)
+        return self._gallery
+
+    def people(self) -> tuple[Person, ...]:
+        """Return everybody enrolled."""
+        return self.gallery.people()
+
+    def enroll(
+        self,
+        name: str,
+        images: Sequence[ImageSource] | str | os.PathLike[str],
+        *,
+        consent: bool,
+        add: bool = False,
+        on_refused: Callable[[RefusedImage], None] = lambda _image: None,
+    ) -> Enrolment:
+        """Enrol a person from pictures (a folder, or a sequence of files, folders or pixel arrays), all or nothing.
+
+        `consent` is the person's own agreement that their pictures train the shared model. The first enrolment fetches
+        the released model. Errors as `device_sdk.enroll.enroll`.
+        """
+        recogniser = self.recogniser()
+        return enroll(
+            name,
+            _gather(images),
+            self.gallery,
+            recogniser,
+            self._pipeline,
+            now_unix_s=int(self.clock.unix_s()),
+            consent=consent,
+            add=add,
+            min_images=self.config.values.enrolment.min_images,
+            unlike_below=self._known_threshold(recogniser.model),
+            on_refused=on_refused,
+        )
+
+    def verify(self, name: str, image: ImageSource) -> Outcome:
+        """Return whether the face in an image is the enrolled person's of that name."""
+        recogniser = self.recogniser()
+        return verify(name, image, self.gallery, recogniser, self._pipeline, self.operating_point(recogniser.model))
+
+    def identify(self, image: ImageSource) -> Outcome:
+        """Return who of all enrolled people the face in an image is, or Unknown."""
+        recogniser = self.recogniser()
+        return identify(image, self.gallery, recogniser, self._pipeline, self.operating_point(recogniser.model))
+
+    def remove(self, name: str) -> Person:
+        """Remove a person and everything that was made of them."""
+        return self.gallery.remove(name)
+
+    def export(self, path: str | os.PathLike[str], password: str) -> int:
+        """Write the gallery to a file under a password; returns how many people are in it."""
+        target = Path(path)
+        if target.exists():
+            raise AlreadyExistsError(f"{target.name} exists already; name another file")
+        people = self.people()
+        write_atomically(target, seal_backup(self.gallery.to_plain(), password), private=True)
+        return len(people)
+
+    def wipe(self) -> None:
+        """Destroy the gallery's key and file. The device stays joined; copies of the file can never be read again."""
+        self.close()
+        Gallery.wipe(self.home.gallery, self._key_store)
+
+    # --- models ---
+
+    def recogniser(self) -> Recogniser:
+        """Return the recogniser that the gallery's templates are made with, fetching the released model at first."""
+        chosen = self.gallery.model_id
+        if chosen is None or not self.models.has(chosen):
+            chosen = self.update().model_id
+        return self._recogniser(self.models.load(chosen))
+
+    def operating_point(self, model: Model) -> Operating:
+        """Return the threshold that decides with a model."""
+        settings = self.config.values.verification
+        return operating_point(model, threshold=settings.threshold, max_fmr=settings.max_fmr)
+
+    def update(self) -> ModelUpdate:
+        """Fetch the released model and re-embed the gallery with it in one switch; the old one serves until then."""
+        with self.connect() as client:
+            return self._update(client)
+
+    def _update(self, client: CoordinatorClient) -> ModelUpdate:
+        manifest = client.manifest()
+        before = self.gallery.model_id
+        if manifest.model_id == before and self.models.has(before):
+            return ModelUpdate(before, changed=False, num_templates=0)
+        recogniser = self._recogniser(self._fetch(client, manifest))
+        if manifest.model_id == before:
+            return ModelUpdate(before, changed=False, num_templates=0)
+        num_templates = self.gallery.reembed(recogniser.model_id, recogniser.input, recogniser.embed)
+        self.models.keep_only([recogniser.model_id])
+        facts = {"model_id": recogniser.model_id, "num_templates": num_templates}
+        text = f"Model {recogniser.model_id[:12]} is in use; {num_templates} templates were made with it."
+        self._tell(Event("model_updated", text, facts))
+        return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates)
+
+    def _fetch(self, client: CoordinatorClient, manifest: Manifest) -> Model:
+        size_mb = manifest.theta.size_bytes / 1e6
+        text = f"Fetching model {manifest.model_id[:12]} ({size_mb:.1f} MB)."
+        self._tell(Event("fetching", text, {"model_id": manifest.model_id}))
+        return self.models.fetch(client, manifest, progress=transfer(self._tell, "model"))
+
+    def _recogniser(self, model: Model) -> Recogniser:
+        return Recogniser(model, self._runtime(model))
+
+    def _runtime(self, model: Model) -> Runtime:
+        """Return the engine for a model's backbone; one serves all versions of the same layout."""
+        key = f"{model.spec.backbone}/{model.layout.sha256}/{model.spec.input}"
+        if key not in self._runtimes:
+            self._runtimes = {key: self._load_runtime(model)}
+        return self._runtimes[key]
+
+    def _default_runtime(self, model: Model) -> Runtime:
+        return load_runtime(model.spec, model.layout, threads=self.config.values.threads)
+
+    def _known_threshold(self, model: Model) -> float | None:
+        """Return the threshold if there is one; enrolment does without where there is none."""
+        try:
+            return self.operating_point(model).value
+        except ConfigError:
+            return None
+
+    @cached_property
+    def _pipeline(self) -> FacePipeline:
+        return FacePipeline(MASTER, self.config.values.quality, ChoiceRule.ONLY)
+
+    # --- taking part ---
+
+    def participate(
+        self,
+        *,
+        rounds: int | None = None,
+        idle_s: float | None = None,
+        conditions: Conditions | None = None,
+    ) -> Iterator[RoundOutcome]:
+        """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
+
+        After each round the released model is taken over if it is another one. One process per home may take part.
+        """
+        settings = self.config.values.participation
+        agreement = Agreement(settings.min_cohort, frozenset(settings.allow_reveal), settings.person)
+        with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
+
+            def current() -> Participant:
+                return Participant(
+                    client(),
+                    self.gallery,
+                    self.models,
+                    agreement,
+                    conditions or StatedConditions(),
+                    self._runtime,
+                    self._tell,
+                )
+
+            def after_round(_outcome: RoundOutcome) -> None:
+                try:
+                    self._update(client())
+                except UnavailableError as error:
+                    # The released model can wait for the next round; the round itself is settled.
+                    self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
+
+            yield from take_part(current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round)
+
+    @contextmanager
+    def connect(self) -> Iterator[CoordinatorClient]:
+        """A connection to the coordinator, greeted, with a certificate that is renewed when little of it is left."""
+        with self._connections() as client:
+            yield client()
+
+    @contextmanager
+    def _connections(self) -> Iterator[Callable[[], CoordinatorClient]]:
+        """A function that gives the connection to use now: another one after the certificate was renewed."""
+        opened: list[CoordinatorClient] = []
+
+        def client() -> CoordinatorClient:
+            if not opened or self._renewal_due(opened[-1].identity):
+                while opened:
+                    opened.pop().close()
+                opened.append(CoordinatorClient(self._fresh_identity(), self.clock, self._rng))
+                opened[-1].hello()
+            return opened[-1]
+
+        try:
+            yield client
+        finally:
+            while opened:
+                opened.pop().close()
+
+    def _renewal_due(self, identity: Identity) -> bool:
+        return renewal_due(identity, self.clock) and self.clock.monotonic_s() >= self._renewal_after_s
+
+    def _fresh_identity(self) -> Identity:
+        identity = self.identity
+        if not self._renewal_due(identity):
+            return identity
+        try:
+            renewed = renew(identity, self._identity_files, self.clock, self._rng)
+        except UnavailableError as error:
+            # The old certificate may have days left; TLS says so if it has not.
+            self._renewal_after_s = self.clock.monotonic_s() + RENEWAL_RETRY_S
+            self._tell(Event("renewal_postponed", f"The certificate was not renewed ({error.message})."))
+            return identity
+        self._tell(Event("renewed", f"Certificate renewed until {renewed.certificate.not_valid_after_utc:%Y-%m-%d}."))
+        return renewed
+
+    # --- looking ---
+
+    def status(self) -> DeviceStatus:
+        """Return where this device stands, without asking the network."""
+        identity = self.identity if self._identity_files.joined() else None
+        people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
+        return DeviceStatus(
+            home=str(self.home.root),
+            keystore=self._key_store.kind,
+            device_id=identity.device_id if identity else None,
+            population=identity.population if identity else None,
+            coordinator=identity.coordinator_address if identity else None,
+            certificate_ends=identity.certificate.not_valid_after_utc.isoformat() if identity else None,
+            model_id=model_id,
+            backbone=self._backbone(model_id),
+            num_people=len(people),
+            num_agreed=sum(person.trains for person in people),
+            pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
+        )
+
+    def _backbone(self, model_id: str | None) -> str | None:
+        try:
+            return self.models.spec(model_id).backbone if model_id else None
+        except NotFoundError:
+            return None
+
+
+def _gather(images: Sequence[ImageSource] | str | os.PathLike[str]) -> Sequence[ImageSource]:
+    if isinstance(images, str | os.PathLike):
+        return gather_images([images])
+    gathered: list[ImageSource] = []
+    for image in images:
+        gathered.extend(gather_images([image]) if isinstance(image, str | os.PathLike) else [image])
+    return gathered
