@@ -142,9 +142,14 @@ async def _answer(call: Awaitable[_T], address: str) -> _T:
 
 
 def _why_unreachable(address: str, details: str) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in details or "handshake" in details.lower():
+    """Return what a failed connection means, which the library tells in its text only.
+
+    In TLS 1.3 a server refuses a client's certificate after the client thinks itself connected, by closing the socket.
+    """
+    reached = ("CERTIFICATE_VERIFY_FAILED", "handshake failed", "Socket closed", "reset by peer")
+    if details.startswith("failed to connect") and any(sign in details for sign in reached):
         return (
             f"the server at {address} is not the registrar of this ca.pem, or does not accept these credentials; "
-            "check the address and the clock"
+            "check the address, the credentials and the clock"
         )
     return f"no registrar answers at {address}; start it with mien-registrar serve, or check the address"

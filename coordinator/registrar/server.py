@@ -32,7 +32,6 @@ from coordinator.registrar.store import Store
 from coordinator.rpc import ErrorInterceptor
 from mien.errors import ConfigError
 from mien.shell.lock import exclusive
-from mien.shell.tls import refuse_tls12
 from mien.wire import MAX_MESSAGE_BYTES
 
 _LOG: Final = structlog.get_logger()
@@ -85,7 +84,6 @@ class ServerLeaf:
 def serve(home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told once both ports accept calls."""
     make_new_files_private()
-    refuse_tls12()
     with exclusive(home.lock_path, program="mien-registrar"):
         asyncio.run(_serve_until_signalled(home, config, announce))
 

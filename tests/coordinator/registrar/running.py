@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,8 +40,10 @@ class MovableClock:
 
     def __init__(self) -> None:
         self.ahead = timedelta(0)
+        self.before: Callable[[], None] = lambda: None
 
     def __call__(self) -> datetime:
+        self.before()
         return datetime.now(UTC) + self.ahead
 
 

@@ -1,0 +1,65 @@
+"""Settings: defaults, file, environment, and what is said about a wrong value."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from coordinator.registrar.config import RegistrarConfig, load_config, write_config
+from mien.errors import ConfigError, NotFoundError
+
+BASE = RegistrarConfig(address="registrar.example:7440", coordinator_address="[2001:db8::1]:7443")
+
+
+def test_every_field_survives_the_file(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, names=("a.example", 'odd"\\'), json_logs=True, drain_s=3)
+    write_config(tmp_path / "registrar.toml", config)
+    resolved = load_config(tmp_path / "registrar.toml", {})
+    assert resolved.config == config
+    assert set(resolved.origins.values()) == {"registrar.toml"}
+
+
+def test_the_environment_wins_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "registrar.toml").write_text('address = "a.example:1"\ncoordinator_address = "b.example:2"\n')
+    environment = {
+        "MIEN_REGISTRAR_DRAIN_S": "7",
+        "MIEN_REGISTRAR_ADDRESS": "c.example:3",
+        "MIEN_REGISTRAR_JSON_LOGS": "true",
+    }
+    resolved = load_config(tmp_path / "registrar.toml", environment)
+    assert (resolved.config.address, resolved.config.drain_s, resolved.config.json_logs) == ("c.example:3", 7, True)
+    assert resolved.origins["drain_s"] == "MIEN_REGISTRAR_DRAIN_S"
+    assert resolved.origins["coordinator_address"] == "registrar.toml"
+    assert resolved.origins["names"] == "default"
+
+
+def test_derived_values() -> None:
+    assert BASE.join_listen == "[::]:7440"
+    assert BASE.operators_listen == BASE.admin_address
+    assert BASE.server_names == ("registrar.example", "127.0.0.1", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('adress = "a:1"', "did you mean 'address'"),
+        ('address = "a:1"', "'coordinator_address' is missing"),
+        ('address = "nowhere"\ncoordinator_address = "b:2"', "address is 'nowhere'"),
+        ('address = "a:0"\ncoordinator_address = "b:2"', "address is 'a:0'"),
+        ('address = "a:70000"\ncoordinator_address = "b:2"', "address is 'a:70000'"),
+        ('address = "a:1"\ncoordinator_address = "b:2"\ndrain_s = 900', "drain_s is 900; it must lie between"),
+        ('address = "a:1"\ncoordinator_address = "b:2"\ndrain_s = "9"', "drain_s is '9' \\(str\\); expected int"),
+        ("address = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "registrar.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "registrar.toml", {})
+
+
+def test_a_folder_without_a_registrar_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="mien-registrar init"):
+        load_config(tmp_path / "registrar.toml", {})

@@ -1,0 +1,203 @@
+"""Both services over real gRPC and TLS on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator import pki
+from coordinator.registrar import client
+from coordinator.registrar.server import ServerLeaf
+from mien.errors import (
+    CertificateError,
+    ConfigError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitedError,
+    RevokedError,
+    UnreachableError,
+    VersionError,
+)
+from mien.wire.v1 import common_pb2, registrar_pb2
+from tests.coordinator.registrar.running import LocalRegistrar, as_mien_errors, csr_der, local_registrar
+
+
+def test_hello_agrees_on_a_version_and_tells_the_time(registrar: LocalRegistrar) -> None:
+    with registrar.devices() as stub:
+        reply = stub.Hello(common_pb2.HelloRequest(protocol_versions=[2, 1]), timeout=20)
+    assert reply.protocol_version == 1
+    assert reply.software.startswith("mien-registrar")
+    assert abs(reply.unix_ms - time.time() * 1000) < 60_000
+    with pytest.raises(VersionError, match="upgrade"), registrar.devices() as stub:
+        stub.Hello(common_pb2.HelloRequest(protocol_versions=[2]), timeout=20)
+
+
+def test_join_tells_a_device_all_it_needs(registrar: LocalRegistrar) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    reply = registrar.join(registrar.invite("blue", note="Alice").token, csr_der(key))
+    assert reply.registrar_ca_der == pki.to_der(registrar.home.ca())
+    assert reply.coordinator_ca_der == pki.to_der(registrar.coordinator.certificate)
+    assert reply.coordinator_address == "127.0.0.1:7443"
+    leaf = pki.load_certificate(reply.certificate_der)
+    identity = pki.device_identity(leaf, registrar.home.ca(), registrar.clock())
+    assert (reply.device_id, reply.population) == (identity.id, identity.population) == (identity.id, "blue")
+
+
+def test_renewal_and_revocation_over_the_wire(registrar: LocalRegistrar) -> None:
+    phone = registrar.admitted()
+    renewed = registrar.renew(phone.renewal(int(time.time() * 1000)))
+    assert renewed.device_id == phone.device_id
+
+    async def revoke() -> None:
+        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+            await admin.revoke_device(phone.device_id, reason="lost")
+
+    asyncio.run(revoke())
+    crl = asyncio.run(client.fetch_revocations(registrar.join_address, registrar.home.ca()))
+    with pytest.raises(RevokedError):
+        pki.check_revoked(crl, phone.certificate.serial_number)
+    with pytest.raises(RevokedError):
+        registrar.renew(phone.renewal(int(time.time() * 1000)))
+
+
+def test_operators_see_every_device_page_by_page(registrar: LocalRegistrar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PAGE", 2)
+    joined = {registrar.admitted("paged").device_id for _ in range(3)}
+
+    async def listed() -> list[client.Device]:
+        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+            return [device async for device in admin.list_devices()]
+
+    devices = asyncio.run(listed())
+    assert {device.device_id for device in devices if device.population == "paged"} == joined
+    assert [device.device_id for device in devices] == sorted({device.device_id for device in devices})
+
+
+def test_operators_errors_arrive_as_what_they_are(registrar: LocalRegistrar) -> None:
+    async def ask() -> None:
+        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+            with pytest.raises(NotFoundError):
+                await admin.revoke_device("0" * 32)
+            with pytest.raises(ConfigError, match="cannot be a name"):
+                await admin.create_invite("a b")
+
+    asyncio.run(ask())
+
+
+def test_an_operator_elsewhere_works_with_a_key_of_its_own(registrar: LocalRegistrar) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    authority = registrar.home.authority()
+    leaf = pki.issue_operator_leaf_for_csr(authority, pki.create_csr(key), "coordinator", registrar.clock())
+    with registrar.operators(pki.to_pem(leaf), pki.key_to_pem(key)) as stub:
+        reply = stub.CreateInvite(registrar_pb2.CreateInviteRequest(population="default"), timeout=20)
+    assert reply.url.startswith("mien://join?")
+
+
+def test_a_device_is_no_operator(registrar: LocalRegistrar) -> None:
+    """Device certificates come from the authority that the port trusts; the role is what is missing."""
+    phone = registrar.admitted()
+    with (
+        pytest.raises(PermissionDeniedError),
+        registrar.operators(pki.to_pem(phone.certificate), pki.key_to_pem(phone.key)) as stub,
+    ):
+        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20)
+
+
+def test_strangers_do_not_reach_the_operators_port(registrar: LocalRegistrar) -> None:
+    stranger = pki.issue_operator_leaf(registrar.coordinator, "alice", registrar.clock())
+    foreign = dataclasses.replace(registrar.operator, chain_pem=stranger.chain_pem, key_pem=stranger.key_pem)
+    with pytest.raises(UnreachableError, match="does not accept these credentials"):
+        asyncio.run(_list(registrar.admin_address, foreign))
+    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar.home.ca()))
+    with grpc.secure_channel(registrar.admin_address, tls) as channel, pytest.raises(grpc.RpcError) as refused:
+        _call_raw(channel, "/mien.v1.RegistrarAdmin/ListDevices")
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_each_port_offers_its_own_service_only(registrar: LocalRegistrar) -> None:
+    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar.home.ca()))
+    with grpc.secure_channel(registrar.join_address, tls) as channel, pytest.raises(grpc.RpcError) as refused:
+        _call_raw(channel, "/mien.v1.RegistrarAdmin/CreateInvite")
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_registrar_that_is_down_is_said_to_be_down(registrar: LocalRegistrar) -> None:
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="start it with mien-registrar serve"):
+        asyncio.run(_list("127.0.0.1:1", registrar.operator))
+    assert time.monotonic() - began < 8
+
+
+def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegistrar) -> None:
+    with pytest.raises(UnreachableError, match="not the registrar of this"):
+        asyncio.run(client.fetch_revocations(registrar.join_address, registrar.coordinator.certificate))
+
+
+def test_messages_beyond_the_limit_are_refused_before_they_are_read(registrar: LocalRegistrar) -> None:
+    with pytest.raises(RateLimitedError), registrar.devices() as stub:
+        stub.Join(registrar_pb2.JoinRequest(token="A" * 43, csr_der=bytes(40_000)), timeout=20)
+
+
+def test_an_operator_whose_certificate_ends_is_refused_on_an_open_connection(registrar: LocalRegistrar) -> None:
+    operator = registrar.operator
+    with registrar.operators(operator.chain_pem, operator.key_pem) as stub:
+        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20)
+        registrar.clock.ahead = timedelta(days=366)
+        try:
+            with pytest.raises(CertificateError, match="expired"), as_mien_errors():
+                stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20)
+        finally:
+            registrar.clock.ahead = timedelta(0)
+
+
+def test_the_server_renews_its_own_certificate(registrar: LocalRegistrar) -> None:
+    clock = registrar.clock
+    leaf = ServerLeaf(registrar.home.authority(), ["localhost"], clock)
+    first = leaf._fresh()
+    assert leaf._fresh() is first
+    clock.ahead = pki.SERVER_LIFETIME * 2 / 3 + timedelta(minutes=1)
+    try:
+        assert leaf._fresh().certificate.not_valid_after_utc > first.certificate.not_valid_after_utc
+    finally:
+        clock.ahead = timedelta(0)
+
+
+def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path) -> None:
+    with local_registrar(tmp_path / "R") as registrar:
+        entered, release = threading.Event(), threading.Event()
+        token, key = registrar.invite().token, ec.generate_private_key(ec.SECP256R1())
+
+        def wait_in_the_registry() -> None:
+            if threading.current_thread().name.startswith("registry"):
+                entered.set()
+                release.wait(20)
+
+        registrar.clock.before = wait_in_the_registry
+        replies: list[registrar_pb2.JoinReply] = []
+        caller = threading.Thread(target=lambda: replies.append(registrar.join(token, csr_der(key))))
+        caller.start()
+        assert entered.wait(20)
+        registrar.stop.set()
+        time.sleep(0.2)
+        release.set()
+        caller.join(20)
+    assert [reply.device_id for reply in replies] == [pki.device_id(key.public_key())]
+
+
+async def _list(address: str, credentials: client.OperatorCredentials) -> list[client.Device]:
+    async with client.connect_admin(address, credentials) as admin:
+        return [device async for device in admin.list_devices()]
+
+
+def _call_raw(channel: grpc.Channel, method: str) -> None:
+    call: Any = channel.unary_unary(method)
+    call(b"", timeout=20)
