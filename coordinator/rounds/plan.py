@@ -9,7 +9,8 @@ from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
 from mien.methods.base import Method
-from mien.specs import ModelSpec, TaskSpec, from_mapping
+from mien.records import from_mapping
+from mien.specs import ModelSpec, TaskSpec
 from mien.wire.canonical import model_from_json
 
 

@@ -19,7 +19,8 @@ from coordinator.store.records import BlobId, ModelRecord, RoundRecord, TaskReco
 from coordinator.store.store import Store, StoreThread
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
 from mien.layout import ParameterLayout, model_id
-from mien.specs import ModelSpec, Threshold, from_mapping
+from mien.records import from_mapping
+from mien.specs import ModelSpec, Threshold
 from mien.wire.canonical import model_from_json, model_to_json, parse_json, task_from_json
 from mien.wire.status import choose_version
 from mien.wire.tensors import PublicShard

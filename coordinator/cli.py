@@ -1,0 +1,271 @@
+"""mien-coordinator: the program that runs rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from coordinator.commands import devices, models, tasks
+from coordinator.commands.common import Home, Json, ask, now, read_pem, say
+from coordinator.config import CoordinatorConfig
+from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from mien.errors import TABLE
+from mien.shell import cli as shell
+from mien.shell import logs
+from mien.shell.files import write_atomically
+
+# Imported by the commands that need them: server, store and client are most of the start-up time.
+
+FIRST_TIME: Final = """
+Setting up for the first time, with a registrar in R and this coordinator in C (mien-registrar --help has its half):
+
+  mien-coordinator init --home C --address coordinator.example:7443 --registrar-ca R/ca.pem
+  --registrar-address registrar.example:7440
+
+  mien-registrar trust-coordinator C/ca.pem --home R --csr C/registrar-operator.csr --out C/registrar-operator.pem
+
+  mien-coordinator serve --home C
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run training rounds on phones: tasks, models, devices.\n" + FIRST_TIME,
+)
+config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
+operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credentials for operators.")
+privacy_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What tasks show to whom.")
+app.add_typer(tasks.app, name="task")
+app.add_typer(devices.app, name="device")
+app.add_typer(models.app, name="model")
+app.add_typer(privacy_app, name="privacy")
+app.add_typer(config_app, name="config")
+app.add_typer(operator_app, name="operator")
+
+
+@app.command()
+def init(
+    home: Home,
+    address: Annotated[str, typer.Option(help="host:port where devices and operators reach this coordinator.")],
+    listen: Annotated[str, typer.Option(help="Where to listen; default: every interface at that port.")] = "",
+    name: Annotated[list[str] | None, typer.Option(help="Further host name or IP for the certificate.")] = None,
+    registrar_ca: Annotated[Path | None, typer.Option(help="The registrar's ca.pem, if it exists already.")] = None,
+    registrar_address: Annotated[str, typer.Option(help="host:port of the registrar, for revocations.")] = "",
+    registrar_admin_address: Annotated[
+        str, typer.Option(help="host:port of the registrar's operators' port, for invites.")
+    ] = "127.0.0.1:7441",
+    as_json: Json = False,
+) -> None:
+    """Create a coordinator: authority, keys, settings, database.
+
+    Example: mien-coordinator init --address coordinator.example:7443 --registrar-ca R/ca.pem
+    """
+    config = CoordinatorConfig(
+        address,
+        listen=listen,
+        names=tuple(name or ()),
+        registrar_address=registrar_address,
+        registrar_admin_address=registrar_admin_address,
+    )
+    os.umask(0o077)
+    registrar_pem = None if registrar_ca is None else read_pem(registrar_ca)
+    made = create_home(home, config, now())
+    trusted = None if registrar_pem is None else trust_registrar(made, registrar_pem, replace=False)
+    from coordinator import pki
+    from coordinator.clock import Clock
+    from coordinator.service.server import open_stores
+
+    stores = open_stores(made, config, Clock())
+    stores.thread.close()
+    stores.store.close()
+    ca_sha256 = pki.fingerprint(pki.load_authority_certificate(made.public(made.ca_path)))
+    result = {
+        "home": str(home),
+        "ca": str(made.ca_path),
+        "ca_sha256": ca_sha256,
+        "registrar_ca_sha256": trusted,
+        "registrar_operator_csr": str(made.registrar_operator_csr_path),
+    }
+
+    def human() -> None:
+        say(f"Coordinator created in {home}. Its public certificate: {made.ca_path}")
+        say(f"CA fingerprint (SHA-256): {ca_sha256}")
+        if trusted is None:
+            say("Next: mien-coordinator trust-registrar with the registrar's ca.pem, then")
+        csr, pem = made.registrar_operator_csr_path, made.registrar_operator_path
+        say(f"Next: mien-registrar trust-coordinator {made.ca_path} --csr {csr} --out {pem}")
+        say("Keep ca.key and store.key secret and backed up.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@app.command("trust-registrar")
+def trust_registrar_command(
+    registrar_ca: Annotated[Path, typer.Argument(help="The registrar's public ca.pem.")],
+    home: Home,
+    replace: Annotated[bool, typer.Option(help="Replace the registrar that is trusted now.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Trust a registrar: its devices may come. A running coordinator takes it up after a restart.
+
+    Example: mien-coordinator trust-registrar R/ca.pem --home C
+    """
+    fingerprint = trust_registrar(CoordinatorHome(home), read_pem(registrar_ca), replace=replace)
+    result = {"registrar_ca_sha256": fingerprint}
+    shell.emit(result, as_json=as_json, human=lambda: say(f"Registrar trusted. CA fingerprint: {fingerprint}"))
+
+
+@app.command()
+def serve(
+    home: Home,
+    listen: Annotated[str | None, typer.Option(help="Where to listen, instead of what the settings say.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Write address, port and process id here when ready.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run rounds until SIGTERM; then no new device is taken, and what was begun is finished.
+
+    Example: mien-coordinator serve --home C --ready-file C/ready.json
+    """
+    from coordinator.service import server
+
+    coordinator = CoordinatorHome(home)
+    config = coordinator.resolve({"listen": listen}).config
+    logs.configure(as_json=as_json or config.json_logs)
+
+    def announce(port: int) -> None:
+        result = {"ready": True, "address": config.address, "port": port, "pid": os.getpid()}
+        if ready_file is not None:
+            write_atomically(ready_file, json.dumps(result).encode() + b"\n")
+        shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, port))
+        sys.stdout.flush()
+
+    server.serve(coordinator, config, announce)
+
+
+def _say_ready(config: CoordinatorConfig, port: int) -> None:
+    say(
+        f"Ready at {config.address} (port {port}). Sums are not yet masked: this coordinator can see each phone's "
+        "update. Ctrl-C stops."
+    )
+
+
+@privacy_app.command("report")
+def privacy_report(home: Home, as_json: Json = False) -> None:
+    """Say for each task, in words, what it shows to this coordinator.
+
+    Example: mien-coordinator privacy report
+    """
+    from coordinator.disclosure import disclosures
+    from mien.wire.canonical import task_from_json
+
+    found = ask(home, lambda coordinator: coordinator.tasks())
+    rows = [(status, disclosures(task_from_json(status.task_json))) for status in found]
+    result = {"tasks": [{**tasks.to_plain(status), "discloses": shown} for status, shown in rows]}
+
+    def human() -> None:
+        for status, shown in rows:
+            say(f"{status.name} ({status.task_id}, {status.method}, {status.state}):")
+            for sentence in shown:
+                say(f"  - {sentence}")
+        if not rows:
+            say("There is no task yet, so nothing is shown to anyone.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@config_app.command("show")
+def config_show(home: Home, as_json: Json = False) -> None:
+    """Print every setting with its value and where it came from.
+
+    Example: mien-coordinator config show --home C
+    """
+    resolved = CoordinatorHome(home).resolve()
+    values = dataclasses.asdict(resolved.config)
+    result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
+
+    def human() -> None:
+        table = Table("setting", "value", "from")
+        for name, value in values.items():
+            table.add_row(name, repr(value), resolved.origins[name])
+        shell.OUT.print(table)
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@operator_app.command("renew")
+def operator_renew(home: Home, as_json: Json = False) -> None:
+    """Give this folder's owner new operator credentials, valid for a year.
+
+    Example: mien-coordinator operator renew --home C
+    """
+    from coordinator.home import write_operator
+
+    coordinator = CoordinatorHome(home)
+    write_operator(coordinator, coordinator.authority(), now())
+    path = str(coordinator.operator_path)
+    shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
+
+
+@operator_app.command("sign")
+def operator_sign(
+    csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
+    home: Home,
+    name: Annotated[str, typer.Option(help="The operator's name, as the history will show it.")],
+    out: Annotated[Path, typer.Option(help="Where to write the certificate.")],
+    as_json: Json = False,
+) -> None:
+    """Sign credentials for an operator whose key stays elsewhere.
+
+    Example: mien-coordinator operator sign alice.csr --name alice --out alice.pem
+    """
+    from coordinator import pki
+
+    authority = CoordinatorHome(home).authority()
+    certificate = pki.issue_operator_leaf_for_csr(authority, read_pem(csr), name, now())
+    write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
+    shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
+
+
+@app.command()
+def doctor(home: Home, as_json: Json = False) -> None:
+    """Check folder, keys, certificates, settings, disk, store, registrar and the running coordinator.
+
+    The exit code is the first fault's. Example: mien-coordinator doctor --home C
+    """
+    from coordinator.doctor import examine
+
+    findings = asyncio.run(examine(CoordinatorHome(home), now))
+    result: dict[str, Any] = {
+        "ok": all(finding.error is None for finding in findings),
+        "checks": [finding.to_mapping() for finding in findings],
+    }
+
+    def human() -> None:
+        table = Table("check", "result")
+        for finding in findings:
+            table.add_row(finding.name, f"[red]{finding.detail}[/]" if finding.error else finding.detail)
+        shell.OUT.print(table)
+
+    shell.emit(result, as_json=as_json, human=human)
+    errors = [finding.error for finding in findings if finding.error is not None]
+    if errors:
+        raise typer.Exit(TABLE[type(errors[0])].exit_code)
+
+
+def main() -> None:
+    """Run mien-coordinator."""
+    shell.run(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""An operator's calls to a coordinator over mutual TLS, in the words of the domain."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+
+from mien.errors import CorruptDataError, UnreachableError
+from mien.records import to_mapping
+from mien.shell.files import storage_errors
+from mien.specs import TaskSpec, Threshold
+from mien.wire import CHUNK_BYTES, PROTOCOL_VERSIONS
+from mien.wire.canonical import task_to_json, to_canonical_json
+from mien.wire.status import CODE_KEY, from_rpc_error
+from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
+
+TIMEOUT_S: Final = 30.0
+_TRANSFER_TIMEOUT_S: Final = 3600.0
+_MAX_REPLY_BYTES: Final = 64 * 1024**2
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class OperatorCredentials:
+    """What proves an operator to a coordinator: the pinned authority, and a certificate of it with its key (PEM)."""
+
+    ca_pem: bytes
+    chain_pem: bytes
+    key_pem: bytes = field(repr=False)
+
+
+class Coordinator:
+    """An operator's calls over one channel; see `connect`. Every call raises a MienError when it fails."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
+        self._operator = operator_pb2_grpc.OperatorStub(channel)
+        self._models = models_pb2_grpc.ModelsStub(channel)
+        self._address = address
+
+    async def hello(self) -> common_pb2.HelloReply:
+        """Return the coordinator's greeting: protocol version, software and clock."""
+        request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
+        return await self._answer(self._operator.Hello(request, timeout=TIMEOUT_S))
+
+    async def submit(self, task: TaskSpec, token: str) -> operator_pb2.TaskStatus:
+        """Return the new task's status; the same token again returns the same task."""
+        request = operator_pb2.SubmitTaskRequest(task_json=task_to_json(task), idempotency_token=token)
+        return await self._answer(self._operator.SubmitTask(request, timeout=TIMEOUT_S))
+
+    async def tasks(self) -> list[operator_pb2.TaskStatus]:
+        """Return every task's status, oldest first."""
+        reply = await self._answer(self._operator.ListTasks(operator_pb2.ListTasksRequest(), timeout=TIMEOUT_S))
+        return list(reply.tasks)
+
+    async def watch(self, task_id: str) -> AsyncIterator[operator_pb2.TaskEvent]:
+        """Yield a task's history, then its changes until it is over."""
+        call = self._operator.WatchTask(operator_pb2.WatchTaskRequest(task_id=task_id))
+        try:
+            async for event in call:
+                yield event
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error, self._address) from error
+
+    async def pause(self, task_id: str) -> operator_pb2.TaskStatus:
+        """Return the task's status; a round under way goes on to its end, no new one begins."""
+        request = operator_pb2.TaskRequest(task_id=task_id)
+        return await self._answer(self._operator.PauseTask(request, timeout=TIMEOUT_S))
+
+    async def resume(self, task_id: str) -> operator_pb2.TaskStatus:
+        """Return the task's status; new rounds begin again."""
+        request = operator_pb2.TaskRequest(task_id=task_id)
+        return await self._answer(self._operator.ResumeTask(request, timeout=TIMEOUT_S))
+
+    async def cancel(self, task_id: str) -> operator_pb2.TaskStatus:
+        """Return the task's status; a round under way is aborted."""
+        request = operator_pb2.TaskRequest(task_id=task_id)
+        return await self._answer(self._operator.CancelTask(request, timeout=TIMEOUT_S))
+
+    async def models(self) -> list[models_pb2.ModelManifest]:
+        """Return every model's manifest without its layout, oldest first."""
+        reply = await self._answer(self._operator.ListModels(operator_pb2.ListModelsRequest(), timeout=TIMEOUT_S))
+        return list(reply.models)
+
+    async def manifest(self, model_id: str = "") -> models_pb2.ModelManifest:
+        """Return a model's manifest; without an id the released one's."""
+        request = models_pb2.GetManifestRequest(model_id=model_id)
+        return await self._answer(self._models.GetManifest(request, timeout=TIMEOUT_S))
+
+    async def release(self, model_id: str) -> models_pb2.ModelManifest:
+        """Return the model that is in force from now on."""
+        request = operator_pb2.ReleaseModelRequest(model_id=model_id)
+        return await self._answer(self._operator.ReleaseModel(request, timeout=TIMEOUT_S))
+
+    async def add_threshold(self, model_id: str, threshold: Threshold) -> models_pb2.ModelManifest:
+        """Return the model with one more threshold."""
+        data = to_canonical_json(to_mapping(threshold))
+        request = operator_pb2.AddThresholdRequest(model_id=model_id, threshold_json=data)
+        return await self._answer(self._operator.AddThreshold(request, timeout=TIMEOUT_S))
+
+    async def import_model(self, spec_json: bytes, theta: Path, shard: Path | None) -> models_pb2.ModelManifest:
+        """Return the manifest of the model that two or three files hold; the same again changes nothing."""
+        header = operator_pb2.ImportModelHeader(
+            spec_json=spec_json, theta=_ref(theta), public_shard=None if shard is None else _ref(shard)
+        )
+
+        async def chunks() -> AsyncIterator[operator_pb2.ImportModelChunk]:
+            yield operator_pb2.ImportModelChunk(header=header)
+            for path in (theta, shard):
+                if path is None:
+                    continue
+                with path.open("rb") as file:
+                    while data := file.read(CHUNK_BYTES):
+                        yield operator_pb2.ImportModelChunk(data=data)
+
+        return await self._answer(self._operator.ImportModel(chunks(), timeout=_TRANSFER_TIMEOUT_S))
+
+    async def download(self, blob: common_pb2.BlobRef, path: Path) -> None:
+        """Write a blob to a new file; raises CorruptDataError, leaving no file, when it arrives damaged."""
+        digest = hashlib.sha256()
+        call = self._models.Download(models_pb2.DownloadRequest(sha256=blob.sha256), timeout=_TRANSFER_TIMEOUT_S)
+        with storage_errors(path.name):
+            try:
+                with path.open("xb") as file:
+                    async for chunk in call:
+                        digest.update(chunk.data)
+                        file.write(chunk.data)
+                if digest.hexdigest() != blob.sha256:
+                    raise CorruptDataError(f"{path.name} arrived damaged; export it again")
+            except grpc.aio.AioRpcError as error:
+                path.unlink(missing_ok=True)
+                raise _translated(error, self._address) from error
+            except CorruptDataError:
+                path.unlink(missing_ok=True)
+                raise
+
+    async def _answer(self, call: Awaitable[_T]) -> _T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error, self._address) from error
+
+
+@contextlib.asynccontextmanager
+async def connect(address: str, credentials: OperatorCredentials) -> AsyncIterator[Coordinator]:
+    """Open a mutual TLS channel to a coordinator; calls raise UnreachableError when nobody answers."""
+    tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
+    options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES),)
+    async with grpc.aio.secure_channel(address, tls, options=options) as channel:
+        yield Coordinator(channel, address)
+
+
+def _ref(path: Path) -> common_pb2.BlobRef:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return common_pb2.BlobRef(sha256=digest, size_bytes=path.stat().st_size)
+
+
+def _translated(error: grpc.aio.AioRpcError, address: str) -> Exception:
+    ours = CODE_KEY in dict(error.trailing_metadata() or ())
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or ours:
+        return from_rpc_error(error, peer=f"the coordinator at {address}")
+    details = error.details() or ""
+    if "CERTIFICATE_VERIFY_FAILED" in details or "handshake" in details.lower():
+        return UnreachableError(
+            f"the server at {address} is not the coordinator of this ca.pem, or does not accept these credentials; "
+            "check the address and the clock"
+        )
+    return UnreachableError(
+        f"no coordinator answers at {address}; start it with mien-coordinator serve, or check the address"
+    )

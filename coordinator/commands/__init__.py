@@ -1,0 +1,1 @@
+"""The subcommands of mien-coordinator, by what they are about."""

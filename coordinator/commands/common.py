@@ -1,0 +1,82 @@
+"""What the commands share: the folder, the JSON switch, and asking the running coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from coordinator.home import CoordinatorHome
+from mien.errors import NotFoundError
+from mien.shell import cli as shell
+from mien.shell.files import read_limited, read_private
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import operator_pb2
+
+_T = TypeVar("_T")
+
+
+def _default_home() -> Path:
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "mien" / "coordinator"
+
+
+Home = Annotated[
+    Path, typer.Option("--home", envvar="MIEN_HOME", help="The coordinator's folder.", default_factory=_default_home)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Task = Annotated[str, typer.Argument(help="The task's id (or its beginning), or its name if only one has it.")]
+
+
+def say(text: str) -> None:
+    """Print a line for people as it is."""
+    shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+def moment(unix_ms: int) -> str:
+    """Return a time for people, in UTC."""
+    return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if unix_ms else "–"
+
+
+def read_pem(path: Path) -> bytes:
+    """Return a certificate file's bytes."""
+    return read_limited(path, 64 * 1024, what=str(path))
+
+
+def ask(folder: Path, question: Callable[[Coordinator], Coroutine[Any, Any, _T]]) -> _T:
+    """Return what the running coordinator answers to this folder's operator."""
+    from coordinator.client import OperatorCredentials, connect
+
+    home = CoordinatorHome(folder)
+    address = home.resolve().config.address
+    key = read_private(home.operator_key_path, what="the operator's key")
+    credentials = OperatorCredentials(home.public(home.ca_path), home.public(home.operator_path), key)
+
+    async def connected() -> _T:
+        async with connect(address, credentials) as coordinator:
+            return await question(coordinator)
+
+    return asyncio.run(connected())
+
+
+async def find_task(coordinator: Coordinator, wanted: str) -> operator_pb2.TaskStatus:
+    """Return the task of an id, the beginning of one, or a name; raises NotFoundError when none or several fit."""
+    tasks = await coordinator.tasks()
+    exact = [task for task in tasks if task.task_id == wanted]
+    near = exact or [task for task in tasks if task.name == wanted or task.task_id.startswith(wanted)]
+    if len(near) != 1:
+        found = "several tasks fit" if near else "no task fits"
+        raise NotFoundError(f"{found} {wanted!r}; give an id that mien-coordinator task list shows")
+    return near[0]

@@ -1,0 +1,252 @@
+"""mien-coordinator task: submit, list, watch, pause, resume, cancel."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from coordinator.commands.common import Home, Json, Task, ask, find_task, moment, say
+from coordinator.disclosure import disclosures
+from mien.errors import ConfigError, DrainingError, UnreachableError
+from mien.records import from_mapping
+from mien.shell import cli as shell
+from mien.shell.files import read_limited
+from mien.specs import TaskSpec
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import operator_pb2
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Submit training tasks and follow them.")
+
+_MAX_TASK_BYTES = 256 * 1024
+_STAGES = {1: "selecting", 2: "training", 5: "upload", 8: "closed", 9: "aborted"}
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The task in TOML.")],
+    home: Home,
+    token: Annotated[
+        str, typer.Option(help="Submitting again with the same token gives the same task; default: a new one.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Submit a task, after saying what it will show the server.
+
+    Example: mien-coordinator task submit fedface.toml
+    """
+    task = read_task(file)
+    shown = disclosures(task)
+    if not as_json:
+        _say_task(task, shown)
+    status = ask(home, lambda coordinator: coordinator.submit(task, token or secrets.token_hex(16)))
+    result = {**to_plain(status), "discloses": shown}
+    shell.emit(
+        result,
+        as_json=as_json,
+        human=lambda: say(
+            f"Task {status.task_id} is {status.state}. Follow it: mien-coordinator task watch {task.name}"
+        ),
+    )
+
+
+def read_task(path: Path) -> TaskSpec:
+    """Return the task in a TOML file; raises ConfigError naming the wrong field, its value and the nearest known one."""
+    try:
+        values = tomllib.loads(read_limited(path, _MAX_TASK_BYTES, what=str(path)).decode(errors="replace"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML ({error}); correct it") from error
+    from mien.methods import METHODS
+
+    task = from_mapping(TaskSpec, values)
+    method = METHODS.get(task.method)
+    if method is None:
+        raise ConfigError(f"method is {task.method!r}; known methods: {', '.join(sorted(METHODS))}")
+    from_mapping(method.options, task.options, where="options.")
+    return task
+
+
+@app.command("list")
+def list_tasks(home: Home, as_json: Json = False) -> None:
+    """List all tasks.
+
+    Example: mien-coordinator task list --json
+    """
+    tasks = ask(home, lambda coordinator: coordinator.tasks())
+
+    def human() -> None:
+        table = Table("task", "name", "method", "state", "rounds", "model", "shows in clear")
+        for task in tasks:
+            rounds = f"{task.rounds_closed}/{task.rounds_total}"
+            state = f"{task.state}: {task.reason}" if task.reason else task.state
+            shows = ", ".join(task.reveals) or "–"
+            table.add_row(task.task_id, task.name, task.method, state, rounds, task.model_id[:12], shows)
+        shell.OUT.print(table if tasks else "There is no task yet; mien-coordinator task submit makes one.")
+
+    shell.emit({"tasks": [to_plain(task) for task in tasks]}, as_json=as_json, human=human)
+
+
+@app.command()
+def watch(task: Task, home: Home, as_json: Json = False) -> None:
+    """Show a task's rounds as they happen, until it is over. With --json one line for each change.
+
+    Example: mien-coordinator task watch fedface --json
+    """
+
+    async def follow(coordinator: Coordinator) -> None:
+        found = await find_task(coordinator, task)
+        view = _View()
+        if as_json:
+            async for event in coordinator.watch(found.task_id):
+                shell.emit(_event(event), as_json=True, human=lambda: None)
+                sys.stdout.flush()
+            return
+        with Live(view.draw(), console=shell.OUT, refresh_per_second=4) as live:
+            async for event in coordinator.watch(found.task_id):
+                view.take(event)
+                live.update(view.draw())
+
+    try:
+        ask(home, follow)
+    except DrainingError as error:
+        raise UnreachableError("the coordinator is shutting down; watch again when it is back") from error
+
+
+@app.command()
+def pause(task: Task, home: Home, as_json: Json = False) -> None:
+    """Begin no new round; one under way goes on to its end.
+
+    Example: mien-coordinator task pause fedface
+    """
+
+    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
+        return await coordinator.pause((await find_task(coordinator, task)).task_id)
+
+    _tell(ask(home, question), as_json)
+
+
+@app.command()
+def resume(task: Task, home: Home, as_json: Json = False) -> None:
+    """Go on with a paused task.
+
+    Example: mien-coordinator task resume fedface
+    """
+
+    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
+        return await coordinator.resume((await find_task(coordinator, task)).task_id)
+
+    _tell(ask(home, question), as_json)
+
+
+@app.command()
+def cancel(task: Task, home: Home, as_json: Json = False) -> None:
+    """End a task for good; a round under way is aborted, models made so far stay.
+
+    Example: mien-coordinator task cancel fedface
+    """
+
+    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
+        return await coordinator.cancel((await find_task(coordinator, task)).task_id)
+
+    _tell(ask(home, question), as_json)
+
+
+def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
+    """Return a task's status as plain data."""
+    return {
+        "task_id": task.task_id,
+        "name": task.name,
+        "method": task.method,
+        "state": task.state,
+        "reason": task.reason,
+        "rounds_closed": task.rounds_closed,
+        "rounds_total": task.rounds_total,
+        "model_id": task.model_id,
+        "reveals": list(task.reveals),
+    }
+
+
+def _tell(task: operator_pb2.TaskStatus, as_json: bool) -> None:
+    shell.emit(
+        to_plain(task), as_json=as_json, human=lambda: say(f"Task {task.name} ({task.task_id}) is {task.state}.")
+    )
+
+
+def _say_task(task: TaskSpec, shown: list[str]) -> None:
+    cohort = task.cohort
+    say(
+        f"{task.name}: {task.method}, {task.rounds} rounds of {cohort.size} phones (at least {cohort.min_reports}) of "
+        f"population {task.population}, from model {task.model_id}."
+    )
+    say("What this shows the server:")
+    for sentence in shown:
+        say(f"  - {sentence}")
+
+
+def _event(event: operator_pb2.TaskEvent) -> dict[str, Any]:
+    return {"task": to_plain(event.task), "round": _report(event.round) if event.HasField("round") else None}
+
+
+def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
+    return {
+        "round": report.round.round,
+        "attempt": report.round.attempt,
+        "stage": _STAGES.get(report.stage, "unknown"),
+        "num_selected": report.num_selected,
+        "num_trained": report.num_trained,
+        "num_reports": report.num_reports,
+        "started_unix_ms": report.started_unix_ms,
+        "ended_unix_ms": report.ended_unix_ms,
+        "reason": report.reason,
+        "model_id": report.model_id,
+        "upload_bytes": report.upload_bytes,
+        "metrics": dict(report.metrics),
+    }
+
+
+class _View:
+    """What `task watch` draws: the task's line and its newest attempts."""
+
+    _SHOWN = 20
+
+    def __init__(self) -> None:
+        self._task: operator_pb2.TaskStatus | None = None
+        self._rounds: dict[tuple[int, int], operator_pb2.RoundReport] = {}
+
+    def take(self, event: operator_pb2.TaskEvent) -> None:
+        """Note what an event says."""
+        self._task = event.task
+        if event.HasField("round"):
+            self._rounds[(event.round.round.round, event.round.round.attempt)] = event.round
+
+    def draw(self) -> Table:
+        """Return the picture so far."""
+        title = "waiting for the coordinator"
+        if self._task is not None:
+            title = (
+                f"{self._task.name}: {self._task.state}, {self._task.rounds_closed}/{self._task.rounds_total} rounds"
+            )
+            title += f" ({self._task.reason})" if self._task.reason else ""
+        table = Table("round", "stage", "selected", "trained", "uploaded", "started", "model", "metrics", title=title)
+        for (number, attempt), report in sorted(self._rounds.items())[-self._SHOWN :]:
+            stage = _STAGES.get(report.stage, "unknown")
+            metrics = "  ".join(f"{name} {value:.4g}" for name, value in sorted(report.metrics.items()))
+            table.add_row(
+                f"{number}" if attempt == 1 else f"{number}, attempt {attempt}",
+                f"{stage}: {report.reason}" if report.reason else stage,
+                str(report.num_selected),
+                str(report.num_trained),
+                str(report.num_reports),
+                moment(report.started_unix_ms),
+                report.model_id[:12],
+                metrics,
+            )
+        return table

@@ -1,0 +1,137 @@
+"""What `mien-coordinator doctor` looks at."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+
+from coordinator import pki
+from coordinator.client import OperatorCredentials, connect
+from coordinator.clock import Clock
+from coordinator.home import CoordinatorHome
+from coordinator.registrar.client import hello
+from coordinator.registrar.doctor import Finding
+from coordinator.registrar.home import check_validity
+from coordinator.service.revocations import Revocations
+from coordinator.store.blobs import BlobStore
+from coordinator.store.database import open_engine, schema_revision
+from coordinator.store.sealing import MasterKey
+from coordinator.store.store import SCHEMA
+from mien.errors import ConfigError, DiskFullError, MienError, NotFoundError, UnreachableError, VersionError
+from mien.shell.files import read_private
+
+_CA_WARNING_DAYS = 180
+_OPERATOR_WARNING_DAYS = 30
+_MIN_FREE_BYTES = 1024**3
+
+
+async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
+    """Return one finding per check, in the order in which faults should be mended."""
+    examination = _Examination(home, clock)
+    checks: dict[str, Callable[[], Awaitable[str]]] = {
+        "folder": examination.folder,
+        "settings": examination.settings,
+        "authority": examination.authority,
+        "operator": examination.operator,
+        "disk": examination.disk,
+        "database": examination.database,
+        "models": examination.models,
+        "registrar": examination.registrar,
+        "revocations": examination.revocations,
+        "coordinator": examination.coordinator,
+    }
+    return [await _finding(name, check) for name, check in checks.items()]
+
+
+class _Examination:
+    """The checks of one coordinator's folder; each returns what it found, or raises what to do."""
+
+    def __init__(self, home: CoordinatorHome, clock: Callable[[], datetime]) -> None:
+        self._home, self._clock = home, clock
+
+    async def folder(self) -> str:
+        home = self._home
+        if not home.folder.is_dir():
+            raise NotFoundError(f"there is no folder {home.folder}; run mien-coordinator init")
+        if home.folder.stat().st_mode & 0o077:
+            raise ConfigError(f"others may enter {home.folder}; run chmod 700 on it")
+        read_private(home.ca_key_path, what="the authority's key")
+        read_private(home.operator_key_path, what="the operator's key")
+        MasterKey.load(home.store_key_path)
+        return "folder and keys are private"
+
+    async def settings(self) -> str:
+        return f"devices come to {self._home.resolve().config.address}"
+
+    async def authority(self) -> str:
+        certificate = self._home.authority().certificate
+        check_validity(certificate, self._clock, what="the authority's certificate", warn_days=_CA_WARNING_DAYS)
+        return f"fingerprint {pki.fingerprint(certificate)}, until {certificate.not_valid_after_utc:%Y-%m-%d}"
+
+    async def operator(self) -> str:
+        home = self._home
+        leaf = pki.load_certificate(home.public(home.operator_path))
+        pki.operator_identity(leaf, home.authority().certificate, self._clock())
+        what = "the operator's certificate (operator renew)"
+        check_validity(leaf, self._clock, what=what, warn_days=_OPERATOR_WARNING_DAYS)
+        return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
+
+    async def disk(self) -> str:
+        free = shutil.disk_usage(self._home.folder).free
+        if free < _MIN_FREE_BYTES:
+            raise DiskFullError(f"only {free / 1e6:.0f} MB are free; rounds need room for every contribution")
+        return f"{free / 1e9:.1f} GB free"
+
+    async def database(self) -> str:
+        home = self._home
+        url = home.database_url(home.resolve().config)
+        if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+            raise NotFoundError("there is no database; it is made by init and by serve")
+        engine = open_engine(url)
+        try:
+            revision = schema_revision(engine)
+        finally:
+            engine.dispose()
+        if revision != SCHEMA:
+            raise VersionError(f"schema is {revision}, this program's {SCHEMA}; serve migrates an older one")
+        return f"schema {revision}"
+
+    async def models(self) -> str:
+        blobs = BlobStore(self._home.blobs_url(self._home.resolve().config, "models"))
+        count = 0
+        for sha256 in blobs:
+            blobs.verify(sha256)
+            count += 1
+        return f"{count} files, all whole"
+
+    async def registrar(self) -> str:
+        config = self._home.resolve().config
+        if not config.registrar_address:
+            raise ConfigError("registrar_address is not set, so revoked devices are not noticed; set it")
+        reply = await hello(config.registrar_address, self._home.registrar_ca())
+        return f"{reply.software} answers at {config.registrar_address}"
+
+    async def revocations(self) -> str:
+        home, config = self._home, self._home.resolve().config
+        revocations = Revocations(home.crl_path, home.registrar_ca(), Clock(), max_age_s=config.crl_max_age_s)
+        if revocations.age_s > config.crl_max_age_s:
+            raise UnreachableError("no recent revocation list, so devices are refused; start the registrar")
+        return f"confirmed {revocations.age_s:.0f} s ago"
+
+    async def coordinator(self) -> str:
+        home = self._home
+        key = read_private(home.operator_key_path, what="the operator's key")
+        credentials = OperatorCredentials(home.public(home.ca_path), home.public(home.operator_path), key)
+        address = home.resolve().config.address
+        async with connect(address, credentials) as coordinator:
+            reply = await coordinator.hello()
+        return f"{reply.software} answers at {address}, protocol {reply.protocol_version}"
+
+
+async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(name, await check())
+    except MienError as error:
+        return Finding(name, error.message, error)

@@ -1,0 +1,188 @@
+"""Running the coordinator: ready in a moment, and a stop that drops nothing which was begun."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+import grpc
+import structlog
+from cryptography import x509
+
+from coordinator import pki
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.home import CoordinatorHome
+from coordinator.registrar.server import ServerLeaf
+from coordinator.rounds.closer import Stores
+from coordinator.rounds.engine import Engine, EngineSettings
+from coordinator.rounds.runner import RunnerSettings
+from coordinator.rounds.spool import Spool
+from coordinator.rounds.states import ServerStates
+from coordinator.rounds.uploads import Uploads
+from coordinator.rpc import ErrorInterceptor
+from coordinator.service.access import AccessInterceptor, Gate
+from coordinator.service.models import ModelsService
+from coordinator.service.operator import OperatorService
+from coordinator.service.revocations import Revocations
+from coordinator.service.rounds import RoundsService
+from coordinator.store.blobs import BlobStore
+from coordinator.store.sealing import MasterKey
+from coordinator.store.store import Store, StoreThread
+from mien.errors import ConfigError, KeyStoreError, MienError
+from mien.shell.lock import exclusive
+from mien.shell.tls import refuse_tls12
+from mien.wire import MAX_MESSAGE_BYTES
+from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc, rounds_pb2_grpc
+
+_LOG: Final = structlog.get_logger()
+_FIRST_FETCH_S: Final = 0.7
+_LAST_ANSWERS_S: Final = 2.0
+_KEY_SETTING: Final = "store_key_check"
+
+
+def serve(home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[int], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` is told the port once calls are accepted."""
+    os.umask(0o077)
+    refuse_tls12()
+    with exclusive(home.lock_path, program="mien-coordinator"):
+        asyncio.run(_serve_until_signalled(home, config, announce))
+
+
+async def _serve_until_signalled(
+    home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[int], None]
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with running(home, config, Clock()) as port:
+        announce(port)
+        await stop.wait()
+        _LOG.info("draining", limit_s=config.drain_s)
+    _LOG.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> AsyncIterator[int]:
+    """Run the coordinator while the block runs and yield its port.
+
+    At the block's end no new device is taken; uploads and sums in progress get `drain_s` to finish, and whatever was
+    committed is there after the next start.
+    """
+    stores = open_stores(home, config, clock)
+    try:
+        engine = Engine(stores, clock, _engine_settings(config))
+        uploads = Uploads(engine, stores, idle_s=config.upload_idle_s)
+        registrar_ca = home.registrar_ca()
+        max_age_s = config.crl_max_age_s if config.registrar_address else float("inf")
+        revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s)
+        server, port = _server(home, config, clock, Gate(registrar_ca, _ca(home), revocations, clock))
+        rounds_pb2_grpc.add_RoundsServicer_to_server(
+            RoundsService(engine, uploads, stores.store, stores.thread, clock), server
+        )
+        models_pb2_grpc.add_ModelsServicer_to_server(ModelsService(stores.store, stores.thread, stores.models), server)
+        operator_pb2_grpc.add_OperatorServicer_to_server(_operator_service(engine, stores, clock, config), server)
+        async with _fresh_revocations(revocations, config):
+            await engine.start()
+            await server.start()
+            try:
+                yield port
+            finally:
+                engine.drain()
+                await uploads.finish(config.drain_s)
+                await engine.stop(config.drain_s)
+                await server.stop(_LAST_ANSWERS_S)
+    finally:
+        stores.thread.close()
+        stores.store.close()
+
+
+def open_stores(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> Stores:
+    """Return database, blobs and spool; raises VersionError for a newer program's, KeyStoreError for another key's."""
+    key = MasterKey.load(home.store_key_path)
+    store = Store.open(home.database_url(config), clock)
+    remembered = store.setting(_KEY_SETTING)
+    if remembered is None:
+        store.remember(_KEY_SETTING, key.check)
+    elif remembered != key.check:
+        raise KeyStoreError("store.key is not the one that sealed this store; restore both from one backup")
+    return Stores(
+        store=store,
+        thread=StoreThread(),
+        models=BlobStore(home.blobs_url(config, "models")),
+        states=ServerStates(BlobStore(home.blobs_url(config, "states")), key),
+        spool=Spool(Path(home.spool_folder(config)), key),
+    )
+
+
+def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
+    runner = RunnerSettings(
+        max_step_ratio=config.max_step_ratio,
+        max_aborted=config.max_aborted,
+        restart_grace_s=config.restart_grace_s,
+    )
+    return EngineSettings(config.check_in_hold_s, config.retry_after_s, runner)
+
+
+def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> OperatorService:
+    return OperatorService(
+        engine,
+        stores.store,
+        stores.thread,
+        stores.models,
+        clock,
+        max_model_bytes=config.max_model_bytes,
+        max_shard_bytes=config.max_shard_bytes,
+    )
+
+
+def _ca(home: CoordinatorHome) -> x509.Certificate:
+    return pki.load_authority_certificate(home.public(home.ca_path))
+
+
+def _server(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, gate: Gate) -> tuple[grpc.aio.Server, int]:
+    """Return a server that demands a certificate of either authority, and its port."""
+    authority = home.authority()
+    leaf = ServerLeaf(authority, config.server_names, clock.now_utc)
+    client_cas = authority.certificate_pem + home.public(home.registrar_ca_path)
+    options = (
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_concurrent_streams", config.max_calls),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    )
+    interceptors = (ErrorInterceptor(), AccessInterceptor(gate))
+    server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
+    try:
+        port = server.add_secure_port(config.listens_at, leaf.credentials(client_ca=client_cas))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"cannot listen on {config.listens_at}; free the port, or change it in coordinator.toml"
+        ) from error
+    return server, port
+
+
+@contextlib.asynccontextmanager
+async def _fresh_revocations(revocations: Revocations, config: CoordinatorConfig) -> AsyncIterator[None]:
+    """Keep the revocation list fresh while the block runs; the start waits for it only a moment."""
+    if not config.registrar_address:
+        _LOG.warning("no registrar_address is set: revoked devices are not noticed")
+        yield
+        return
+    try:
+        await revocations.fetch(config.registrar_address, timeout_s=_FIRST_FETCH_S)
+    except MienError as error:
+        _LOG.warning("no revocation list yet; devices wait until the registrar answers", reason=error.message)
+    fetching = asyncio.create_task(revocations.keep_fresh(config.registrar_address, config.crl_fetch_s))
+    try:
+        yield
+    finally:
+        fetching.cancel()
+        await asyncio.wait({fetching})

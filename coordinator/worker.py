@@ -1,0 +1,72 @@
+"""Work that needs torch or faces, done by a child process of the simulation extra: this program imports neither."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mien.errors import TABLE, CorruptDataError, MienError, MissingDependencyError
+
+_MODULE: Final = "simulation.worker"
+_BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
+
+
+def import_model(source: Path, out: Path) -> None:
+    """Have a public model file unpacked: `out` gets model.json (canonical) and theta.f32 (little-endian float32)."""
+    _run(["import", str(source), "--out", str(out)])
+    for name in ("model.json", "theta.f32"):
+        if not (out / name).is_file():
+            raise CorruptDataError(f"importing {source} gave no {name}; the worker is of another version")
+
+
+def evaluate(model: Path, data: Path, protocol: str) -> dict[str, Any]:
+    """Return the record of a protocol on a folder of faces, for a model folder as `model export` writes it."""
+    text = _run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, "--json"])
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise CorruptDataError("the evaluation gave no record; the worker is of another version") from error
+    if not isinstance(record, dict):
+        raise CorruptDataError("the evaluation gave no record; the worker is of another version")
+    return record
+
+
+def _run(arguments: Sequence[str]) -> str:
+    """Return what the worker prints; its progress goes to our stderr, its error becomes ours."""
+    for module, extra in (("torch", "train"), ("simulation", "simulation"), ("onnxruntime", "train")):
+        if importlib.util.find_spec(module) is None:
+            raise MissingDependencyError(
+                f"this needs {module}, which is not installed; run: pip install 'mien[{extra}]'"
+            )
+    if importlib.util.find_spec(_MODULE) is None:
+        raise MissingDependencyError(f"this needs {_MODULE}, which this installation lacks; install 'mien[simulation]'")
+    done = subprocess.run(
+        [sys.executable, "-m", _MODULE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        sys.stderr.write(done.stderr)
+        return done.stdout
+    raise _error(done)
+
+
+def _error(done: subprocess.CompletedProcess[str]) -> MienError:
+    """Return the worker's error: its class by exit code, its sentence from the last line of its stderr."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
+    try:
+        record = json.loads(lines[-1])
+        message = str(record["message"])
+    except (ValueError, KeyError, TypeError):
+        message = lines[-1].strip()
+    cls = _BY_EXIT_CODE.get(done.returncode)
+    if cls is None:
+        return CorruptDataError(f"the worker failed (exit code {done.returncode}): {message[:300]}")
+    return cls(message[:600])
