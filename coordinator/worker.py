@@ -44,29 +44,29 @@ def _run(arguments: Sequence[str]) -> str:
                 f"this needs {module}, which is not installed; run: pip install 'mien[{extra}]'"
             )
     if importlib.util.find_spec(_MODULE) is None:
-        raise MissingDependencyError(f"this needs {_MODULE}, which this installation lacks; install 'mien[simulation]'")
-    done = subprocess.run(
-        [sys.executable, "-m", _MODULE, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
-        sys.stderr.write(done.stderr)
-        return done.stdout
-    raise _error(done)
+        raise MissingDependencyError(f"this needs {_MODULE}, which is not installed; install 'mien[simulation]'")
+    command = [sys.executable, "-m", _MODULE, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        last = ""
+        for line in child.stderr:  # the last line may be the error, which is ours to tell
+            sys.stderr.write(last)
+            last = line
+        printed = child.stdout.read()
+    if child.returncode != 0:
+        raise _error(child.returncode, last)
+    sys.stderr.write(last)
+    return printed
 
 
-def _error(done: subprocess.CompletedProcess[str]) -> MienError:
+def _error(exit_code: int, last_line: str) -> MienError:
     """Return the worker's error: its class by exit code, its sentence from the last line of its stderr."""
-    lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
     try:
-        record = json.loads(lines[-1])
-        message = str(record["message"])
+        message = str(json.loads(last_line)["message"])
     except (ValueError, KeyError, TypeError):
-        message = lines[-1].strip()
-    cls = _BY_EXIT_CODE.get(done.returncode)
+        message = last_line.strip().partition("): ")[2] or last_line.strip() or "it said nothing"
+    cls = _BY_EXIT_CODE.get(exit_code)
     if cls is None:
-        return CorruptDataError(f"the worker failed (exit code {done.returncode}): {message[:300]}")
+        return CorruptDataError(f"the worker failed (exit code {exit_code}): {message[:300]}")
     return cls(message[:600])

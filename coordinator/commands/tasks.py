@@ -59,7 +59,7 @@ def submit(
 
 
 def read_task(path: Path) -> TaskSpec:
-    """Return the task in a TOML file; raises ConfigError naming the wrong field, its value and the nearest known one."""
+    """Return the task in a TOML file; raises ConfigError naming the wrong field and the nearest known one."""
     try:
         values = tomllib.loads(read_limited(path, _MAX_TASK_BYTES, what=str(path)).decode(errors="replace"))
     except tomllib.TOMLDecodeError as error:
