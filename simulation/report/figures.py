@@ -35,7 +35,11 @@ DASHES: Final[dict[Role, str]] = {
 _MAX_POINTS: Final = 400
 _FOOT: Final = 48
 _MAX_RATE: Final = 0.8
+# Ticks of a wide axis; a narrow one, which would show fewer than four of them, takes the fine ones.
 _PROBIT_TICKS: Final = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+_FINE_TICKS: Final = tuple(d * 10.0**e for e in range(-6, -2) for d in (1, 2, 3, 5, 7)) + tuple(
+    i / 100 for i in (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40, 50, 60, 70, 80)
+)
 _HISTOGRAM_BINS: Final = 80
 
 
@@ -232,7 +236,10 @@ class _Range:
     def probit_axis(self) -> dict[str, object]:
         """Return range and ticks; ticks say percent."""
         low, high = self.low - 0.15, self.high + 0.15
-        ticks = [t for t in _PROBIT_TICKS if low <= float(_probit(t)) <= high]
+        for candidates in (_PROBIT_TICKS, _FINE_TICKS):
+            ticks = [t for t in candidates if low <= float(_probit(t)) <= high]
+            if len(ticks) >= 4:
+                break
         return {
             "range": [low, high],
             "tickvals": [float(_probit(t)) for t in ticks],
