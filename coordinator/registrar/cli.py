@@ -24,11 +24,12 @@ from mien.shell.files import read_limited, write_atomically
 # Imported by the commands that need them: the server, the client and the QR code are most of the start-up time.
 
 FIRST_TIME: Final = """
-Setting up registrar and coordinator for the first time (each is two commands, the registrar's third is `serve`):
+Setting up registrar and coordinator for the first time, in folders R and C; then `serve` both:
 
   mien-registrar init --home R --address registrar.example:7440 --coordinator-address coordinator.example:7443
 
-  mien-coordinator init --home C --registrar-ca R/ca.pem ...       (writes C/ca.pem and C/registrar-operator.csr)
+  mien-coordinator init --home C --address coordinator.example:7443 --registrar-ca R/ca.pem
+  --registrar-address registrar.example:7440
 
   mien-registrar trust-coordinator C/ca.pem --home R --csr C/registrar-operator.csr --out C/registrar-operator.pem
 
@@ -235,7 +236,7 @@ def list_devices(home: Home, as_json: Json = False) -> None:
     result = {"devices": [dataclasses.asdict(device) for device in devices]}
 
     def human() -> None:
-        table = Table("device", "population", "joined", "certificate until", "state", "note")
+        table = _table("device", "population", "joined", "certificate until", "state", "note")
         for device in devices:
             state = "revoked" if device.revoked else "good"
             dates = (_day(device.joined_unix_s), _day(device.certificate_expires_unix_s))
@@ -256,7 +257,7 @@ def config_show(home: Home, as_json: Json = False) -> None:
     result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
 
     def human() -> None:
-        table = Table("setting", "value", "from")
+        table = _table("setting", "value", "from")
         for name, value in values.items():
             table.add_row(name, repr(value), resolved.origins[name])
         shell.OUT.print(table)
@@ -276,7 +277,7 @@ def doctor(home: Home, as_json: Json = False) -> None:
     result = {"ok": all(f.error is None for f in findings), "checks": [f.to_mapping() for f in findings]}
 
     def human() -> None:
-        table = Table("check", "result")
+        table = _table("check", "result")
         for finding in findings:
             table.add_row(finding.name, f"[red]{finding.detail}[/]" if finding.error else finding.detail)
         shell.OUT.print(table)
@@ -320,6 +321,14 @@ def _read_pem(path: Path) -> bytes:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _table(*columns: str) -> Table:
+    """Return an empty table that folds long values: a fingerprint that is cut off could not be compared."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def _say(text: str) -> None:

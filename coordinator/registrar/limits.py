@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
@@ -9,6 +10,17 @@ from typing import Final
 from mien.errors import RateLimitedError
 
 _MAX_HOSTS: Final = 10_000
+
+
+def network_of(host: str) -> str:
+    """Return what counts as one caller: an IPv4 address, or the /64 network that one IPv6 household is given."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
 
 
 class FailureLimiter:

@@ -36,6 +36,8 @@ from mien.wire import MAX_MESSAGE_BYTES
 
 _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256
+_HANDSHAKE_MS: Final = 10_000
+_IDLE_MS: Final = 300_000
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,14 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
 
 
 def _server(max_message_bytes: int) -> grpc.aio.Server:
-    """Return a server that shares its port with nobody and takes messages up to a limit."""
+    """Return a server that shares its port with nobody, takes messages up to a limit and drops who says nothing."""
     options = (
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", pki.MAX_CRL_BYTES),
         ("grpc.max_concurrent_streams", _MAX_CALLS),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
     return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=options, maximum_concurrent_rpcs=_MAX_CALLS)
 

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from coordinator import pki
 from coordinator.registrar.issuing import Joined, Registry
-from coordinator.registrar.limits import FailureLimiter
+from coordinator.registrar.limits import FailureLimiter, network_of
 from coordinator.rpc import peer_host, peer_leaf_pem
 from mien.errors import AuthError
 from mien.wire.status import choose_version
@@ -93,7 +93,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
 
     async def _limited(self, context: Any, work: Callable[[], Joined]) -> Joined:
         """Run `work` unless the caller's address has failed too often; count it when it fails to prove itself."""
-        host = peer_host(context.peer())
+        host = network_of(peer_host(context.peer()))
         self._limiter.check(host)
         try:
             return await self._worker.run(work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.registrar import limits
-from coordinator.registrar.limits import FailureLimiter
+from coordinator.registrar.limits import FailureLimiter, network_of
 from mien.errors import RateLimitedError
 
 
@@ -47,3 +47,17 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("b", "c"):
         with pytest.raises(RateLimitedError):
             limiter.check(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:aaaa:bbbb:cccc:dddd", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix:/run/mien.sock", "unix:/run/mien.sock"),
+    ],
+)
+def test_one_caller_is_one_address_or_one_household(host: str, network: str) -> None:
+    assert network_of(host) == network
