@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from device_sdk.faces import QualityPolicy
 from mien.errors import ConfigError
+from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
-from mien.specs import from_mapping, to_mapping
 
 _MAX_BYTES: Final = 64 * 1024
 REVEALABLE: Final = ("class_embeddings",)

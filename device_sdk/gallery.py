@@ -28,7 +28,8 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.methods.base import Crops, Embeddings
-from mien.specs import FaceInputSpec, from_mapping, to_mapping
+from mien.records import from_mapping, to_mapping
+from mien.specs import FaceInputSpec
 from mien.wire.canonical import parse_json, to_canonical_json
 from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 

@@ -36,7 +36,8 @@ from mien.errors import (
 from mien.layout import ParameterPart
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
-from mien.specs import TaskSpec, from_mapping
+from mien.records import from_mapping
+from mien.specs import TaskSpec
 from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0

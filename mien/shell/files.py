@@ -18,7 +18,7 @@ def storage_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(f"no space left while writing {what}; free some space and run again") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise KeyStoreError(f"may not write {what}; check the folder's owner and permissions") from error

@@ -1,0 +1,27 @@
+"""A clock for tests: runs with the real one, shifted, and counts pauses instead of waiting through long ones."""
+
+from __future__ import annotations
+
+import time
+
+from device_sdk.clock import SystemClock
+
+
+class ShiftedClock(SystemClock):
+    """The real time plus `shift_s`; pauses are noted and cut to a hundredth of a second."""
+
+    def __init__(self, shift_s: float = 0.0) -> None:
+        self.shift_s = shift_s
+        self.pauses: list[float] = []
+        self._slept_s = 0.0
+
+    def unix_s(self) -> float:
+        return time.time() + self.shift_s
+
+    def monotonic_s(self) -> float:
+        return time.monotonic() + self._slept_s
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._slept_s += seconds
+        time.sleep(min(seconds, 0.01))

@@ -1,0 +1,433 @@
+"""The client against faults: lost connections, wrong bytes, wrong clocks, servers that are not the right one."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from coordinator import pki
+from device_sdk.client import Blob, ClientSettings, CoordinatorClient, RoundRef, Stage, Wait
+from device_sdk.clock import spell_duration
+from device_sdk.retry import Backoff, RetryPolicy
+from mien.errors import (
+    CertificateError,
+    CorruptDataError,
+    DrainingError,
+    FingerprintError,
+    LateError,
+    OffsetError,
+    RateLimitedError,
+    ReplayError,
+    UnreachableError,
+    VersionError,
+)
+from mien.wire import CHUNK_BYTES
+from mien.wire.v1 import common_pb2, rounds_pb2
+from tests.device_sdk.clocks import ShiftedClock
+from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
+
+FAST = RetryPolicy(first_s=0.5, longest_s=4.0, give_up_s=30.0)
+SETTINGS = ClientSettings(connect=RetryPolicy(give_up_s=1.0), retry=FAST, stream_s=5.0)
+REF = RoundRef("task", 2, 1)
+CONTENT = random.Random(0).randbytes(3 * CHUNK_BYTES + 17)
+BLOB = Blob(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return Fleet.create()
+
+
+@contextmanager
+def connected(
+    fleet: Fleet,
+    script: Script,
+    *,
+    clock: ShiftedClock | None = None,
+    settings: ClientSettings = SETTINGS,
+    server_issued: timedelta = timedelta(0),
+    issued: timedelta = timedelta(0),
+    **changes: object,
+) -> Iterator[CoordinatorClient]:
+    with scripted_coordinator(fleet, script, server_issued=server_issued) as address:
+        identity = fleet.identity(address, issued=issued, **changes)
+        with CoordinatorClient(identity, clock or ShiftedClock(), random.Random(0), settings) as client:
+            yield client
+
+
+def chunks(data: bytes, offset: int = 0, size: int = CHUNK_BYTES) -> Iterable[common_pb2.DataChunk]:
+    for start in range(offset, len(data), size):
+        yield common_pb2.DataChunk(offset=start, data=data[start : start + size])
+
+
+# --- pauses ---
+
+
+def test_pauses_grow_are_jittered_and_end() -> None:
+    clock, rng = ShiftedClock(), random.Random(7)
+    backoff = Backoff(RetryPolicy(first_s=1.0, longest_s=8.0, give_up_s=25.0), clock, rng)
+
+    def try_often() -> None:
+        for _ in range(100):
+            backoff.wait(UnreachableError("down"))
+
+    with pytest.raises(UnreachableError):
+        try_often()
+    twin = random.Random(7)
+    assert clock.pauses == [twin.uniform(0, min(8.0, 2.0**n)) for n in range(len(clock.pauses))]
+    assert len(clock.pauses) > 4
+    assert sum(clock.pauses) <= 25.0
+
+
+def test_a_servers_own_pause_is_the_least() -> None:
+    clock = ShiftedClock()
+    backoff = Backoff(FAST, clock, random.Random(0))
+    backoff.wait(RateLimitedError("slow down", retry_after_s=9.0))
+    assert clock.pauses == [9.0]
+
+
+def test_progress_starts_the_count_over() -> None:
+    clock = ShiftedClock()
+    backoff = Backoff(RetryPolicy(first_s=4.0, longest_s=4.0, give_up_s=5.0), clock, random.Random(1))
+    for _ in range(10):
+        backoff.wait(UnreachableError("down"))
+        backoff.progress()
+    assert len(clock.pauses) == 10
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.6, "1 min"), (85800, "23 h 50 min"), (-86400, "1 day"), (200000, "2 days 7 h"), (3605, "1 h 5 s")],
+)
+def test_durations_are_spelled_to_two_units(seconds: float, text: str) -> None:
+    assert spell_duration(seconds) == text
+
+
+# --- greeting ---
+
+
+def test_the_greeting_tells_version_and_clock(fleet: Fleet) -> None:
+    with connected(fleet, Script()) as client:
+        hello = client.hello()
+    assert (hello.protocol_version, hello.software) == (1, "scripted")
+    assert abs(hello.skew_s) < 1.0
+
+
+def test_a_server_of_another_version_is_told_apart(fleet: Fleet) -> None:
+    script = Script(hello=lambda: common_pb2.HelloReply(protocol_version=99, unix_ms=int(time.time() * 1000)))
+    with connected(fleet, script) as client, pytest.raises(VersionError, match="upgrade"):
+        client.hello()
+
+
+@pytest.mark.parametrize(("shift_s", "words"), [(3600.0, "1 h ahead of"), (-1200.0, "20 min behind")])
+def test_a_clock_that_is_off_is_told_by_how_much(fleet: Fleet, shift_s: float, words: str) -> None:
+    # The server's certificate is a day old, so that only the greeting can tell.
+    with (
+        connected(fleet, Script(), clock=ShiftedClock(shift_s), server_issued=-timedelta(days=1)) as client,
+        pytest.raises(CertificateError, match=words),
+    ):
+        client.hello()
+
+
+def test_a_server_certificate_of_tomorrow_means_a_clock_that_is_behind(fleet: Fleet) -> None:
+    with (
+        connected(fleet, Script(), server_issued=timedelta(days=1)) as client,
+        pytest.raises(CertificateError, match=r"begins 23 h (50|49) min after this device's time"),
+    ):
+        client.hello()
+
+
+def test_our_own_certificate_that_has_ended_is_named(fleet: Fleet) -> None:
+    with (
+        connected(fleet, Script(), issued=-timedelta(days=9)) as client,
+        pytest.raises(CertificateError, match=r"this device's own certificate ended 2 days before"),
+    ):
+        client.hello()
+
+
+def test_another_server_at_the_address_is_told_apart(fleet: Fleet) -> None:
+    other = Fleet.create()
+    with (
+        connected(fleet, Script(), coordinator_ca=other.coordinator.certificate) as client,
+        pytest.raises(FingerprintError, match="another authority"),
+    ):
+        client.hello()
+
+
+def test_a_coordinator_that_is_down_is_named_once(fleet: Fleet) -> None:
+    with scripted_coordinator(fleet, Script()) as address:
+        pass
+    clock = ShiftedClock()
+    with (
+        CoordinatorClient(fleet.identity(address), clock, random.Random(0), SETTINGS) as client,
+        pytest.raises(UnreachableError, match="check address and network"),
+    ):
+        client.hello()
+    assert sum(clock.pauses) <= 1.0
+
+
+# --- calls ---
+
+
+def test_calls_are_repeated_while_that_can_help(fleet: Fleet) -> None:
+    script = Script()
+    script.check_in = script.fails_first(3, DrainingError("later", retry_after_s=2.0), Script().check_in())
+    clock = ShiftedClock()
+    with connected(fleet, script, clock=clock) as client:
+        assert client.check_in(()) == Wait(1.5, "nothing")
+    assert script.calls == ["check_in"] * 4
+    assert all(pause >= 2.0 for pause in clock.pauses)
+
+
+def test_an_error_that_repetition_cannot_help_is_raised_at_once(fleet: Fleet) -> None:
+    script = Script()
+    script.check_in = script.fails_first(1, LateError("over"), None)
+    with connected(fleet, script) as client, pytest.raises(LateError, match="over"):
+        client.check_in(())
+    assert script.calls == ["check_in"]
+
+
+# --- following ---
+
+
+def events(*stages: int) -> list[rounds_pb2.StageEvent]:
+    return [rounds_pb2.StageEvent(stage=stage, remaining_ms=1500) for stage in stages]
+
+
+def test_a_broken_stream_of_stages_is_taken_up_again(fleet: Fleet) -> None:
+    rounds = iter(
+        [
+            (events(rounds_pb2.TRAINING), True),
+            ([], True),
+            (events(rounds_pb2.TRAINING, rounds_pb2.UPLOAD), False),
+            (events(rounds_pb2.UPLOAD, rounds_pb2.CLOSED), False),
+        ]
+    )
+
+    def follow() -> Iterable[rounds_pb2.StageEvent]:
+        told, breaks = next(rounds)
+        yield from told
+        if breaks:
+            raise BrokenConnectionError
+
+    with connected(fleet, Script(follow=follow)) as client:
+        seen = list(client.follow(REF))
+    assert [event.stage for event in seen] == [Stage.TRAINING, Stage.TRAINING, Stage.UPLOAD, Stage.UPLOAD, Stage.CLOSED]
+    assert seen[0].remaining_s == 1.5
+
+
+def test_a_stream_longer_than_its_deadline_goes_on(fleet: Fleet) -> None:
+    calls = iter([True, False])
+
+    def follow() -> Iterable[rounds_pb2.StageEvent]:
+        yield from events(rounds_pb2.TRAINING)
+        if next(calls):
+            time.sleep(1.0)
+        yield from events(rounds_pb2.ABORTED)
+
+    clock = ShiftedClock()
+    settings = ClientSettings(retry=FAST, stream_s=0.3)
+    with connected(fleet, Script(follow=follow), clock=clock, settings=settings) as client:
+        seen = [event.stage for event in client.follow(REF)]
+    assert seen == [Stage.TRAINING, Stage.TRAINING, Stage.ABORTED]
+    assert clock.pauses == []
+
+
+def test_a_late_device_is_told_in_the_stream(fleet: Fleet) -> None:
+    def follow() -> Iterable[rounds_pb2.StageEvent]:
+        yield from events(rounds_pb2.TRAINING)
+        raise LateError("too late")
+
+    with connected(fleet, Script(follow=follow)) as client, pytest.raises(LateError, match="too late"):
+        list(client.follow(REF))
+
+
+def test_a_stage_of_a_newer_server_is_no_error(fleet: Fleet) -> None:
+    script = Script(follow=lambda: events(4, rounds_pb2.CLOSED))
+    with connected(fleet, script) as client:
+        assert [event.stage for event in client.follow(REF)] == [Stage.OTHER, Stage.CLOSED]
+
+
+# --- download ---
+
+
+def test_a_download_arrives_whole_and_checked(fleet: Fleet, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with connected(fleet, Script(download=lambda offset: chunks(CONTENT, offset))) as client:
+        client.download(BLOB, tmp_path / "it", what="it", progress=lambda done, total: seen.append((done, total)))
+    assert (tmp_path / "it").read_bytes() == CONTENT
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+
+
+def test_a_broken_download_goes_on_where_it_was(fleet: Fleet, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def download(offset: int) -> Iterable[common_pb2.DataChunk]:
+        asked.append(offset)
+        yield from chunks(CONTENT[: offset + CHUNK_BYTES], offset)
+        if len(asked) < 4:
+            raise BrokenConnectionError
+
+    with connected(fleet, Script(download=download)) as client:
+        client.download(BLOB, tmp_path / "it", what="it")
+    assert (tmp_path / "it").read_bytes() == CONTENT
+    assert asked == [0, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
+
+
+def test_what_an_earlier_process_received_is_not_fetched_again(fleet: Fleet, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def download(offset: int) -> Iterable[common_pb2.DataChunk]:
+        asked.append(offset)
+        return chunks(CONTENT, offset)
+
+    (tmp_path / "it.part").write_bytes(CONTENT[:1000])
+    with connected(fleet, Script(download=download)) as client:
+        client.download(BLOB, tmp_path / "it", what="it")
+    assert asked == [1000]
+    assert (tmp_path / "it").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("left", [b"\x00" * 1000, b"\x00" * (len(CONTENT) + 5)])
+def test_a_damaged_part_is_thrown_away(fleet: Fleet, tmp_path: Path, left: bytes) -> None:
+    (tmp_path / "it.part").write_bytes(left)
+    with connected(fleet, Script(download=lambda offset: chunks(CONTENT, offset))) as client:
+        client.download(BLOB, tmp_path / "it", what="it")
+    assert (tmp_path / "it").read_bytes() == CONTENT
+
+
+def test_a_server_with_other_bytes_is_refused_after_two_tries(fleet: Fleet, tmp_path: Path) -> None:
+    other = bytes(len(CONTENT))
+    script = Script(download=lambda offset: chunks(other, offset))
+    with connected(fleet, script) as client, pytest.raises(CorruptDataError, match="damaged twice"):
+        client.download(BLOB, tmp_path / "it", what="it")
+    assert script.calls == ["download"] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [common_pb2.DataChunk(offset=5, data=b"abc")],
+        [common_pb2.DataChunk(offset=0, data=b"")],
+        [common_pb2.DataChunk(offset=0, data=b"abc"), common_pb2.DataChunk(offset=0, data=b"abc")],
+        list(chunks(CONTENT + b"more")),
+    ],
+)
+def test_pieces_that_do_not_fit_are_refused(fleet: Fleet, tmp_path: Path, pieces: list[common_pb2.DataChunk]) -> None:
+    with (
+        connected(fleet, Script(download=lambda _offset: pieces)) as client,
+        pytest.raises(CorruptDataError, match="other pieces"),
+    ):
+        client.download(BLOB, tmp_path / "it", what="it")
+    assert not (tmp_path / "it").exists()
+
+
+def test_a_server_that_sends_nothing_is_given_up(fleet: Fleet, tmp_path: Path) -> None:
+    clock = ShiftedClock()
+    with connected(fleet, Script(), clock=clock) as client, pytest.raises(UnreachableError, match="only a part"):
+        client.download(BLOB, tmp_path / "it", what="it")
+    assert 10 < sum(clock.pauses) <= FAST.give_up_s
+
+
+# --- upload ---
+
+
+def joined(sent: list[rounds_pb2.UploadChunk]) -> tuple[int, bytes]:
+    """Return offset and bytes of a stream, after checking that its pieces follow each other."""
+    header, pieces = sent[0], sent[1:]
+    assert header.header.contribution.sha256 == BLOB.sha256
+    assert header.header.contribution.size_bytes == len(CONTENT)
+    position = header.offset
+    for piece in pieces:
+        assert piece.offset == position
+        assert not piece.HasField("header")
+        position += len(piece.data)
+    return header.offset, b"".join(piece.data for piece in pieces)
+
+
+def test_an_upload_is_one_stream_of_pieces(fleet: Fleet) -> None:
+    received: list[tuple[int, bytes]] = []
+
+    def upload(sent: list[rounds_pb2.UploadChunk]) -> rounds_pb2.UploadStatus:
+        received.append(joined(sent))
+        return rounds_pb2.UploadStatus(received_bytes=len(CONTENT), accepted=True)
+
+    with connected(fleet, Script(upload=upload)) as client:
+        client.upload(REF, CONTENT)
+    assert received == [(0, CONTENT)]
+
+
+def test_a_broken_upload_goes_on_from_the_servers_byte(fleet: Fleet) -> None:
+    stored = bytearray()
+
+    def upload(sent: list[rounds_pb2.UploadChunk]) -> rounds_pb2.UploadStatus:
+        offset, data = joined(sent)
+        assert offset == len(stored)
+        if len(stored) < 2000:
+            stored.extend(data[:1001])
+            raise BrokenConnectionError
+        stored.extend(data)
+        return rounds_pb2.UploadStatus(received_bytes=len(stored), accepted=True)
+
+    script = Script(upload=upload, upload_status=lambda: rounds_pb2.UploadStatus(received_bytes=len(stored)))
+    with connected(fleet, script) as client:
+        client.upload(REF, CONTENT)
+    assert bytes(stored) == CONTENT
+
+
+def test_an_upload_that_counts_already_is_not_sent_again(fleet: Fleet) -> None:
+    script = Script(upload_status=lambda: rounds_pb2.UploadStatus(received_bytes=len(CONTENT), accepted=True))
+    with connected(fleet, script) as client:
+        client.upload(REF, CONTENT)
+        assert client.upload_accepted(REF)
+    assert "upload" not in script.calls
+
+
+def test_a_wrong_offset_asks_for_the_status_again(fleet: Fleet) -> None:
+    script = Script()
+    script.upload = script.fails_first(2, OffsetError("have 7"), rounds_pb2.UploadStatus(accepted=True))
+    with connected(fleet, script) as client:
+        client.upload(REF, CONTENT)
+    assert script.calls == ["upload_status", "upload"] * 3
+
+
+@pytest.mark.parametrize("error", [LateError("over"), ReplayError("other bytes")])
+def test_an_upload_that_cannot_count_is_given_up_at_once(fleet: Fleet, error: LateError) -> None:
+    script = Script()
+    script.upload = script.fails_first(1, error, None)
+    with connected(fleet, script) as client, pytest.raises(type(error)):
+        client.upload(REF, CONTENT)
+    assert script.calls == ["upload_status", "upload"]
+
+
+def test_before_uploads_are_open_nothing_counts(fleet: Fleet) -> None:
+    script = Script()
+    script.upload_status = script.fails_first(9, RateLimitedError("not open", retry_after_s=1.0), None)
+    with connected(fleet, script) as client:
+        assert not client.upload_accepted(REF)
+    assert script.calls == ["upload_status"]
+
+
+def test_devices_of_another_registrar_cannot_connect(fleet: Fleet) -> None:
+    stranger = Fleet(Fleet.create().registrar, fleet.coordinator, fleet.key)
+    with scripted_coordinator(fleet, Script()) as address:
+        identity = stranger.identity(address)
+        with (
+            CoordinatorClient(identity, ShiftedClock(), random.Random(0), SETTINGS) as client,
+            pytest.raises(UnreachableError),
+        ):
+            client.hello()
+
+
+def test_keys_are_not_shown(fleet: Fleet) -> None:
+    assert pki.device_id(fleet.key.public_key()) in repr(fleet.identity("127.0.0.1:1"))
+    assert "PRIVATE" not in repr(fleet.identity("127.0.0.1:1"))
