@@ -18,6 +18,13 @@ from mien.evaluation.identification import (
 )
 from mien.evaluation.intervals import Interval, bootstrap_by_identity, rule_of_three
 from mien.evaluation.kfold import FoldAccuracy, accuracy_at, best_threshold, kfold_accuracy
+from mien.evaluation.personalised import (
+    OverClients,
+    fedfr_pr_at_far,
+    fedfr_tpr_at_fpr,
+    personalised_search,
+    personalised_verification,
+)
 from mien.evaluation.records import MetricRecord, Provenance, dataset_digest
 from mien.evaluation.scores import (
     Comparisons,
@@ -26,6 +33,7 @@ from mien.evaluation.scores import (
     all_pairs_histogram,
     normalise,
     pair_scores,
+    pairs_with_histogram,
 )
 from mien.evaluation.templates import Templates, mean_templates, pool_templates
 from mien.evaluation.verification import (
@@ -52,6 +60,7 @@ __all__ = [
     "NotMeasurable",
     "OpenSetPoint",
     "OperatingPoint",
+    "OverClients",
     "Provenance",
     "ScoreHistogram",
     "SearchResult",
@@ -66,6 +75,8 @@ __all__ = [
     "dataset_digest",
     "det_curve",
     "equal_error_rate",
+    "fedfr_pr_at_far",
+    "fedfr_tpr_at_fpr",
     "generalised_rates",
     "kfold_accuracy",
     "mean_templates",
@@ -74,6 +85,9 @@ __all__ = [
     "open_set_at",
     "open_set_at_fpir",
     "pair_scores",
+    "pairs_with_histogram",
+    "personalised_search",
+    "personalised_verification",
     "point_at_fmr",
     "pool_templates",
     "rates_at",

@@ -164,9 +164,25 @@ def all_pairs_histogram(embeddings: ArrayLike, labels: Labels, *, bins: int = DE
 
     Same comparisons as `all_pairs`; with the default bins a threshold read off it is at most 2e-6 too strict.
     """
+    return _histogram(*_labelled(embeddings, labels), None, bins)
+
+
+def pairs_with_histogram(
+    embeddings: ArrayLike, labels: Labels, chosen: NDArray[np.bool_], *, bins: int = DEFAULT_BINS
+) -> ScoreHistogram:
+    """Return the histogram of every unordered pair of distinct samples of which at least one is `chosen` (N,)."""
     unit_ND, label_N = _labelled(embeddings, labels)
+    if chosen.shape != label_N.shape or chosen.dtype != np.bool_:
+        raise ConfigError("chosen must hold one bool for each sample")
+    order = np.argsort(~chosen, kind="stable")
+    return _histogram(unit_ND[order], label_N[order], int(chosen.sum()), bins)
+
+
+def _histogram(
+    unit_ND: NDArray[np.float32], label_N: NDArray[np.int64], num_rows: int | None, bins: int
+) -> ScoreHistogram:
     mated, non_mated = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
-    for block in _blocks(unit_ND, label_N):
+    for block in _blocks(unit_ND, label_N, num_rows):
         mated += _counts(block.scores[block.same], bins)
         non_mated += _counts(block.scores[block.other], bins)
     return ScoreHistogram(mated, non_mated)
@@ -197,11 +213,15 @@ def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float32
     return unit_ND, numbers
 
 
-def _blocks(unit_ND: NDArray[np.float32], label_N: NDArray[np.int64]) -> Iterator[_Block]:
-    """Yield the comparison matrix above its diagonal, block by block: every unordered pair once."""
-    for top in range(0, label_N.size, _BLOCK):
+def _blocks(unit_ND: NDArray[np.float32], label_N: NDArray[np.int64], num_rows: int | None = None) -> Iterator[_Block]:
+    """Yield the comparison matrix above its diagonal, block by block: every unordered pair once.
+
+    With `num_rows`, only pairs with at least one of the first `num_rows` samples.
+    """
+    stop = label_N.size if num_rows is None else num_rows
+    for top in range(0, stop, _BLOCK):
         for left in range(top, label_N.size, _BLOCK):
-            rows, columns = slice(top, top + _BLOCK), slice(left, left + _BLOCK)
+            rows, columns = slice(top, min(top + _BLOCK, stop)), slice(left, left + _BLOCK)
             scores = np.clip(unit_ND[rows] @ unit_ND[columns].T, -1.0, 1.0)
             same = label_N[rows, None] == label_N[None, columns]
             other = ~same
