@@ -55,6 +55,14 @@ _DEVICE_PREFIX: Final = "mien:device:"
 _POPULATION_PREFIX: Final = "mien:population:"
 _OPERATOR_PREFIX: Final = "mien:operator:"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What the library raises for structures that it cannot read; some of these are not ValueErrors.
+_UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
@@ -235,7 +243,7 @@ def csr_public_key(csr: bytes) -> ec.EllipticCurvePublicKey:
         request = x509.load_pem_x509_csr(csr) if is_pem else x509.load_der_x509_csr(csr)
         public_key = _check_p256(request.public_key(), what="the certificate request")
         proved = isinstance(request.signature_hash_algorithm, hashes.SHA256) and request.is_signature_valid
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise CertificateError("certificate request is damaged or of an unknown kind; make a new one") from error
     if not proved:
         raise CertificateError("certificate request is not signed (ECDSA, SHA-256) by its own key; make a new one")
@@ -297,17 +305,19 @@ def build_crl(
     lifetime: timedelta = CRL_LIFETIME,
 ) -> bytes:
     """Return a signed X.509 revocation list (DER); `number` has to grow from list to list."""
+    # Given as one list: adding entries one by one copies the list each time.
+    entries = [
+        x509.RevokedCertificateBuilder(revocation.serial, _whole_seconds(revocation.revoked_at)).build()
+        for revocation in revocations
+    ]
     builder = (
-        x509.CertificateRevocationListBuilder()
+        x509.CertificateRevocationListBuilder(revoked_certificates=entries)
         .issuer_name(authority.certificate.subject)
         .last_update(_whole_seconds(now))
         .next_update(_whole_seconds(now + lifetime))
         .add_extension(x509.CRLNumber(number), critical=False)
         .add_extension(_authority_key_identifier(authority.certificate), critical=False)
     )
-    for revocation in revocations:
-        entry = x509.RevokedCertificateBuilder().serial_number(revocation.serial)
-        builder = builder.add_revoked_certificate(entry.revocation_date(_whole_seconds(revocation.revoked_at)).build())
     return builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
@@ -320,7 +330,7 @@ def load_crl(crl_der: bytes, ca: x509.Certificate) -> x509.CertificateRevocation
         signed = crl.issuer == ca.subject and crl.is_signature_valid(
             _check_p256(ca.public_key(), what="the authority's certificate")
         )
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise CertificateError("revocation list is damaged; fetch it again from the registrar") from error
     if not signed:
         raise CertificateError("revocation list was not signed by this registrar; check the registrar's address")
@@ -331,7 +341,7 @@ def crl_number(crl: x509.CertificateRevocationList) -> int:
     """Return a list's number; a list with a smaller one than the last must not replace it."""
     try:
         return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except x509.ExtensionNotFound as error:
+    except (x509.ExtensionNotFound, *_UNREADABLE) as error:
         raise CertificateError("revocation list carries no number; upgrade the registrar") from error
 
 
@@ -379,7 +389,7 @@ def load_certificate(data: bytes) -> x509.Certificate:
     try:
         is_pem = data.lstrip().startswith(b"-----BEGIN")
         return x509.load_pem_x509_certificate(data) if is_pem else x509.load_der_x509_certificate(data)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise CertificateError("certificate is damaged or of an unknown kind; fetch or create it again") from error
 
 
@@ -408,7 +418,7 @@ def _check_leaf(leaf: x509.Certificate, ca: x509.Certificate, now: datetime) -> 
 def _check_signed_by(certificate: x509.Certificate, ca: x509.Certificate, *, what: str) -> None:
     try:
         certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+    except (InvalidSignature, TypeError, *_UNREADABLE) as error:
         raise CertificateError(
             f"{what} was not issued by the expected authority; join again or ask the operator"
         ) from error
@@ -417,7 +427,7 @@ def _check_signed_by(certificate: x509.Certificate, ca: x509.Certificate, *, wha
 def _is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (InvalidSignature, TypeError, *_UNREADABLE):
         return False
     return True
 
@@ -528,7 +538,7 @@ def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extens
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise CertificateError("certificate carries damaged extensions; fetch or create it again") from error
 
 
