@@ -25,13 +25,15 @@ Embeddings = NDArray[np.float32]
 class Objective:
     """What local training minimises: a named loss, its private tensors, fixed inputs and constants.
 
-    `private` tensors are trained beside the model's part and never sent; `fixed` ones are inputs; `unit_norm` names
+    `private` tensors are trained beside the model's part and never sent; `fixed` ones are inputs; `per_crop` ones are
+    inputs with one row a crop (targets, sample weights), which follow their crops into batches; `unit_norm` names
     private tensors whose rows are renormalised to length 1 after every step.
     """
 
     name: str
     private: Arrays = field(default_factory=dict, repr=False)
     fixed: Arrays = field(default_factory=dict, repr=False)
+    per_crop: Arrays = field(default_factory=dict, repr=False)
     constants: Mapping[str, float] = field(default_factory=dict)
     unit_norm: tuple[str, ...] = ()
 

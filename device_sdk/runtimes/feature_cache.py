@@ -1,0 +1,74 @@
+"""A memory of what a frozen trunk makes of crops, so that training a tail costs only the tail."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.methods.base import Crops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DEFAULT_CAPACITY_BYTES: Final = 192 * 2**20
+
+
+@dataclass(frozen=True)
+class _Key:
+    crop_sha256: bytes
+    flipped: bool
+
+
+class FeatureCache:
+    """Features by crop, for one trunk at a time; in memory only, least recently used first out.
+
+    A trunk is known by `trunk_id`, which must differ wherever its parameters or its depth do. Capacity 0 keeps nothing.
+    """
+
+    def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._size_bytes = 0
+        self._trunk_id = b""
+        self._entries: OrderedDict[_Key, Tensor] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"FeatureCache({len(self._entries)} crops, {self._size_bytes} of {self._capacity_bytes} bytes)"
+
+    def features(
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Tensor]
+    ) -> list[Tensor]:
+        """Return the features of each crop, mirrored where `flipped` says so; `compute` makes the missing ones."""
+        if trunk_id != self._trunk_id:
+            self._entries.clear()
+            self._size_bytes, self._trunk_id = 0, trunk_id
+        keys = [
+            _Key(hashlib.sha256(crop.tobytes()).digest(), bool(flip)) for crop, flip in zip(crops, flipped, strict=True)
+        ]
+        found = {key: self._entries[key] for key in keys if key in self._entries}
+        missing = {key: i for i, key in enumerate(keys) if key not in found}
+        if missing:
+            wanted = np.stack([crops[i, :, ::-1] if key.flipped else crops[i] for key, i in missing.items()])
+            found.update(zip(missing, compute(wanted), strict=True))
+        for key in keys:
+            self._keep(key, found[key])
+        return [found[key] for key in keys]
+
+    def _keep(self, key: _Key, features: Tensor) -> None:
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return
+        size_bytes = features.numel() * features.element_size()
+        if size_bytes > self._capacity_bytes:
+            return
+        # A row of a batch would keep the whole batch alive.
+        self._entries[key] = features.clone()
+        self._size_bytes += size_bytes
+        while self._size_bytes > self._capacity_bytes:
+            _, oldest = self._entries.popitem(last=False)
+            self._size_bytes -= oldest.numel() * oldest.element_size()

@@ -1,0 +1,278 @@
+"""The reference runtime: PyTorch on the CPU, the arithmetic that every other runtime is compared with.
+
+Suffixes of tensors: B batch, K classes, D embedding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
+from mien.backbones import Backbone, build_backbone, layout_of, load_theta
+from mien.contribution import Arrays
+from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
+from mien.heads import cosface_logits, l2_normalise
+from mien.layout import ParameterLayout, ParameterPart, Vector
+from mien.losses import cross_entropy, positive_hinge
+from mien.methods.base import Crops, Embeddings, Objective, Trained
+from mien.specs import LocalSpec, ModelSpec
+
+INFERENCE_BATCH: Final = 32
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LossInput:
+    """What an objective's loss sees of one batch: embeddings (B, D) as the backbone gives them, and its tensors."""
+
+    embeddings: Tensor = field(repr=False)
+    private: Tensors = field(repr=False)
+    per_crop: Tensors = field(repr=False)
+    constants: Mapping[str, float]
+
+
+def _positive_hinge(at: LossInput) -> Tensor:
+    return positive_hinge(
+        at.embeddings, at.private["class_embedding"], at.constants["margin"], at.per_crop.get("sample_weight")
+    )
+
+
+def _cosface(at: LossInput) -> Tensor:
+    target_BK = at.per_crop["target"]
+    logits_BK = cosface_logits(
+        at.embeddings,
+        at.private["class_embeddings"],
+        target_BK,
+        scale=at.constants["scale"],
+        margin=at.constants["margin"],
+    )
+    return cross_entropy(logits_BK, target_BK, at.per_crop.get("sample_weight"))
+
+
+OBJECTIVES: Final[Mapping[str, Callable[[LossInput], Tensor]]] = MappingProxyType(
+    {"positive_hinge": _positive_hinge, "cosface": _cosface}
+)
+
+
+class TorchRuntime:
+    """Embeds and trains with one backbone, in eval mode: BatchNorm never learns from one person's images.
+
+    Crops' features before the first trained stage are kept in memory (`cache_bytes`), so that rounds after the first
+    cost only the tail. Equal inputs and seeds give equal results on one machine with one thread.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        layout: ParameterLayout,
+        *,
+        threads: int = 1,
+        cache_bytes: int = DEFAULT_CAPACITY_BYTES,
+        backbone: Backbone | None = None,
+    ) -> None:
+        """Build the backbone that `spec` names, or take `backbone`.
+
+        Raises LayoutMismatchError where its layout is not the model's, ConfigError for an unknown name.
+        """
+        self._backbone = build_backbone(spec.backbone, spec.input) if backbone is None else backbone.eval()
+        self._layout = layout_of(self._backbone)
+        if self._layout.sha256 != layout.sha256:
+            raise LayoutMismatchError(
+                f"model has layout {layout.sha256[:12]}, backbone {spec.backbone} of this program has "
+                f"{self._layout.sha256[:12]}; upgrade the older of the two"
+            )
+        self._threads = threads
+        self._cache = FeatureCache(cache_bytes)
+        self._split = self._backbone.split_for(layout.part(spec.trainable or ("*",)).names)
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
+
+        Raises NonFiniteError for an embedding that is not finite, ConfigError for crops of another size.
+        """
+        with self._running(theta):
+            trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
+            return _unit_embeddings(self._embed_all(trunk, crops))
+
+    def train(
+        self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
+    ) -> Trained:
+        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+
+        The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
+        parameter stops being finite, LayoutMismatchError for a part of another model.
+        """
+        if part.layout.sha256 != self._layout.sha256:
+            raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
+        if len(crops) == 0:
+            raise ConfigError("there are no images to train on; enrol first")
+        self._split = self._backbone.split_for(part.names)
+        with self._running(theta), self._requiring_grad(part):
+            job = _Training(self._backbone, part, objective, local)
+            trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
+            loss_before = job.evaluate(self._embed_all(trunk, crops))
+            num_steps = job.run(trunk, crops, np.random.default_rng(seed))
+            loss_after = job.evaluate(self._embed_all(trunk, crops))
+            values = job.part_values()
+        if not np.isfinite(values).all():
+            raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
+        return Trained(part.scatter(theta, values), job.private_arrays(), loss_before, loss_after, num_steps)
+
+    @contextlib.contextmanager
+    def _running(self, theta: Vector) -> Iterator[None]:
+        """Load the parameters and hold torch to this runtime's threads, which are otherwise the process's."""
+        load_theta(self._backbone, self._layout, self._layout.check(theta))
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @contextlib.contextmanager
+    def _requiring_grad(self, part: ParameterPart) -> Iterator[None]:
+        names = set(part.names)
+        for name, parameter in self._backbone.named_parameters():
+            parameter.requires_grad_(name in names)
+        try:
+            yield
+        finally:
+            self._backbone.requires_grad_(False)
+
+    def _trunk_id(self, theta: Vector) -> bytes:
+        """Return a digest of the split and of every parameter before it: equal ids mean equal features."""
+        frozen = set(self._backbone.stage_names[: self._split])
+        digest = hashlib.sha256(str(self._split).encode())
+        for entry in self._layout.entries:
+            if entry.name.split(".", 1)[0] in frozen:
+                start = self._layout.offsets[entry.name]
+                digest.update(theta[start : start + entry.size].tobytes())
+        return digest.digest()
+
+    @torch.no_grad()
+    def _embed_all(self, trunk: _Trunk, crops: Crops) -> Tensor:
+        batches = [
+            trunk.tail(trunk.features(crops[start : start + INFERENCE_BATCH]))
+            for start in range(0, len(crops), INFERENCE_BATCH)
+        ]
+        return torch.cat(batches) if batches else torch.empty(0, self._backbone.input_spec.dim)
+
+
+@dataclass(frozen=True)
+class _Trunk:
+    """The stages before `split`, which no training step changes, with their remembered features."""
+
+    backbone: Backbone
+    split: int
+    trunk_id: bytes
+    cache: FeatureCache = field(repr=False)
+
+    def features(self, crops: Crops, flipped: NDArray[np.bool_] | None = None) -> Tensor:
+        """Return the batch that enters stage `split`: crops, mirrored where `flipped` says so."""
+        if flipped is None:
+            flipped = np.zeros(len(crops), np.bool_)
+        if self.split == 0:  # nothing to remember: the whole net is trained
+            return self._compute(np.where(flipped[:, None, None, None], crops[:, :, ::-1], crops))
+        return torch.stack(self.cache.features(self.trunk_id, crops, flipped, self._compute))
+
+    def tail(self, features: Tensor) -> Tensor:
+        """Return the embeddings (B, D) of a batch of features."""
+        return self.backbone.tail(features, self.split)
+
+    @torch.no_grad()
+    def _compute(self, crops: Crops) -> Tensor:
+        x_BCHW = torch.from_numpy(self.backbone.input_spec.network_input(crops))
+        return self.backbone.trunk(x_BCHW, self.split)
+
+
+class _Training:
+    """One device's local training: the part's parameters and the private tensors under one optimiser."""
+
+    def __init__(self, backbone: Backbone, part: ParameterPart, objective: Objective, local: LocalSpec) -> None:
+        loss = OBJECTIVES.get(objective.name)
+        if loss is None:
+            raise ConfigError(
+                f"objective {objective.name!r} is unknown to this runtime; known: {', '.join(OBJECTIVES)}; upgrade mien"
+            )
+        self._loss = loss
+        self._part = part
+        self._objective = objective
+        self._local = local
+        self._tensors = dict(backbone.named_parameters()) | dict(backbone.named_buffers())
+        self._private = {
+            name: torch.tensor(values, dtype=torch.float32, requires_grad=True)
+            for name, values in objective.private.items()
+        }
+        self._per_crop = {
+            name: torch.tensor(values, dtype=torch.float32) for name, values in objective.per_crop.items()
+        }
+        trained = [self._tensors[name] for name in part.names if self._tensors[name].requires_grad]
+        private_lr = local.lr if local.private_lr is None else local.private_lr
+        # Private vectors are held at length 1: decay would only rescale them.
+        self._optimiser = torch.optim.SGD(
+            [
+                {"params": trained, "lr": local.lr, "weight_decay": local.weight_decay},
+                {"params": list(self._private.values()), "lr": private_lr, "weight_decay": 0.0},
+            ],
+            lr=local.lr,
+            momentum=local.momentum,
+        )
+
+    def run(self, trunk: _Trunk, crops: Crops, rng: np.random.Generator) -> int:
+        """Train for `local.epochs` and return the number of steps; batches and mirroring are drawn from `rng`."""
+        size = self._local.batch_size or len(crops)
+        num_steps = 0
+        for _ in range(self._local.epochs):
+            order = rng.permutation(len(crops))
+            flipped = rng.random(len(crops)) < 0.5 if self._local.flip else np.zeros(len(crops), np.bool_)
+            for start in range(0, len(crops), size):
+                batch = order[start : start + size]
+                self._step(trunk.tail(trunk.features(crops[batch], flipped[batch])), batch)
+                num_steps += 1
+        return num_steps
+
+    @torch.no_grad()
+    def evaluate(self, emb_ND: Tensor) -> float:
+        """Return the loss over all crops, given their embeddings in order."""
+        return float(self._loss(self._input(emb_ND, np.arange(len(emb_ND)))))
+
+    def part_values(self) -> Vector:
+        """Return the part's elements as they are now: shape (part.size,)."""
+        return np.concatenate([self._tensors[name].detach().numpy().reshape(-1) for name in self._part.names])
+
+    def private_arrays(self) -> Arrays:
+        """Return the private tensors as they are now."""
+        return {name: tensor.detach().numpy().copy() for name, tensor in self._private.items()}
+
+    def _input(self, emb_BD: Tensor, batch: NDArray[np.int64]) -> LossInput:
+        chosen = torch.from_numpy(batch)
+        rows = {name: values[chosen] for name, values in self._per_crop.items()}
+        return LossInput(emb_BD, self._private, rows, self._objective.constants)
+
+    def _step(self, emb_BD: Tensor, batch: NDArray[np.int64]) -> None:
+        loss = self._loss(self._input(emb_BD, batch))
+        if not torch.isfinite(loss):
+            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        with torch.no_grad():
+            for name in self._objective.unit_norm:
+                self._private[name].copy_(l2_normalise(self._private[name]))
+
+
+def _unit_embeddings(emb_ND: Tensor) -> Embeddings:
+    embeddings: Embeddings = l2_normalise(emb_ND).numpy()
+    if not np.isfinite(embeddings).all():
+        raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
+    return embeddings

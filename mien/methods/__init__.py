@@ -1,0 +1,27 @@
+"""The methods that a task can name: `METHODS`, one file a paper, device half and server half side by side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from mien.errors import ConfigError
+from mien.methods.base import Method
+from mien.methods.fedavg import FEDAVG
+from mien.methods.fedface import FEDFACE
+
+__all__ = ["METHODS", "find_method"]
+
+METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in (FEDAVG, FEDFACE)})
+
+
+def find_method(name: str) -> Method:
+    """Return the method of that name; raises ConfigError naming the nearest one."""
+    method = METHODS.get(name)
+    if method is None:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known methods: {', '.join(METHODS)}"
+        raise ConfigError(f"method is {name!r}, which is unknown; {hint}")
+    return method
