@@ -410,10 +410,14 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
     if as_json:
         yield _print_json
         return
+    if not shell.ERR.is_terminal:
+        yield _print_line
+        return
     from device_sdk.participate import Transfer
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=shell.ERR, transient=True) as bar:
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=shell.ERR, transient=True
+    ) as bar:
         running: dict[str, TaskID] = {}
 
         def tell(event: Event | Transfer) -> None:
@@ -427,6 +431,13 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
                 bar.remove_task(running.pop(event.what))
 
         yield tell
+
+
+def _print_line(event: Event | Transfer) -> None:
+    from device_sdk.participate import Event
+
+    if isinstance(event, Event):
+        shell.ERR.print(event.text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_json(event: Event | Transfer) -> None:

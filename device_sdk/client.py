@@ -25,6 +25,7 @@ from device_sdk.retry import Backoff, RetryPolicy
 from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, software
 from mien.errors import (
     CertificateError,
+    ConfigError,
     CorruptDataError,
     FingerprintError,
     MienError,
@@ -32,6 +33,7 @@ from mien.errors import (
     RateLimitedError,
     UnavailableError,
     UnreachableError,
+    VersionError,
 )
 from mien.shell.files import storage_errors, sync_folder
 from mien.specs import TaskSpec
@@ -366,9 +368,13 @@ class CoordinatorClient:
 
 def _assignment(message: rounds_pb2.Assignment) -> Assignment:
     ref = RoundRef(message.round.task_id, message.round.round, message.round.attempt)
+    try:
+        task = task_from_json(message.task_json)
+    except ConfigError as error:
+        raise VersionError(f"the coordinator's task cannot be read ({error.message}); upgrade mien") from error
     return Assignment(
         ref,
-        task_from_json(message.task_json),
+        task,
         message.model_id,
         message.contribution_sha256,
         Stage.of(message.stage),

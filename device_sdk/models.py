@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from device_sdk.client import Blob, CoordinatorClient, Manifest, Progress, file_sha256
-from mien.errors import CorruptDataError, NotFoundError
+from mien.errors import ConfigError, CorruptDataError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.specs import ModelSpec
@@ -53,18 +53,18 @@ class ModelStore:
         """Tell whether a model can be loaded without a network."""
         try:
             stored = self._manifest(model)
-        except (NotFoundError, CorruptDataError):
+        except (NotFoundError, CorruptDataError, VersionError):
             return False
         return self._blob(stored.theta.sha256).exists()
 
     def spec(self, model: str) -> ModelSpec:
         """Return what is known of a stored model besides its parameters; raises NotFoundError."""
-        return model_from_json(self._manifest(model).spec_json)[0]
+        return _described(self._manifest(model))[0]
 
     def load(self, model: str) -> Model:
         """Return a stored model; raises NotFoundError when it was never fetched, CorruptDataError when damaged."""
         stored = self._manifest(model)
-        spec, layout = model_from_json(stored.spec_json)
+        spec, layout = _described(stored)
         data = read_limited(self._blob(stored.theta.sha256), MAX_THETA_BYTES, what="the model's parameters")
         if len(data) != 4 * layout.size:
             raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
@@ -112,7 +112,7 @@ class ModelStore:
         """Raise CorruptDataError for a manifest whose sizes or names cannot be."""
         if not _HEX.fullmatch(manifest.model_id):
             raise CorruptDataError("the coordinator named a model that cannot be; tell the operator")
-        _, layout = model_from_json(manifest.spec_json)
+        _, layout = _described(manifest)
         sizes_fit = manifest.theta.size_bytes == 4 * layout.size <= MAX_THETA_BYTES
         shard_fits = manifest.public_shard is None or manifest.public_shard.size_bytes <= MAX_SHARD_BYTES
         if not sizes_fit or not shard_fits:
@@ -138,6 +138,14 @@ class ModelStore:
         if not _HEX.fullmatch(sha256):
             raise CorruptDataError("a manifest names a file that cannot be; tell the operator")
         return self._folder / sha256
+
+
+def _described(manifest: Manifest) -> tuple[ModelSpec, ParameterLayout]:
+    """Return a manifest's spec and layout; a field that this program does not know is of a newer one."""
+    try:
+        return model_from_json(manifest.spec_json)
+    except ConfigError as error:
+        raise VersionError(f"the model's manifest cannot be read ({error.message}); upgrade mien") from error
 
 
 def _to_json(manifest: Manifest) -> bytes:
