@@ -17,25 +17,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import _common
-from benchmarks._faces import Acquired, embed_images
 from mien.backbones import layout_of
 from mien.backbones.importers import import_sface
-from mien.errors import NotFoundError
 from mien.evaluation import (
     NotMeasurable,
     Provenance,
     accuracy_at,
     best_threshold,
-    dataset_digest,
     det_curve,
     tar_at_fmrs,
 )
 from mien.evaluation.protocols import lfw
 from mien.layout import model_id
 from mien.specs import to_mapping
+from simulation.lfw import EmbeddedSamples, embed_samples, read_pairs
 from simulation.pretrained import sface_path
 from simulation.report import Column, Facts, Figure, Headline, Headlines, Report, Table, render
 from simulation.report import format as fmt
@@ -61,26 +58,24 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     started = time.monotonic()
     folder = _common.data_root() / "lfw"
-    pairs = lfw.parse_pairs(_read(folder / "protocol" / "pairs.txt"))
+    pairs = read_pairs(folder)
     backbone, theta = import_sface(sface_path().read_bytes())
     needed = pairs.subset(QUICK_TEST + QUICK_THRESHOLD) if args.quick else pairs
-    acquired = embed_images(backbone, _image_paths(folder, needed), _common.progress)
+    embedded = embed_samples(backbone, folder, needed, _common.progress)
     provenance = Provenance(
         dataset="lfw-view2, raw images" + (" (quick part)" if args.quick else ""),
-        dataset_sha256=dataset_digest(
-            [("pairs.txt", pairs.sha256), *zip((s.path for s in needed.samples), acquired.digests, strict=True)]
-        ),
+        dataset_sha256=embedded.dataset_sha256,
         model_id=model_id(layout_of(backbone).sha256, theta),
         commit=_common.commit(),
         command=_common.command(),
     )
-    scores = _score(needed, acquired)
-    figures = _quick(scores) if args.quick else _full(needed, acquired, provenance)
+    scores = lfw.score_pairs(needed, embedded.samples, embedded.embeddings, failed=embedded.failed)
+    figures = _quick(scores) if args.quick else _full(needed, embedded, provenance)
     result = {
         **figures,
-        "fte": len(acquired.failed),
+        "fte": len(embedded.failed),
         "samples": len(needed.samples),
-        "samples_with_several_faces": acquired.num_multiple,
+        "samples_with_several_faces": embedded.num_multiple,
         "reference": REFERENCE_NAME,
         "ratio_to_reference": round(figures["accuracy"] / REFERENCE, 5),
         "machine": _common.machine(),
@@ -93,9 +88,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     return result
 
 
-def _full(pairs: lfw.PairList, acquired: Acquired, provenance: Provenance) -> dict[str, Any]:
-    samples, embeddings, failed = _embedded(pairs, acquired)
-    result = lfw.evaluate(pairs, samples, embeddings, failed=failed)
+def _full(pairs: lfw.PairList, embedded: EmbeddedSamples, provenance: Provenance) -> dict[str, Any]:
+    result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed)
     system, algorithm = result.system, result.algorithm
     return {
         "protocol": f"{lfw.PROTOCOL} version {lfw.VERSION}: threshold of each fold from the other nine",
@@ -130,35 +124,6 @@ def _quick(scores: lfw.PairScores) -> dict[str, Any]:
         "non_mated": int((~mated[test]).sum()),
         "mean_threshold": round(1 - threshold / 2, 4),
     }
-
-
-def _image_paths(folder: Path, pairs: lfw.PairList) -> list[Path]:
-    """Return the file of every sample; raises NotFoundError if the data set is not complete."""
-    paths = [folder / "images" / sample.path for sample in pairs.samples]
-    missing = [sample.path for sample, path in zip(pairs.samples, paths, strict=True) if not path.is_file()]
-    if missing:
-        raise NotFoundError(f"{len(missing)} images of LFW are missing, first {missing[0]}; complete lfw/images")
-    return paths
-
-
-def _embedded(
-    pairs: lfw.PairList, acquired: Acquired
-) -> tuple[list[lfw.LfwSample], NDArray[np.float64], list[lfw.LfwSample]]:
-    """Return (samples, embeddings, failed samples)."""
-    samples = pairs.samples
-    return [samples[i] for i in acquired.rows], acquired.embeddings, [samples[i] for i in acquired.failed]
-
-
-def _score(pairs: lfw.PairList, acquired: Acquired) -> lfw.PairScores:
-    samples, embeddings, failed = _embedded(pairs, acquired)
-    return lfw.score_pairs(pairs, samples, embeddings, failed=failed)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise NotFoundError(f"the LFW pair list {path.name} cannot be read; complete lfw/protocol") from error
 
 
 def _write_report(path: Path, scores: lfw.PairScores, result: Mapping[str, Any]) -> None:

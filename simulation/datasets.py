@@ -35,7 +35,8 @@ class LabelledCrops:
 
     def of(self, name: str) -> NDArray[np.uint8]:
         """Return one person's crops."""
-        return self.crops[self.labels == self.names.index(name)]
+        chosen: NDArray[np.uint8] = self.crops[self.labels == self.names.index(name)]
+        return chosen
 
 
 def find_people(folder: Path, *, min_images: int = 1) -> dict[str, list[Path]]:

@@ -1,9 +1,10 @@
-"""Images to embeddings for benchmarks: Mien's own detector and alignment, a backbone in torch, mirror image summed."""
+"""Images to embeddings for evaluation: Mien's own detector and alignment, a backbone in torch, mirror image summed."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._common import num_cores
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from mien.backbones import Backbone
 from mien.errors import ImageError, NoFaceError
@@ -53,7 +53,7 @@ def embed_images(backbone: Backbone, paths: Sequence[Path], tell: Callable[[str]
     batches = [range(i, min(i + BATCH, len(paths))) for i in range(0, len(paths), BATCH)]
     worker = _Worker(backbone, paths)
     parts: list[_Part] = []
-    with ThreadPoolExecutor(num_cores(), initializer=worker.prepare) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=worker.prepare) as pool:
         for part in pool.map(worker, batches):
             parts.append(part)
             if len(parts) % 20 == 0 or len(parts) == len(batches):

@@ -1,0 +1,66 @@
+"""mien-sim: the demo, and data sets for models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mien.shell import cli
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Emulate phones and measure what training does.")
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepare data sets.")
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def main() -> None:
+    """Run the program."""
+    cli.run(app)
+
+
+@app.command()
+def demo(
+    faces: Annotated[Path | None, typer.Option(help="Your own faces: a folder of folders, name/*.jpg.")] = None,
+    aligned: Annotated[bool, typer.Option(help="They are aligned 112x112 crops already.")] = False,
+    phones: Annotated[int, typer.Option(min=4, max=32, help="How many phones take part.")] = 10,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training; default: the task's own.")] = None,
+    task: Annotated[Path | None, typer.Option(help="Another task in TOML.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the report, logs and state go.")] = Path("out/demo"),
+    seed: Annotated[int, typer.Option(help="Which people play which part, with --faces.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Start a registrar, a coordinator and phones on this machine; enrol, train together, verify before and after.
+
+    Example: mien-sim demo --faces ./lfw/images --phones 12
+    """
+    from simulation.demo.run import DemoOptions, run_demo
+
+    run_demo(DemoOptions(out, faces, aligned, phones, rounds, task, seed), as_json=as_json)
+
+
+@data_app.command("pack")
+def pack(
+    folder: Annotated[Path, typer.Argument(help="A folder of folders, name/*.jpg, of people who may be public.")],
+    out: Annotated[Path, typer.Option(help="The shard to write (safetensors).")],
+    licence: Annotated[str, typer.Option(help="Their licence, which travels with them.")],
+    source: Annotated[str, typer.Option(help="Where they come from.")],
+    aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Pack public faces into the shard that goes with a model: mien-coordinator model import --public.
+
+    Example: mien-sim data pack ./public --out public.safetensors --licence CC0 --source "our renders"
+    """
+    from simulation.shards import pack_shard
+
+    packed = pack_shard(folder, out, licence=licence, source=source, aligned=aligned)
+    cli.emit(
+        packed,
+        as_json=as_json,
+        human=lambda: cli.OUT.print(
+            f"{out}: {packed['images']} crops of {packed['identities']} people, {packed['fte']} refused"
+        ),
+    )

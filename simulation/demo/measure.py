@@ -1,0 +1,142 @@
+"""What the demo measures: verification on held-out people by model, and the cost on the released model's own people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.runtimes import load_runtime
+from mien.evaluation import (
+    Comparisons,
+    OperatingPoint,
+    all_pairs,
+    bootstrap_by_identity,
+    det_curve,
+    equal_error_rate,
+    kfold_accuracy,
+    normalise,
+    point_at_fmr,
+)
+from mien.evaluation.protocols.folders import PairSample, sample_pairs
+from mien.layout import Vector
+from mien.methods.base import Runtime
+from mien.specs import FaceInputSpec
+from simulation.datasets import LabelledCrops, find_people, read_people
+from simulation.models import Model
+from simulation.report.demo_page import ModelResult, OwnPopulation
+
+OWN_PAIRS: Final = 300
+OWN_FOLDS: Final = 10
+OWN_SEED: Final = 0
+REPLICATES: Final = 300
+
+
+@dataclass(frozen=True)
+class OwnSample:
+    """A fixed sample of pairs of the released model's own population (LFW), ready to be scored by any model."""
+
+    faces: LabelledCrops = field(repr=False)
+    pairs: PairSample = field(repr=False)
+
+    @classmethod
+    def read(cls, lfw_images: Path, spec: FaceInputSpec) -> OwnSample:
+        """Return the sample: 150 mated and 150 non-mated pairs, the same on every machine; FTE is counted."""
+        people = find_people(lfw_images)
+        files = [path for each in people.values() for path in each]
+        keys, labels = [f"{p.parent.name}/{p.name}" for p in files], [p.parent.name for p in files]
+        half = OWN_PAIRS // 2
+        wanted = sample_pairs(keys, labels, num_mated=half, num_non_mated=half, seed=OWN_SEED)
+        used = {files[i].parent.name: list[Path]() for i in wanted.used}
+        for i in wanted.used:
+            used[files[i].parent.name].append(files[i])
+        faces = read_people(used, FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE))
+        lost = {failure.file for failure in faces.failures}
+        position = {
+            key: row
+            for row, key in enumerate(
+                f"{p.parent.name}/{p.name}"
+                for each in used.values()
+                for p in each
+                if f"{p.parent.name}/{p.name}" not in lost
+            )
+        }
+        kept = [
+            i
+            for i in range(wanted.mated.size)
+            if keys[wanted.first[i]] in position and keys[wanted.second[i]] in position
+        ]
+        return cls(
+            faces,
+            PairSample(
+                np.array([position[keys[wanted.first[i]]] for i in kept], np.int64),
+                np.array([position[keys[wanted.second[i]]] for i in kept], np.int64),
+                wanted.mated[kept],
+                wanted.subjects[kept],
+                wanted.seed,
+            ),
+        )
+
+
+def comparisons_of(runtime: Runtime, theta: Vector, faces: LabelledCrops) -> Comparisons:
+    """Return all mated and non-mated comparisons among a labelled set under one model."""
+    return all_pairs(runtime.embed(theta, faces.crops), faces.labels)
+
+
+def equal_error(comparisons: Comparisons) -> float:
+    """Return the equal error rate of a set of comparisons."""
+    return equal_error_rate(det_curve(comparisons)).value
+
+
+def model_result(name: str, model: Model, comparisons: Comparisons, num_fte: int, *, seed: int) -> ModelResult:
+    """Return a model's comparisons with the interval of its EER over identities."""
+    interval = bootstrap_by_identity(
+        comparisons,
+        lambda curve: equal_error_rate(curve).value,
+        rng=np.random.default_rng(seed),
+        num_replicates=REPLICATES,
+    )
+    return ModelResult(name, model.model_id, comparisons, num_fte, interval)
+
+
+def public_point(model: Model, public: LabelledCrops, target_fmr: float) -> OperatingPoint:
+    """Return the operating point at `target_fmr` on the public people: where the phones' threshold comes from."""
+    runtime = load_runtime(model.spec, model.layout)
+    return point_at_fmr(det_curve(comparisons_of(runtime, model.theta, public)), target_fmr)
+
+
+def own_population(sample: OwnSample, before: Model, after: Model) -> OwnPopulation:
+    """Return accuracy before and after on the fixed sample, each fold at the threshold that is best on the others.
+
+    Thresholds are fitted again for each model, as they are whenever one is released: scores move when a model does.
+    """
+    runtime = load_runtime(before.spec, before.layout)
+    accuracies = []
+    for model in (before, after):
+        unit = normalise(runtime.embed(model.theta, sample.faces.crops))
+        cosines = (unit[sample.pairs.first] * unit[sample.pairs.second]).sum(axis=1)
+        accuracies.append(kfold_accuracy(2 - 2 * cosines, sample.pairs.mated, _folds(sample.pairs.mated)).mean)
+    num_mated = int(sample.pairs.mated.sum())
+    return OwnPopulation(
+        dataset="LFW",
+        protocol=f"{OWN_PAIRS} fixed pairs in {OWN_FOLDS} folds, threshold from the other folds, for each model",
+        accuracy_before=accuracies[0],
+        accuracy_after=accuracies[1],
+        num_mated=num_mated,
+        num_non_mated=sample.pairs.mated.size - num_mated,
+        num_fte=len(sample.faces.failures),
+        terms="research, non-commercial use",
+    )
+
+
+def _folds(mated: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return each pair's fold: mated and non-mated pairs are dealt out in turn, so that every fold has both."""
+    folds = np.empty(mated.size, np.int64)
+    for kind in (True, False):
+        places = np.flatnonzero(mated == kind)
+        folds[places] = np.arange(places.size) % OWN_FOLDS
+    return folds

@@ -1,0 +1,82 @@
+"""Whose faces the demo uses: phones, public people and people to test on, never the same person twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from device_sdk.faces import ChoiceRule, FacePipeline
+from mien.errors import EmptyFolderError
+from mien.specs import FaceInputSpec
+from simulation.datasets import find_people, split_people
+from simulation.synthetic import committed_faces
+
+# Each phone keeps its last images for verification: what it trains on is never what it is tested on.
+PROBES: Final = 2
+MIN_IMAGES: Final = 6
+MAX_IMAGES: Final = 12
+MAX_TEST_PEOPLE: Final = 30
+MIN_TEST_PEOPLE: Final = 5
+
+
+@dataclass(frozen=True)
+class DemoPeople:
+    """Disjoint groups of people, name -> image files, and what may be said about where they come from."""
+
+    phones: Mapping[str, list[Path]]
+    public: Mapping[str, list[Path]]
+    test: Mapping[str, list[Path]]
+    aligned: bool
+    dataset: str
+    terms: str
+
+    def pipeline(self, spec: FaceInputSpec) -> FacePipeline:
+        """Return the pipeline that evaluation uses: no quality gate, the central face where there are several."""
+        return FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE, aligned=self.aligned)
+
+    def enrolled(self, name: str) -> list[Path]:
+        """Return the images that a phone enrols and trains on."""
+        return self.phones[name][:-PROBES]
+
+    def probes(self, name: str) -> list[Path]:
+        """Return the images that a phone verifies with."""
+        return self.phones[name][-PROBES:]
+
+
+def synthetic_people(num_phones: int) -> DemoPeople:
+    """Return the faces that the package ships: rendered, nobody's."""
+    phones = committed_faces("phones")
+    if num_phones > len(phones):
+        raise EmptyFolderError(
+            f"the synthetic set has {len(phones)} phones; ask for fewer than {num_phones}, or --faces"
+        )
+    return DemoPeople(
+        {name: phones[name] for name in sorted(phones)[:num_phones]},
+        committed_faces("public"),
+        committed_faces("test"),
+        aligned=False,
+        dataset="Mien synthetic faces (shipped)",
+        terms="rendered from a parametric model (CC0): nobody's faces",
+    )
+
+
+def people_from(folder: Path, num_phones: int, *, aligned: bool, seed: int) -> DemoPeople:
+    """Return a split of any folder name/*.jpg: phones, public people and people to test on, drawn by `seed`."""
+    people = {n: files[:MAX_IMAGES] for n, files in find_people(folder, min_images=MIN_IMAGES).items()}
+    num_public = min(2 * num_phones, max(1, (len(people) - num_phones) // 2))
+    if len(people) < num_phones + num_public + MIN_TEST_PEOPLE:
+        raise EmptyFolderError(
+            f"{folder} holds {len(people)} people with at least {MIN_IMAGES} images; the demo needs "
+            f"{num_phones + num_public + MIN_TEST_PEOPLE} for {num_phones} phones: lower --phones or add people"
+        )
+    phones, public, test = split_people(people, (num_phones, num_public, -1), seed)
+    return DemoPeople(
+        phones,
+        public,
+        {name: test[name] for name in sorted(test)[:MAX_TEST_PEOPLE]},
+        aligned=aligned,
+        dataset=folder.resolve().name,
+        terms="your folder: its own terms apply",
+    )
