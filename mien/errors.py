@@ -30,7 +30,9 @@
     │   ├── VersionError            program too old or too new: upgrade
     │   ├── LateError               round or stage is over: nothing is lost, check in again
     │   ├── OffsetError             upload resumed at the wrong byte: ask for the status, go on from there
-    │   └── ReplayError             same step again with other bytes: abandon this round, check in again
+    │   ├── ReplayError             same step again with other bytes: abandon this round, check in again
+    │   ├── CohortError             too few devices left for a sum that hides each: nothing was shown, check in again
+    │   └── ViolationError          the other side broke the rules of a private sum: leave the round, tell the operator
     ├── UnavailableError            works later, unchanged: retry
     │   ├── UnreachableError        no answer from the server: check address and network, retry
     │   ├── DrainingError           server is shutting down: retry after the pause it names
@@ -182,6 +184,14 @@ class ReplayError(ProtocolError):
     """The same step was sent again with other bytes."""
 
 
+class CohortError(ProtocolError):
+    """Too few devices are left for a sum that hides each of them; nothing was released."""
+
+
+class ViolationError(ProtocolError):
+    """A message breaks the rules that keep a sum private."""
+
+
 class UnavailableError(MienError):
     """The call can succeed later, unchanged."""
 
@@ -243,6 +253,8 @@ TABLE: Final[dict[type[MienError], ErrorRow]] = {
     LateError: ErrorRow("DEADLINE_EXCEEDED", 41),
     OffsetError: ErrorRow("OUT_OF_RANGE", 42),
     ReplayError: ErrorRow("ABORTED", 43),
+    CohortError: ErrorRow("ABORTED", 44),
+    ViolationError: ErrorRow("FAILED_PRECONDITION", 45),
     UnreachableError: ErrorRow("UNAVAILABLE", 50),
     DrainingError: ErrorRow("UNAVAILABLE", 51),
     RateLimitedError: ErrorRow("RESOURCE_EXHAUSTED", 52),
