@@ -27,7 +27,7 @@ def draw_faces(
 ) -> None:
     """Draw synthetic faces, each one checked to be found by the face detector.
 
-    Needs the extra [synthetic]; the first start parses the face model for about a minute and caches 1.5 GB.
+    Needs the extra "synthetic" of mien; the first start parses the face model for about a minute and caches 1.5 GB.
 
     Example: python -m simulation.synthetic --identities 60 --images 10 --seed 7 --out faces
     """
