@@ -239,10 +239,13 @@ class Engine:
     async def report_trained(self, device_id: str, name: RoundName) -> Stage:
         """Return the stage after a device has said that it trained; raises LateError when the round went on."""
         runner, round_id = await self._locate(device_id, name)
-        if runner is None:
+        if runner is not None:
+            await runner.post(Trained(device_id), round_id=round_id)
+            return runner.state.stage if runner.state is not None else Stage.ABORTED
+        participants = await self._stores.thread.run(self._stores.store.participants, round_id)
+        if participants[device_id] not in (Step.TRAINED, Step.UPLOADED):
             raise LateError("that round is over; nothing is lost, check in again")
-        await runner.post(Trained(device_id), round_id=round_id)
-        return runner.state.stage if runner.state is not None else Stage.ABORTED
+        return (await self._record(name)).stage
 
     async def leave(self, device_id: str, name: RoundName, error_code: str) -> None:
         """Take a device out of a round; a device that is in no round has left already."""
@@ -350,18 +353,17 @@ class Engine:
     async def watch(self, task_id: str) -> AsyncIterator[TaskNews]:
         """Yield a task's history so far, then each change, until it is over."""
         thread, store = self._stores.thread, self._stores.store
-        task = await thread.run(store.task, task_id)
+        await thread.run(store.task, task_id)
         pulse = self._tasks_changed.setdefault(task_id, Pulse())
         seen: dict[int, RoundRecord] = {}
         told: TaskRecord | None = None
         while True:
             count = pulse.count
-            since = max(seen, default=0)
-            for record in await thread.run(store.rounds, task_id, since_id=since):
+            task = await thread.run(store.task, task_id)  # before its rounds, so that these are never older
+            for record in await thread.run(store.rounds, task_id, since_id=max(seen, default=0)):
                 if seen.get(record.id) != record:
                     seen[record.id] = record
                     yield TaskNews(task, record)
-            task = await thread.run(store.task, task_id)
             if task != told:
                 told = task
                 yield TaskNews(task, None)

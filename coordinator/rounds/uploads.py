@@ -49,7 +49,7 @@ class Uploads:
 
     def __init__(self, engine: Engine, stores: Stores, *, idle_s: float) -> None:
         self._engine, self._stores, self._idle_s = engine, stores, idle_s
-        self._active: dict[tuple[int, str], asyncio.Task[UploadProgress]] = {}
+        self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
         self._ended = Pulse()
 
     async def finish(self, limit_s: float) -> None:
@@ -76,10 +76,13 @@ class Uploads:
             return file.sync()
 
     async def _give_way(self, key: tuple[int, str]) -> None:
-        """End an older connection of a device, perhaps dead: what it brought is kept."""
-        while (older := self._active.get(key)) is not None and not older.done():
-            older.cancel()
-            await asyncio.wait({older})
+        """End an older connection of a device, perhaps dead: what it brought is kept. One that is complete and only
+        waits to be committed is waited for.
+        """
+        while (older := self._active.get(key)) is not None and not older[1].done():
+            if not older[0].is_complete:
+                older[1].cancel()
+            await asyncio.wait({older[1]})
 
     async def receive(
         self, device_id: str, name: RoundName, announced: BlobId, pieces: AsyncIterator[Piece]
@@ -90,6 +93,7 @@ class Uploads:
         OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
         """
         runner, record = await self._engine.locate_upload(device_id, name)
+        await self._give_way((record.id, device_id))
         earlier = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
         if earlier is not None and earlier.is_committed and record.stage is not Stage.ABORTED:
             if earlier.blob != announced:
@@ -121,7 +125,7 @@ class Uploads:
         """Run one arrival; an older connection of the same device gives way to it."""
         await self._give_way(key)
         task = asyncio.create_task(arrival.run(self._idle_s))
-        self._active[key] = task
+        self._active[key] = (arrival, task)
         task.add_done_callback(lambda _ended: self._forget(key, task))
         try:
             return await task
@@ -132,7 +136,7 @@ class Uploads:
             raise
 
     def _forget(self, key: tuple[int, str], task: asyncio.Task[UploadProgress]) -> None:
-        if self._active.get(key) is task:
+        if key in self._active and self._active[key][1] is task:
             del self._active[key]
         self._ended.beat()
 
@@ -160,6 +164,7 @@ class _Arrival:
         self._uploads, self._runner, self._record = uploads, runner, record
         self._device_id, self._announced, self._pieces = device_id, announced, pieces
         self._check = ArrivalCheck(runner.plan.contribution, runner.plan.task.privacy.max_weight)
+        self.is_complete = False
 
     async def run(self, idle_s: float) -> UploadProgress:
         file = await in_thread(self._open)
@@ -170,6 +175,7 @@ class _Arrival:
                 received = await in_thread(file.sync)
             if received < self._announced.size_bytes:
                 return UploadProgress(received, is_accepted=False)
+            self.is_complete = True
             await self._accept(file)
         except FileNotFoundError as error:
             raise LateError("that round ended during the upload; nothing is lost, check in again") from error

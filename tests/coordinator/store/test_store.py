@@ -1,0 +1,153 @@
+"""The store's transactions in the words of the domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.clock import Clock
+from coordinator.rounds.machine import RoundState, Stage, Step
+from coordinator.store.database import sqlite_url
+from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
+from coordinator.store.store import Store
+from mien.errors import NotFoundError, ReplayError
+
+
+def model(name: str, *, population: str | None = None) -> ModelRecord:
+    model_id = name * 64
+    return ModelRecord(model_id, b"{}", "1" * 64, BlobId(name * 64, 400), 1000, population=population)
+
+
+def task(task_id: str = "t1", *, population: str = "default", token: str = "one") -> TaskRecord:
+    return TaskRecord(
+        task_id, "demo", population, b"{}", token, TaskState.RUNNING, "a" * 64, "a" * 64, "alice", created_ms=1
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store.open(sqlite_url(tmp_path / "c.db"), Clock())
+    store.add_model(model("a"), actor="alice")
+    yield store
+    store.close()
+
+
+def test_models_are_kept_once(store: Store) -> None:
+    again = store.add_model(replace(model("a"), created_ms=5), actor="bob")
+    assert again.created_ms == 1000
+    assert [m.model_id for m in store.models()] == ["a" * 64]
+    assert [row[2] for row in store.events("a" * 64)] == ["model.import"]
+    with pytest.raises(NotFoundError):
+        store.model("b" * 64)
+
+
+def test_the_newest_release_of_a_population_or_of_all_is_in_force(store: Store) -> None:
+    store.add_model(model("b"), actor="alice")
+    assert store.released("default") is None
+    store.release("a" * 64, population=None, actor="alice")
+    store.release("b" * 64, population="beta", actor="alice")
+    found = [store.released(population) for population in ("default", "beta", None)]
+    assert [release.model_id[0] for release in found if release] == ["a", "b", "a"]
+    assert store.released_ids() == {"a" * 64, "b" * 64}
+    store.release("a" * 64, population=None, actor="alice")  # newer than beta's own? unchanged, so nothing is written
+    release = store.released("beta")
+    assert release is not None
+    assert release.model_id == "b" * 64
+
+
+def test_devices_see_what_was_released_or_belongs_to_their_population(store: Store) -> None:
+    store.add_model(model("b", population="beta"), actor="alice")
+    assert not store.may_read_model("a" * 64, "default")
+    assert store.may_read_model("b" * 64, "beta")
+    assert not store.may_read_model("b" * 64, "default")
+    store.add_task(task())
+    assert store.may_read_model("a" * 64, "default")
+    assert not store.may_read_model("a" * 64, "beta")
+    assert store.may_read_blob("b" * 64, "default") is None
+    assert store.may_read_blob("b" * 64, None) == BlobId("b" * 64, 400)
+    assert store.may_read_blob("c" * 64, None) is None
+
+
+def test_the_same_token_gives_the_same_task(store: Store) -> None:
+    assert store.add_task(task("t1")) == task("t1")
+    assert store.add_task(task("t2")).task_id == "t1"
+    assert store.add_task(task("t3", token="two")).task_id == "t3"
+    assert [t.task_id for t in store.tasks()] == ["t1", "t3"]
+
+
+def test_a_round_from_open_to_closed(store: Store) -> None:
+    record = store.add_task(task())
+    opened = store.open_attempt(record, round_number=1, attempt=1, deadline=12.5)
+    assert (opened.stage, opened.deadline_ms, opened.base_model_id) == (Stage.SELECTING, 12500, "a" * 64)
+
+    steps = {"d1": Step.SELECTED, "d2": Step.SELECTED}
+    training = RoundState(Stage.TRAINING, 99.0, {}, steps)
+    saved = store.save_round(RoundChange(opened.id, training, steps=steps))
+    assert (saved.stage, saved.num_selected, saved.deadline_ms) == (Stage.TRAINING, 2, 99000)
+    assert store.participants(opened.id) == steps
+
+    blob = BlobId("e" * 64, 800)
+    assert not store.announce_upload(opened.id, "d1", blob).is_committed
+    store.announce_upload(opened.id, "d1", blob)
+    with pytest.raises(ReplayError):
+        store.announce_upload(opened.id, "d1", BlobId("f" * 64, 800))
+
+    steps = {"d1": Step.UPLOADED, "d2": Step.LEFT}
+    closing = RoundState(Stage.CLOSING, math.inf, {}, steps)
+    saved = store.save_round(
+        RoundChange(opened.id, closing, steps=steps, error_codes={"d2": "non_finite"}, committed=("d1",))
+    )
+    assert (saved.num_reports, saved.upload_bytes, saved.deadline_ms) == (1, 800, None)
+    assert store.error_codes(opened.id) == {"d2": "non_finite"}
+    assert {device: upload.blob for device, upload in store.uploads(opened.id).items()} == {"d1": blob}
+
+    made = replace(model("b"), parent_model_id="a" * 64, task_id="t1", round=1)
+    after = replace(record, rounds_closed=1, model_id="b" * 64, state=TaskState.DONE)
+    closed = replace(closing, stage=Stage.CLOSED)
+    saved = store.save_round(RoundChange(opened.id, closed, task=after, model=made, metrics={"loss": 0.5}))
+    assert (saved.model_id, saved.metrics, saved.num_trained) == ("b" * 64, {"loss": 0.5}, 1)
+    assert saved.ended_ms is not None
+    assert store.task("t1") == after
+    assert store.model("b" * 64).parent_model_id == "a" * 64
+    assert [row[2] for row in store.events("t1/1/1")] == ["round.training", "round.closing", "round.closed"]
+    assert store.last_round("t1") == saved == store.round("t1", 1, 1)
+
+
+def test_a_transition_is_whole_or_absent(store: Store) -> None:
+    """A change that names an upload which was never announced commits nothing of itself."""
+    opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
+    steps = {"d1": Step.UPLOADED}
+    with pytest.raises(NotFoundError):
+        store.save_round(
+            RoundChange(opened.id, RoundState(Stage.UPLOAD, 9.0, {}, steps), steps=steps, committed=("d1",))
+        )
+    assert store.participants(opened.id) == {}
+    assert store.last_round("t1") == opened
+
+
+def test_a_damaged_upload_may_be_sent_again_but_not_a_counted_one(store: Store) -> None:
+    opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
+    store.announce_upload(opened.id, "d1", BlobId("e" * 64, 800))
+    store.forget_upload(opened.id, "d1")
+    store.announce_upload(opened.id, "d1", BlobId("f" * 64, 800))
+    state = RoundState(Stage.UPLOAD, 9.0, {}, {"d1": Step.UPLOADED})
+    store.save_round(RoundChange(opened.id, state, steps=state.participants, committed=("d1",)))
+    store.forget_upload(opened.id, "d1")
+    upload = store.upload(opened.id, "d1")
+    assert upload is not None
+    assert upload.is_committed
+
+
+def test_devices_and_settings_are_remembered(store: Store) -> None:
+    store.saw_device("d1", "default", "first")
+    store.saw_device("d1", "default", "second")
+    (device,) = store.devices()
+    assert (device.device_id, device.software) == ("d1", "second")
+    assert device.first_seen_ms <= device.last_seen_ms
+    store.remember("k", "1")
+    store.remember("k", "2")
+    assert (store.setting("k"), store.setting("other")) == ("2", None)

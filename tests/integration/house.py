@@ -1,0 +1,195 @@
+"""A coordinator as a real process in a folder of its own, with certificates made by the real authorities."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator import pki
+from coordinator.client import Coordinator, OperatorCredentials, connect
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.store.store import Store
+from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+from mien.wire.canonical import model_to_json
+from tests.integration.light_device import LAYOUT, SPEC, THETA, Credentials, LightDevice
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_S = 60.0
+
+_T = TypeVar("_T")
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def tiny_task(name: str, population: str, **changes: Any) -> TaskSpec:
+    """Return a task for light devices: 4 devices a round, short deadlines."""
+    values: dict[str, Any] = {
+        "method": "fedavg",
+        "rounds": 1,
+        "population": population,
+        "cohort": CohortSpec(size=4, min_reports=2),
+        "deadlines": DeadlineSpec(selecting_s=20.0, training_s=20.0, upload_s=20.0),
+        "privacy": PrivacySpec(min_cohort=2),
+    }
+    return TaskSpec(name, **{**values, **changes})
+
+
+class House:
+    """A coordinator's folder, the registrar's authority that its devices come from, and the process that serves."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.port = free_port()
+        self.address = f"localhost:{self.port}"
+        self.now = datetime.now(UTC)
+        values: dict[str, Any] = {"check_in_hold_s": 2.0, "retry_after_s": 0.2, "drain_s": 10.0, "restart_grace_s": 5.0}
+        config = CoordinatorConfig(self.address, listen=f"127.0.0.1:{self.port}", **{**values, **settings})
+        self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.now)
+        self.registrar = pki.create_authority("registrar", self.now)
+        trust_registrar(self.home, self.registrar.certificate_pem, replace=False)
+        self.log = folder / "coordinator.log"
+        self._ready = folder / "ready.json"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # The process
+
+    def start(self, *, preexec: Callable[[], None] | None = None) -> float:
+        """Start serving and return how long it took to be ready, in seconds."""
+        self._ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--home", str(self.home.folder)]
+        began = time.monotonic()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--ready-file", str(self._ready)], cwd=ROOT, stdout=log, stderr=log, preexec_fn=preexec
+            )
+        while not self._ready.is_file():
+            if self._process.poll() is not None or time.monotonic() - began > READY_S:
+                raise AssertionError(f"the coordinator did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The serving process."""
+        assert self._process is not None
+        return self._process
+
+    def kill(self) -> None:
+        """End the process as a power cut would: it gets no chance to do anything."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> None:
+        """Ask the process to drain."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """Ask the process to drain and return its exit code."""
+        self.terminate()
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    # Who calls
+
+    def device(self, population: str, authority: pki.Authority | None = None) -> Credentials:
+        """Return credentials of a new device, as the registrar would give them."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = authority or self.registrar
+        leaf = pki.issue_device_leaf(issuer, pki.create_csr(key), population, self.now)
+        return Credentials(
+            device_id=pki.device_id(key.public_key()),
+            population=population,
+            coordinator_ca=self.home.public(self.home.ca_path),
+            chain=pki.to_pem(leaf) + issuer.certificate_pem,
+            key=pki.key_to_pem(key),
+        )
+
+    @contextlib.asynccontextmanager
+    async def devices(self, population: str, count: int) -> AsyncIterator[list[LightDevice]]:
+        """Open connections of new devices."""
+        async with contextlib.AsyncExitStack() as stack:
+            yield [
+                await stack.enter_async_context(LightDevice(self.address, self.device(population)))
+                for _ in range(count)
+            ]
+
+    @contextlib.asynccontextmanager
+    async def operator(self) -> AsyncIterator[Coordinator]:
+        """Open an operator's connection."""
+        home = self.home
+        credentials = OperatorCredentials(
+            home.public(home.ca_path), home.public(home.operator_path), home.operator_key_path.read_bytes()
+        )
+        async with connect(self.address, credentials) as operator:
+            yield operator
+
+    async def give_model(self, operator: Coordinator, folder: Path) -> str:
+        """Import and release the tiny model and return its id."""
+        theta = folder / "theta.f32"
+        theta.write_bytes(THETA.astype("<f4").tobytes())
+        model = await operator.import_model(model_to_json(SPEC, LAYOUT), theta, None)
+        await operator.release(model.model_id)
+        return model.model_id
+
+    # What is on disk
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator[Store]:
+        """Open the coordinator's database beside it (or after it)."""
+        store = Store.open(self.home.database_url(self.home.resolve().config), Clock())
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def theta(self, model_id: str) -> Any:
+        """Return a model's parameters as they lie on disk, float32."""
+        import numpy as np
+
+        with self.store() as store:
+            sha256 = store.model(model_id).theta.sha256
+        return np.fromfile(self.home.folder / "models" / sha256[:2] / sha256, "<f4")
+
+
+def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 120.0) -> _T:
+    """Return what an asynchronous test returns, within a limit."""
+
+    async def bounded() -> _T:
+        async with asyncio.timeout(limit_s):
+            return await story
+
+    return asyncio.run(bounded())
+
+
+def log_lines(house: House, event: str) -> list[dict[str, Any]]:
+    """Return the log records of one kind."""
+    lines = [line for line in house.log.read_text().splitlines() if line.startswith("{")]
+    return [record for record in map(json.loads, lines) if record.get("event") == event]
+
+
+def is_root() -> bool:
+    """Return whether this process may mount file systems."""
+    return os.geteuid() == 0

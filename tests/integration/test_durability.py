@@ -1,0 +1,331 @@
+"""What was acknowledged survives: kills at random instants, a full disk, a stop with work under way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.machine import Stage, Step
+from mien.errors import DiskFullError, DrainingError, MienError, UnavailableError, VersionError
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
+from mien.wire.canonical import model_to_json, task_from_json
+from mien.wire.v1 import rounds_pb2
+from tests.integration.house import House, is_root, run, tiny_task
+from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of
+from tests.integration.test_rounds import expected_theta, in_upload
+
+KILLS = 20
+DEVICES = 4
+
+
+def by_device(device: LightDevice) -> Callable[[TaskSpec, rounds_pb2.Assignment], bytes]:
+    """Return contributions that follow from device, round and attempt alone, so that a test can make them again."""
+    seed = int(device.id[:8], 16)
+    return lambda task, assignment: contribution(task, seed, *ref_of(assignment))
+
+
+def again(task: TaskSpec, device_id: str, round_number: int, attempt: int) -> bytes:
+    """Return what a device contributed to an attempt."""
+    return contribution(task, int(device_id[:8], 16), round_number, attempt)
+
+
+def check_history(house: House, task_id: str, acknowledged: list[Sent]) -> tuple[int, int]:
+    """Check every closed round of a task against what its devices sent; return how many closed and aborted.
+
+    Each acknowledged contribution to a round that closed is in its sum, and each model is the previous one plus the
+    weighted mean of exactly the contributions that the store names.
+    """
+    with house.store() as store:
+        task = task_from_json(store.task(task_id).task_json)
+        rounds = store.rounds(task_id)
+        members = {record.id: store.participants(record.id) for record in rounds}
+    closed = [record for record in rounds if record.stage is Stage.CLOSED]
+    assert [record.round for record in closed] == list(range(1, len(closed) + 1))
+    theta = THETA
+    for record in closed:
+        assert record.model_id is not None
+        uploaded = sorted(device for device, step in members[record.id].items() if step is Step.UPLOADED)
+        assert len(uploaded) == record.num_reports >= task.cohort.min_reports
+        named = {sent.device_id for sent in acknowledged if sent.round == (record.round, record.attempt)}
+        assert named <= set(uploaded), "an acknowledged contribution was lost"
+        uploads = [again(task, device, record.round, record.attempt) for device in uploaded]
+        found = house.theta(record.model_id)
+        assert np.abs(found - expected_theta(theta, task, uploads)).max() < 1e-6, "a wrong total"
+        theta = found
+    open_rounds = [record for record in rounds if not record.stage.is_over]
+    assert len(open_rounds) <= 1
+    return len(closed), len(rounds) - len(closed) - len(open_rounds)
+
+
+@pytest.mark.slow
+def test_kills_at_random_instants_lose_nothing(house: House, tmp_path: Path) -> None:
+    """kill -9 again and again while rounds run: nothing acknowledged is lost, no total is wrong, no round is stuck."""
+    luck = random.Random(7)
+    acknowledged: list[Sent] = []
+
+    async def story() -> str:
+        house.start()
+        async with house.operator() as operator:
+            await house.give_model(operator, tmp_path)
+            task = tiny_task(
+                "chaos", "chaos", rounds=100_000, cohort=CohortSpec(size=DEVICES, min_reports=2),
+                deadlines=DeadlineSpec(5.0, 5.0, 5.0),
+            )  # fmt: skip
+            status = await operator.submit(task, "chaos")
+        stop = asyncio.Event()
+        async with house.devices("chaos", DEVICES) as devices:
+            living = [
+                asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
+                for device in devices
+            ]
+            for _ in range(KILLS):
+                await asyncio.sleep(luck.uniform(0.02, 0.6))
+                house.kill()
+                await asyncio.to_thread(house.start)
+            before = len(acknowledged)
+            async with asyncio.timeout(30):  # no round is stuck: new ones close after the last kill
+                while len(acknowledged) < before + 2 * DEVICES:
+                    await asyncio.sleep(0.05)
+            stop.set()
+            house.kill()
+            for device in living:
+                device.cancel()
+            await asyncio.gather(*living, return_exceptions=True)
+        return status.task_id
+
+    task_id = run(story(), limit_s=280)
+    closed, aborted = check_history(house, task_id, acknowledged)
+    assert closed >= 2
+    assert aborted <= KILLS
+    assert len({sent.round for sent in acknowledged}) >= 2
+
+
+@pytest.mark.parametrize("moment", ["selecting", "training", "upload", "half an upload"])
+def test_a_restart_goes_on_with_the_same_round(house: House, tmp_path: Path, moment: str) -> None:
+    async def story() -> tuple[str, list[Sent]]:
+        house.start()
+        async with house.operator() as operator:
+            await house.give_model(operator, tmp_path)
+            cohort = CohortSpec(size=2, min_reports=2)
+            status = await operator.submit(tiny_task("same", "same", cohort=cohort), "same")
+        async with house.devices("same", 2) as devices:
+            if moment == "selecting":
+                await devices[0].check_in()
+                house.kill()
+                house.start()
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            ref, task = assignments[0].round, task_from_json(assignments[0].task_json)
+            assert (ref.round, ref.attempt) == (1, 1)
+            data = [by_device(device)(task, assignments[0]) for device in devices]
+            if moment == "training":
+                house.kill()
+                house.start()
+            for device in devices:
+                assert (await device.assignment()).round == ref
+                await device.report_trained(ref)
+            assert (await devices[0].upload(ref, data[0])).accepted
+            if moment == "half an upload":
+                await devices[1].upload(ref, data[1], stop=600)
+            if moment in ("upload", "half an upload"):
+                house.kill()
+                house.start()
+            assert (await devices[0].upload_status(ref)).accepted
+            received = (await devices[1].upload_status(ref)).received_bytes
+            assert received == (600 if moment == "half an upload" else 0)
+            assert (await devices[1].upload(ref, data[1], offset=received)).accepted
+            event = await devices[1].until(ref)
+            assert (event.stage, event.num_reports) == (rounds_pb2.CLOSED, 2)
+        house.kill()
+        return status.task_id, [Sent(device.id, (1, 1), sent) for device, sent in zip(devices, data, strict=True)]
+
+    task_id, acknowledged = run(story())
+    assert check_history(house, task_id, acknowledged) == (1, 0)
+
+
+def test_sigterm_finishes_what_was_begun(house: House, tmp_path: Path) -> None:
+    """New devices are turned away at once; an upload that is arriving is taken in; the exit code is 0."""
+
+    async def story() -> tuple[str, str]:
+        house.start()
+        async with house.operator() as operator:
+            await house.give_model(operator, tmp_path)
+            cohort = CohortSpec(size=2, min_reports=2)
+            status = await operator.submit(tiny_task("drain", "drain", cohort=cohort), "drain")
+            async with house.devices("drain", 2) as devices, house.devices("drain", 1) as (newcomer,):
+                ref, task = await in_upload(devices)
+                waiting = asyncio.create_task(raised(newcomer.check_in()))
+                data = [contribution(task, int(device.id[:8], 16), 1, 1) for device in devices]
+                assert (await devices[0].upload(ref, data[0])).accepted
+                sending = asyncio.create_task(devices[1].upload(ref, data[1], chunk=200, pause_s=0.2))
+                await asyncio.sleep(0.3)
+                house.terminate()
+                refusal = await waiting
+                assert isinstance(refusal, DrainingError)
+                assert refusal.retry_after_s is not None
+                assert isinstance(await raised(newcomer.check_in()), UnavailableError)
+                assert (await sending).accepted
+                exit_code = await asyncio.to_thread(house.process.wait, 20)
+                assert exit_code == 0
+                return status.task_id, devices[0].id
+
+    task_id, _ = run(story())
+    assert check_history(house, task_id, []) == (1, 0)
+    assert "Traceback" not in house.log.read_text()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MB."""
+    if not is_root():
+        pytest.skip("mounting a small file system needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_nothing_acknowledged(small_disk: Path, tmp_path: Path) -> None:
+    """While the disk is full devices are told so; when there is room again the same round goes on."""
+    house = House(small_disk)
+    filler = small_disk / "filler"
+
+    async def story() -> tuple[str, list[Sent]]:
+        house.log = tmp_path / "coordinator.log"
+        house._ready = tmp_path / "ready.json"
+        house.start()
+        async with house.operator() as operator, house.devices("full", 3) as devices:
+            await house.give_model(operator, tmp_path)
+            cohort = CohortSpec(size=3, min_reports=3)
+            status = await operator.submit(tiny_task("full", "full", cohort=cohort), "full")
+            ref, task = await in_upload(devices)
+            data = [contribution(task, int(device.id[:8], 16), 1, 1) for device in devices]
+            assert (await devices[0].upload(ref, data[0])).accepted
+            fill(filler)
+            refused = 0
+            for device, sent in zip(devices[1:], data[1:], strict=True):
+                error = await raised(device.upload(ref, sent))
+                assert isinstance(error, DiskFullError), error
+                assert "free some" in error.message
+                refused += 1
+            assert refused == 2
+            assert (await devices[0].upload_status(ref)).accepted
+            filler.unlink()
+            for device, sent in zip(devices[1:], data[1:], strict=True):
+                received = (await device.upload_status(ref)).received_bytes
+                assert (await device.upload(ref, sent, offset=received)).accepted
+            assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
+            return status.task_id, [Sent(d.id, (1, 1), sent) for d, sent in zip(devices, data, strict=True)]
+
+    try:
+        task_id, acknowledged = run(story())
+        assert house.stop() == 0
+        assert check_history(house, task_id, acknowledged) == (1, 0)
+    finally:
+        house.close()
+
+
+def fill(path: Path) -> None:
+    """Write a file until there is no room for one more byte."""
+    with path.open("wb", buffering=0) as file:
+        size = 65536
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+
+
+def test_a_file_size_limit_is_told_as_a_full_disk(house: House, tmp_path: Path) -> None:
+    """A process that may not grow its files (RLIMIT_FSIZE) refuses an import with a sentence, and goes on."""
+    limit_bytes = 512 * 1024
+    layout = ParameterLayout((ParameterEntry("weight", (limit_bytes // 4 + 1,)),))
+    spec = replace(SPEC, layout_sha256=layout.sha256, trainable=())
+    theta = tmp_path / "theta.f32"
+    theta.write_bytes(bytes(4 * layout.size))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    async def story() -> MienError:
+        house.start(preexec=limit)
+        async with house.operator() as operator:
+            error = await raised(operator.import_model(model_to_json(spec, layout), theta, None))
+            await house.give_model(operator, tmp_path)
+            return error
+
+    error = run(story())
+    assert isinstance(error, DiskFullError)
+    assert "may not grow" in error.message
+    assert list((house.home.folder / "models").glob(".*")) == []
+
+
+def test_two_coordinators_never_share_a_folder(house: House) -> None:
+    house.start()
+    second = subprocess.run(
+        [*house.process.args[:3], "serve", "--home", str(house.home.folder)],  # type: ignore[index]
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert second.returncode == 16
+    assert "another mien-coordinator is using this folder" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_database_of_a_newer_program_stops_the_start(house: House) -> None:
+    import sqlite3
+
+    with house.store():
+        pass
+    database = sqlite3.connect(house.home.folder / "coordinator.db")
+    with database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    with pytest.raises(AssertionError, match=r"\(version\)|version"):
+        house.start()
+    assert house.process.returncode == 40
+    assert VersionError.code in house.log.read_text()
+
+
+def test_revealed_data_and_contributions_are_never_in_clear(house: House, tmp_path: Path) -> None:
+    """Between upload and close, no file under the coordinator's folder holds a run of a contribution's bytes."""
+
+    async def story() -> list[bytes]:
+        house.start()
+        async with house.operator() as operator, house.devices("sealed", 2) as devices:
+            await house.give_model(operator, tmp_path)
+            cohort = CohortSpec(size=2, min_reports=2)
+            await operator.submit(tiny_task("sealed", "sealed", cohort=cohort), "sealed")
+            ref, task = await in_upload(devices)
+            data = [contribution(task, i) for i in range(2)]
+            await devices[0].upload(ref, data[0])
+            await devices[1].upload(ref, data[1], stop=len(data[1]) - 1)
+            return data
+
+    data = run(story())
+    house.kill()
+    stored = [path.read_bytes() for path in house.home.folder.rglob("*") if path.is_file()]
+    assert len(list((house.home.folder / "spool").rglob("*"))) == 3
+    for sent in data:
+        assert not any(sent[100:132] in content for content in stored)
+
+
+def test_the_folder_belongs_to_its_owner_alone(house: House) -> None:
+    house.start()
+    house.stop()
+    public = (".pem", ".csr", ".toml")
+    loose = [p for p in house.home.folder.rglob("*") if p.stat().st_mode & 0o077 and p.suffix not in public]
+    assert house.home.folder.stat().st_mode & 0o077 == 0
+    assert loose == []

@@ -1,0 +1,542 @@
+"""Rounds over real processes and real mutual TLS: totals, lateness, deaths at every stage, lies and repetition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import pki
+from coordinator.client import Coordinator
+from mien.errors import (
+    CertificateError,
+    ConfigError,
+    CorruptDataError,
+    LateError,
+    LayoutMismatchError,
+    NonFiniteError,
+    NotFoundError,
+    OffsetError,
+    PermissionDeniedError,
+    RateLimitedError,
+    ReplayError,
+    UnavailableError,
+    VersionError,
+)
+from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+from mien.wire.canonical import model_from_json, task_from_json
+from mien.wire.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
+from tests.integration.house import House, run, tiny_task
+from tests.integration.light_device import (
+    LAYOUT,
+    SPEC,
+    THETA,
+    LightDevice,
+    Sent,
+    answer,
+    contribution,
+    layout_of,
+    raised,
+    ref_of,
+)
+
+SHORT = DeadlineSpec(selecting_s=1.0, training_s=1.5, upload_s=1.5)
+
+
+def make(index: int) -> Any:
+    """Return what device number `index` contributes: made up, the same whenever it is asked for the same round."""
+    return lambda task, assignment: contribution(task, index, *ref_of(assignment))
+
+
+def expected_theta(theta: np.ndarray[Any, Any], task: TaskSpec, uploads: Sequence[bytes]) -> np.ndarray[Any, Any]:
+    """Return theta + sum(w delta) / sum(w), computed from scratch in float64."""
+    layout = layout_of(task)
+    vectors = [np.frombuffer(data, "<f4").astype(np.float64) for data in uploads]
+    weight = sum(vector[layout.slices["weight"]][0] for vector in vectors)
+    delta = sum(vector[layout.slices["delta"]] for vector in vectors) / weight
+    part = LAYOUT.part(task.trainable or SPEC.trainable)
+    result = theta.astype(np.float64)
+    return np.asarray(
+        part.scatter(result.astype(np.float32), (part.gather(theta).astype(np.float64) + delta).astype(np.float32))
+    )
+
+
+async def outcome(operator: Coordinator, task_id: str) -> list[operator_pb2.RoundReport]:
+    """Return the last report of each attempt once the task is over."""
+    reports: dict[tuple[int, int], operator_pb2.RoundReport] = {}
+    async for event in operator.watch(task_id):
+        if event.HasField("round"):
+            reports[(event.round.round.round, event.round.round.attempt)] = event.round
+        if event.task.state == "paused":
+            break
+    return [reports[key] for key in sorted(reports)]
+
+
+def test_the_total_is_the_plain_weighted_mean(shared_house: House) -> None:
+    async def story() -> tuple[TaskSpec, list[list[Sent]], list[operator_pb2.RoundReport]]:
+        task = tiny_task("mean", "mean", rounds=3)
+        async with shared_house.operator() as operator, shared_house.devices("mean", 4) as devices:
+            status = await operator.submit(task, "mean")
+            sent = [
+                await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+                for _ in range(task.rounds)
+            ]
+            return task, sent, await outcome(operator, status.task_id)
+
+    task, sent, reports = run(story())
+    theta = THETA
+    for uploads, report in zip(sent, reports, strict=True):
+        assert (report.stage, report.num_reports, report.round.attempt) == (rounds_pb2.CLOSED, 4, 1)
+        theta = expected_theta(theta, task, [upload.data for upload in uploads])
+        found = shared_house.theta(report.model_id)
+        assert np.abs(found - theta).max() < 1e-6
+        theta = found
+    frozen = LAYOUT.offsets["tail.weight"]
+    assert (theta[:frozen] == THETA[:frozen]).all()  # only the trainable part has moved
+    assert np.abs(theta - THETA).max() > 1e-3
+
+
+def test_metrics_are_weighted_means(shared_house: House) -> None:
+    async def story() -> tuple[TaskSpec, list[Sent], list[operator_pb2.RoundReport]]:
+        task = tiny_task("metrics", "metrics")
+        async with shared_house.operator() as operator, shared_house.devices("metrics", 4) as devices:
+            status = await operator.submit(task, "metrics")
+            sent = await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            return task, list(sent), await outcome(operator, status.task_id)
+
+    task, sent, (report,) = run(story())
+    layout = layout_of(task)
+    vectors = [np.frombuffer(upload.data, "<f4") for upload in sent]
+    weights = sum(float(v[layout.slices["weight"]][0]) for v in vectors)
+    losses = sum(float(v[layout.slices["loss_before"]][0]) for v in vectors)
+    assert report.metrics["loss_before"] == pytest.approx(losses / weights, rel=1e-6)
+    assert report.upload_bytes == 4 * layout.size_bytes
+
+
+def test_over_selection_leaves_the_slow_ones_late(shared_house: House) -> None:
+    """Six are asked, four may report: the two slow ones are told so, on the stream and when they report."""
+
+    async def story() -> None:
+        task = tiny_task("over", "over", cohort=CohortSpec(size=4, min_reports=2, over_selection=1.5))
+        async with shared_house.operator() as operator, shared_house.devices("over", 6) as devices:
+            status = await operator.submit(task, "over")
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            ref = assignments[0].round
+            slow = devices[4]
+            following = asyncio.create_task(_last_error(slow, ref))
+            for i, device in enumerate(devices[:4]):
+                stage = await device.report_trained(ref)
+                assert stage == (rounds_pb2.UPLOAD if i == 3 else rounds_pb2.TRAINING)
+            assert isinstance(await following, LateError)
+            assert isinstance(await raised(devices[5].report_trained(ref)), LateError)
+            assert isinstance(await raised(devices[5].upload(ref, contribution(task, 5))), LateError)
+            for i, device in enumerate(devices[:4]):
+                assert (await device.upload(ref, make(i)(task, assignments[i]))).accepted
+            assert [r.num_reports for r in await outcome(operator, status.task_id)] == [4]
+
+    run(story())
+
+
+async def _last_error(device: LightDevice, ref: rounds_pb2.RoundRef) -> BaseException | None:
+    try:
+        async for _ in device.events(ref):
+            pass
+    except LateError as error:
+        return error
+    return None
+
+
+def test_the_device_that_is_not_needed_waits(shared_house: House) -> None:
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("wait", 5) as devices:
+            status = await operator.submit(tiny_task("wait", "wait", deadlines=SHORT), "wait")
+            replies = await asyncio.gather(*(device.check_in() for device in devices))
+            waits = [reply.wait for reply in replies if reply.HasField("wait")]
+            assert len(waits) == 1
+            assert waits[0].retry_after_s > 0
+            assert waits[0].reason
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
+@pytest.mark.parametrize("death", ["selected", "trained", "uploading", "leaving"])
+def test_a_device_that_dies_does_not_stop_the_round(shared_house: House, death: str) -> None:
+    """One of four devices vanishes at each stage; the round closes with the other three, within its deadlines."""
+
+    async def story() -> tuple[TaskSpec, list[Sent], list[operator_pb2.RoundReport]]:
+        population = f"death-{death}"
+        task = tiny_task(death, population, deadlines=SHORT)
+        async with shared_house.operator() as operator, shared_house.devices(population, 3) as devices:
+            status = await operator.submit(task, population)
+            victim = LightDevice(shared_house.address, shared_house.device(population))
+            others = [asyncio.create_task(device.take_part(make(i))) for i, device in enumerate(devices)]
+            async with victim:
+                assignment = await victim.assignment()
+                if death == "leaving":
+                    await victim.leave(assignment.round)
+                    await victim.leave(assignment.round)
+                if death in ("trained", "uploading"):
+                    await victim.report_trained(assignment.round)
+                if death == "uploading":
+                    await victim.until(assignment.round, rounds_pb2.UPLOAD)
+                    data = contribution(task, 9)
+                    status_of = await victim.upload(assignment.round, data, stop=len(data) // 2)
+                    assert (status_of.accepted, status_of.received_bytes) == (False, len(data) // 2)
+            return task, list(await asyncio.gather(*others)), await outcome(operator, status.task_id)
+
+    task, sent, reports = run(story())
+    assert [(r.stage, r.num_reports) for r in reports] == [(rounds_pb2.CLOSED, 3)]
+    expected = expected_theta(THETA, task, [upload.data for upload in sent])
+    assert np.abs(shared_house.theta(reports[0].model_id) - expected).max() < 1e-6
+
+
+def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_house: House) -> None:
+    async def story() -> list[operator_pb2.RoundReport]:
+        task = tiny_task("quorum", "quorum", cohort=CohortSpec(size=3, min_reports=3), deadlines=SHORT)
+        async with shared_house.operator() as operator, shared_house.devices("quorum", 3) as devices:
+            status = await operator.submit(task, "quorum")
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            await devices[0].report_trained(assignments[0].round)
+            event = await devices[0].until(assignments[0].round)
+            assert event.stage == rounds_pb2.ABORTED
+            assert event.reason == "1 devices trained within 1.5 s; 3 are needed"
+            assert isinstance(await raised(devices[1].upload(assignments[1].round, b"")), LateError)
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            return await outcome(operator, status.task_id)
+
+    reports = run(story())
+    assert [(r.round.round, r.round.attempt, r.stage) for r in reports] == [
+        (1, 1, rounds_pb2.ABORTED),
+        (1, 2, rounds_pb2.CLOSED),
+    ]
+
+
+def test_five_aborted_attempts_pause_the_task_and_resume_goes_on(shared_house: House) -> None:
+    async def story() -> None:
+        task = tiny_task("five", "five", deadlines=DeadlineSpec(0.3, 0.3, 0.3))
+        async with shared_house.operator() as operator, shared_house.devices("five", 1) as (device,):
+            status = await operator.submit(task, "five")
+            checking_in = asyncio.create_task(device.assignment())
+            reports = await outcome(operator, status.task_id)
+            assert [r.round.attempt for r in reports] == [1, 2, 3, 4, 5]
+            (found,) = [t for t in await operator.tasks() if t.task_id == status.task_id]
+            assert found.state == "paused"
+            assert "5 attempts in a row were aborted" in found.reason
+            assert "1 devices checked in within 0.3 s; 2 are needed" in found.reason
+            assert (await operator.resume(status.task_id)).state == "running"
+            checking_in.cancel()
+            assert (await operator.cancel(status.task_id)).state == "cancelled"
+            assert (await operator.resume(status.task_id)).state == "cancelled"
+
+    run(story())
+
+
+def test_pausing_lets_a_round_finish_and_cancelling_aborts_it(shared_house: House) -> None:
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("pause", 4) as devices:
+            status = await operator.submit(tiny_task("pause", "pause", rounds=3), "pause")
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            assert (await operator.pause(status.task_id)).state == "paused"
+            assert (await operator.pause(status.task_id)).state == "paused"
+            task = task_from_json(assignments[0].task_json)
+            await asyncio.gather(*(device.report_trained(assignments[0].round) for device in devices))
+            for i, device in enumerate(devices):
+                await device.upload(assignments[0].round, contribution(task, i))
+            assert (await devices[0].until(assignments[0].round)).stage == rounds_pb2.CLOSED
+            reply = await devices[0].check_in()
+            assert reply.HasField("wait")
+            await operator.resume(status.task_id)
+            again = await asyncio.gather(*(device.assignment() for device in devices))
+            assert (again[0].round.round, again[0].round.attempt) == (2, 1)
+            assert again[0].model_id != assignments[0].model_id
+            await operator.cancel(status.task_id)
+            event = await devices[0].until(again[0].round)
+            assert (event.stage, event.reason) == (rounds_pb2.ABORTED, "task cancelled by coordinator")
+
+    run(story())
+
+
+def test_every_call_may_be_repeated(shared_house: House) -> None:
+    async def story() -> list[operator_pb2.RoundReport]:
+        task = tiny_task("repeat", "repeat")
+        async with shared_house.operator() as operator, shared_house.devices("repeat", 4) as devices:
+            first, again = await operator.submit(task, "repeat"), await operator.submit(task, "repeat")
+            assert first.task_id == again.task_id
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            repeated = await asyncio.gather(*(device.assignment() for device in devices))
+            assert [a.SerializeToString() for a in assignments] == [a.SerializeToString() for a in repeated]
+            ref = assignments[0].round
+            early = await raised(devices[0].upload(ref, contribution(task, 0)))
+            assert isinstance(early, RateLimitedError)  # before its stage: the same call may come again
+            assert early.retry_after_s == 1.0
+            for device in devices:
+                await device.report_trained(ref)
+                await device.report_trained(ref)
+            for i, device in enumerate(devices):
+                data = contribution(task, i)
+                both = await asyncio.gather(device.upload(ref, data), device.upload(ref, data), return_exceptions=True)
+                refused = [error for error in both if isinstance(error, BaseException)]
+                assert all(isinstance(error, UnavailableError | OffsetError) for error in refused)
+                received = (await device.upload_status(ref)).received_bytes
+                assert (await device.upload(ref, data, offset=received)).accepted
+                assert (await device.upload(ref, data)).accepted
+                assert (await device.upload_status(ref)).accepted
+            assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
+            assert await devices[0].report_trained(ref) == rounds_pb2.CLOSED
+            assert (await devices[0].upload(ref, contribution(task, 0))).accepted
+            assert (await devices[0].upload_status(ref)).accepted
+            assert isinstance(await raised(devices[0].upload(ref, contribution(task, 7))), ReplayError)
+            return await outcome(operator, first.task_id)
+
+    (report,) = run(story())
+    assert (report.num_reports, report.upload_bytes) == (4, 4 * layout_of(tiny_task("repeat", "repeat")).size_bytes)
+
+
+async def in_upload(devices: Sequence[LightDevice]) -> tuple[rounds_pb2.RoundRef, TaskSpec]:
+    """Bring devices to the upload stage."""
+    assignments = await asyncio.gather(*(device.assignment() for device in devices))
+    ref = assignments[0].round
+    for device in devices:
+        await device.report_trained(ref)
+    return ref, task_from_json(assignments[0].task_json)
+
+
+def test_an_upload_resumes_where_it_stopped(shared_house: House) -> None:
+    async def story() -> list[operator_pb2.RoundReport]:
+        async with shared_house.operator() as operator, shared_house.devices("resume", 2) as devices:
+            cohort = CohortSpec(size=2, min_reports=2)
+            status = await operator.submit(tiny_task("resume", "resume", cohort=cohort), "resume")
+            ref, task = await in_upload(devices)
+            data = contribution(task, 0)
+            assert (await devices[0].upload_status(ref)).received_bytes == 0
+            assert (await devices[0].upload(ref, data, stop=700)).received_bytes == 700
+            assert (await devices[0].upload_status(ref)).received_bytes == 700
+            assert isinstance(await raised(devices[0].upload(ref, data, offset=699)), OffsetError)
+            assert isinstance(await raised(devices[0].upload(ref, data, offset=0)), OffsetError)
+            status_of = await devices[0].upload(ref, data, offset=700, stop=701, chunk=1)
+            assert status_of.received_bytes == 701
+            assert (await devices[0].upload(ref, data, offset=701)).accepted
+            assert (await devices[1].upload(ref, contribution(task, 1), chunk=1)).accepted  # byte by byte
+            assert (
+                np.abs(
+                    await _theta_when_closed(shared_house, devices[0], ref)
+                    - expected_theta(THETA, task, [data, contribution(task, 1)])
+                ).max()
+                < 1e-6
+            )
+            return await outcome(operator, status.task_id)
+
+    assert [r.num_reports for r in run(story())] == [2]
+
+
+async def _theta_when_closed(house: House, device: LightDevice, ref: rounds_pb2.RoundRef) -> Any:
+    event = await device.until(ref)
+    assert event.stage == rounds_pb2.CLOSED
+    return house.theta(event.model_id)
+
+
+def test_a_cut_connection_keeps_what_has_arrived(shared_house: House) -> None:
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("cut", 2) as devices:
+            cohort = CohortSpec(size=2, min_reports=2)
+            status = await operator.submit(tiny_task("cut", "cut", cohort=cohort), "cut")
+            ref, task = await in_upload(devices)
+            data = contribution(task, 0)
+            sending = asyncio.create_task(devices[0].upload(ref, data, chunk=200, pause_s=0.2))
+            await asyncio.sleep(0.7)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            received = (await devices[0].upload_status(ref)).received_bytes
+            assert 200 <= received < len(data)
+            assert (await devices[0].upload(ref, data, offset=received)).accepted
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
+def test_what_cannot_be_counted_is_refused_and_the_round_goes_on(shared_house: House) -> None:
+    async def story() -> tuple[TaskSpec, list[operator_pb2.RoundReport]]:
+        async with shared_house.operator() as operator, shared_house.devices("lies", 4) as devices:
+            status = await operator.submit(tiny_task("lies", "lies"), "lies")
+            ref, task = await in_upload(devices)
+            good = contribution(task, 0)
+            bad = np.frombuffer(contribution(task, 3), "<f4").copy()
+            bad[-1] = np.nan
+            assert isinstance(await raised(devices[3].upload(ref, bad.tobytes())), NonFiniteError)
+            assert isinstance(await raised(devices[3].upload(ref, contribution(task, 3))), LateError)
+            heavy = contribution(task, 2, weight=65.0)
+            assert isinstance(await raised(devices[2].upload(ref, heavy)), NonFiniteError)
+
+            first = devices[0]
+            assert isinstance(await raised(first.upload(ref, good[:-4])), LayoutMismatchError)
+            assert isinstance(await raised(first.upload(ref, good + good)), LayoutMismatchError)
+            assert isinstance(await raised(first.upload(ref, good, size=10**15)), LayoutMismatchError)
+            damaged = good[:100] + b"\0\0\0\0" + good[104:]
+            assert isinstance(await raised(_damaged(first, ref, good, damaged)), CorruptDataError)
+            assert (await first.upload_status(ref)).received_bytes == 0  # damaged in transit: from the start again
+            assert (await first.upload(ref, good, stop=500)).received_bytes == 500
+            assert isinstance(await raised(first.upload(ref, contribution(task, 5), offset=500)), ReplayError)
+            assert (await first.upload(ref, good, offset=500)).accepted
+            assert isinstance(await raised(first.upload(ref, contribution(task, 5))), ReplayError)
+            assert (await devices[1].upload(ref, contribution(task, 1))).accepted
+            return task, await outcome(operator, status.task_id)
+
+    task, (report,) = run(story())
+    assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 2)
+    expected = expected_theta(THETA, task, [contribution(task, 0), contribution(task, 1)])
+    assert np.abs(shared_house.theta(report.model_id) - expected).max() < 1e-6
+
+
+async def _damaged(device: LightDevice, ref: rounds_pb2.RoundRef, announced: bytes, sent: bytes) -> Any:
+    import hashlib
+
+    from mien.wire.v1 import common_pb2
+
+    blob = common_pb2.BlobRef(sha256=hashlib.sha256(announced).hexdigest(), size_bytes=len(announced))
+    header = rounds_pb2.UploadHeader(round=ref, contribution=blob)
+    return await answer(device.rounds.Upload(iter([rounds_pb2.UploadChunk(header=header, data=sent)])))
+
+
+def test_a_step_that_is_too_large_aborts_the_round(shared_house: House) -> None:
+    async def story() -> list[operator_pb2.RoundReport]:
+        async with shared_house.operator() as operator, shared_house.devices("large", 2) as devices:
+            task = tiny_task("large", "large", cohort=CohortSpec(size=2, min_reports=2))
+            status = await operator.submit(task, "large")
+            ref, task = await in_upload(devices)
+            huge = np.frombuffer(contribution(task, 0, weight=1.0), "<f4").copy()
+            huge[layout_of(task).slices["delta"]] = 1e30
+            for device in devices:
+                assert (await device.upload(ref, huge.tobytes())).accepted
+            event = await devices[0].until(ref)
+            assert "more than max_step_ratio allows" in event.reason
+            await operator.cancel(status.task_id)
+            return await outcome(operator, status.task_id)
+
+    assert [r.stage for r in run(story())] == [rounds_pb2.ABORTED]
+
+
+def test_strangers_and_other_roles_are_refused(shared_house: House) -> None:
+    async def story() -> None:
+        house = shared_house
+        stranger = house.device("default", pki.create_authority("registrar", house.now))
+        async with LightDevice(house.address, stranger) as device:
+            assert isinstance(await raised(device.hello()), UnavailableError)  # the handshake fails
+        with_other_root = house.device("default")
+        async with LightDevice(house.address, with_other_root, root=house.registrar.certificate_pem) as device:
+            assert isinstance(await raised(device.hello()), UnavailableError)
+        async with house.devices("default", 1) as (device,):
+            assert (await device.hello()).protocol_version == 1
+            assert isinstance(await raised(device.hello((7, 8))), VersionError)
+            assert isinstance(await raised(device.check_in(population="other")), PermissionDeniedError)
+            operator = operator_pb2_grpc.OperatorStub(device._channel)
+            for call in (
+                operator.ListTasks(operator_pb2.ListTasksRequest()),
+                operator.Hello(__import__("mien.wire.v1.common_pb2", fromlist=["x"]).HelloRequest()),
+                operator.ImportModel(iter([operator_pb2.ImportModelChunk()])),
+            ):
+                assert isinstance(await raised(answer(call)), PermissionDeniedError)
+            watching = operator.WatchTask(operator_pb2.WatchTaskRequest(task_id="x"))
+            assert isinstance(await raised(answer(_first(watching))), PermissionDeniedError)
+
+    run(story())
+
+
+async def _first(stream: Any) -> Any:
+    async for item in stream:
+        return item
+    return None
+
+
+def test_a_device_sees_its_own_population_only(shared_house: House) -> None:
+    async def story() -> None:
+        house = shared_house
+        async with (
+            house.operator() as operator,
+            house.devices("mine", 4) as mine,
+            house.devices("theirs", 1) as (other,),
+        ):
+            status = await operator.submit(tiny_task("mine", "mine"), "mine")
+            assignments = await asyncio.gather(*(device.assignment() for device in mine))
+            ref = assignments[0].round
+            assert (await other.check_in()).HasField("wait")
+            for call in (
+                other.report_trained(ref),
+                other.upload_status(ref),
+                other.upload(ref, b"1234"),
+                other.leave(ref),
+                other.until(ref),
+            ):
+                assert isinstance(await raised(call), NotFoundError)
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(mine)))
+            event = await mine[0].until(ref)
+            made = await mine[0].manifest(event.model_id)
+            assert isinstance(await raised(other.manifest(event.model_id)), NotFoundError)
+            assert isinstance(await raised(other.download(made.theta.sha256)), NotFoundError)
+            assert await mine[0].download(made.theta.sha256) == house.theta(event.model_id).tobytes()
+            assert (await other.manifest()).released
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
+def test_a_model_is_downloaded_from_any_byte(shared_house: House) -> None:
+    async def story() -> None:
+        async with shared_house.devices("default", 1) as (device,):
+            manifest = await device.manifest()
+            spec, layout = model_from_json(manifest.spec_json)
+            assert (spec, layout) == (SPEC, LAYOUT)
+            data = await device.download(manifest.theta.sha256)
+            assert data == THETA.astype("<f4").tobytes()
+            for offset in (1, 1000, len(data)):
+                assert await device.download(manifest.theta.sha256, offset) == data[offset:]
+            assert isinstance(await raised(device.download(manifest.theta.sha256, len(data) + 1)), OffsetError)
+            assert isinstance(await raised(device.download("0" * 64)), NotFoundError)
+            assert isinstance(await raised(device.download("../../store.key")), CorruptDataError)
+
+    run(story())
+
+
+def test_tasks_that_cannot_work_are_refused_at_once(shared_house: House) -> None:
+    async def story() -> None:
+        async with shared_house.operator() as operator:
+            for task, field in (
+                (tiny_task("m", "default", method="nonsense"), "method"),
+                (tiny_task("o", "default", options={"margn": 0.5}), "options.margn"),
+                (tiny_task("t", "default", trainable=("nothing.*",)), "nothing.*"),
+            ):
+                refusal = await raised(operator.submit(task, task.name))
+                assert isinstance(refusal, ConfigError)
+                assert field in refusal.message
+            unknown = tiny_task("u", "default", model_id="0" * 64)
+            assert isinstance(await raised(operator.submit(unknown, "u")), NotFoundError)
+            assert isinstance(await raised(operator.submit(unknown, "")), ConfigError)
+
+    run(story())
+
+
+def test_an_expired_certificate_is_refused(shared_house: House) -> None:
+    from datetime import timedelta
+
+    house = shared_house
+    issued = house.now
+    try:
+        house.now = issued - pki.DEVICE_LIFETIME - timedelta(minutes=1)
+        old = house.device("default")
+    finally:
+        house.now = issued
+
+    async def story() -> None:
+        async with LightDevice(house.address, old) as device:
+            # TLS refuses it in the handshake, where only a broken connection can be seen from outside.
+            assert isinstance(await raised(device.hello()), UnavailableError | CertificateError)
+
+    run(story())
+
+
+def test_privacy_floor_is_part_of_the_task() -> None:
+    with pytest.raises(ConfigError, match="min_cohort"):
+        tiny_task("floor", "default", cohort=CohortSpec(size=2, min_reports=2), privacy=PrivacySpec(min_cohort=3))
