@@ -249,7 +249,7 @@ class Device:
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
         manifest = client.manifest()
         before = self.gallery.model_id
-        if manifest.model_id == before and self.models.has(before):
+        if manifest.model_id == before and self.models.holds(manifest):
             return ModelUpdate(before, changed=False, num_templates=0)
         recogniser = self._recogniser(self._fetch(client, manifest))
         if manifest.model_id == before:

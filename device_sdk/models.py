@@ -57,6 +57,13 @@ class ModelStore:
             return False
         return self._blob(stored.theta.sha256).exists()
 
+    def holds(self, manifest: Manifest) -> bool:
+        """Tell whether a model is stored as this manifest describes it; thresholds are added to a model later."""
+        if not self.has(manifest.model_id):
+            return False
+        stored = self._manifest(manifest.model_id)
+        return stored.spec_json == manifest.spec_json and stored.public_shard == manifest.public_shard
+
     def spec(self, model: str) -> ModelSpec:
         """Return what is known of a stored model besides its parameters; raises NotFoundError."""
         return _described(self._manifest(model))[0]
