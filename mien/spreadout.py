@@ -64,7 +64,7 @@ def hinge_spread_out(w_CD: Matrix, margin: float, reduction: Reduction = "sum") 
     """Return sum_c sum_(c' != c) max(0, w_c.w_c' - margin)^2 and its gradient (C, D).
 
     Each unordered pair counts twice, as in the sum; "mean" divides both by C (C - 1). The gradient is that of the inner
-    product, not of the cosine: the caller renormalises. Memory is O(CHUNK_ROWS C). Source: FedFace eq 9, v = 1 - margin.
+    product, not of the cosine: the caller renormalises. Memory is O(CHUNK_ROWS C). Source: FedFace eq 9.
     """
     num_classes = len(w_CD)
     loss, gradient_CD = 0.0, np.zeros_like(w_CD)

@@ -1,0 +1,74 @@
+"""Recognisers small enough to train in milliseconds, and made-up crops: nobody's faces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.backbones import Backbone, layout_of, theta_of
+from mien.layout import ParameterLayout, ParameterPart, Vector
+from mien.methods.base import Crops
+from mien.specs import FaceInputSpec, ModelSpec
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A recogniser with its layout, parameters and runtime."""
+
+    backbone: Backbone
+    spec: ModelSpec
+    layout: ParameterLayout
+    theta: Vector
+
+    def runtime(self, **options: int) -> TorchRuntime:
+        """Return a new runtime, which shares the module with other runtimes of this recogniser."""
+        return TorchRuntime(self.spec, self.layout, backbone=self.backbone, **options)
+
+    def part(self, *patterns: str) -> ParameterPart:
+        """Return the part of these patterns, or the default part."""
+        return self.layout.part(patterns or self.spec.trainable)
+
+
+def tiny_cnn(dim: int = 8, *, seed: int = 0, batch_norm: bool = False) -> Tiny:
+    """Return three stages with 3 x 4 x 4 features after the first: pooling, convolution with PReLU, linear map."""
+    torch.manual_seed(seed)
+    mix: list[nn.Module] = [nn.Conv2d(3, 4, 3, padding=1)]
+    if batch_norm:
+        mix.append(nn.BatchNorm2d(4))
+    stages = {
+        "stem": nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.PReLU(3), nn.AvgPool2d(28)),
+        "mix": nn.Sequential(*mix, nn.PReLU(4)),
+        "embedding": nn.Sequential(nn.Flatten(), nn.Linear(64, dim)),
+    }
+    return _tiny(Backbone("tiny", FaceInputSpec(dim=dim), stages, ("mix.*", "embedding.*")))
+
+
+def tiny_linear(dim: int = 3, *, seed: int = 0) -> Tiny:
+    """Return a linear recogniser of the 12 means over the quarters of a crop: embedding = A pooled, nothing else."""
+    torch.manual_seed(seed)
+    stages = {
+        "pool": nn.AvgPool2d(56),
+        "embedding": nn.Sequential(nn.Flatten(), nn.Linear(12, dim, bias=False)),
+    }
+    return _tiny(Backbone("linear", FaceInputSpec(dim=dim), stages))
+
+
+def made_up_crops(num_images: int, *, seed: int, spread: int = 40) -> Crops:
+    """Return crops (N, 112, 112, 3) of one made-up identity: coloured quarters that vary by up to `spread`."""
+    rng = np.random.default_rng(seed)
+    quarters = rng.integers(60, 196, (2, 2, 3))
+    varied = np.clip(quarters + rng.integers(-spread, spread + 1, (num_images, 2, 2, 3)), 0, 255)
+    return varied.astype(np.uint8).repeat(56, axis=1).repeat(56, axis=2)
+
+
+def _tiny(backbone: Backbone) -> Tiny:
+    backbone.eval().requires_grad_(False)
+    layout = layout_of(backbone)
+    spec = ModelSpec(
+        backbone.name, layout.sha256, backbone.input_spec, "made up", "none", tuple(backbone.default_trainable)
+    )
+    return Tiny(backbone, spec, layout, theta_of(backbone))
