@@ -24,7 +24,6 @@ def main() -> None:
 @app.command()
 def demo(
     faces: Annotated[Path | None, typer.Option(help="Your own faces: a folder of folders, name/*.jpg.")] = None,
-    aligned: Annotated[bool, typer.Option(help="They are aligned 112x112 crops already.")] = False,
     phones: Annotated[int, typer.Option(min=4, max=32, help="How many phones take part.")] = 10,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training; default: the task's own.")] = None,
     task: Annotated[Path | None, typer.Option(help="Another task in TOML.")] = None,
@@ -38,7 +37,7 @@ def demo(
     """
     from simulation.demo.run import DemoOptions, run_demo
 
-    run_demo(DemoOptions(out, faces, aligned, phones, rounds, task, seed), as_json=as_json)
+    run_demo(DemoOptions(out, faces, phones, rounds, task, seed), as_json=as_json)
 
 
 @data_app.command("pack")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +12,10 @@ import typer
 from rich.table import Table
 
 from coordinator.commands.common import Home, Json, ask, moment, say
-from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
+from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, UndefinedMetricError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors, write_atomically
+from mien.specs import Threshold
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
@@ -132,11 +135,15 @@ def evaluate(
     home: Home,
     data: Annotated[Path, typer.Option(help="Folder with the faces.")],
     protocol: Annotated[str, typer.Option(help="lfw (ten-fold, with pairs.txt) or folder (name/*.jpg).")] = "folder",
+    record_threshold: Annotated[
+        float | None,
+        typer.Option(metavar="FMR", help="Keep the threshold of this false match rate with the model, for devices."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model on faces, in a child process that needs the simulation extra.
 
-    Example: mien-coordinator model evaluate released --data ./lfw --protocol lfw --json
+    Example: mien-coordinator model evaluate released --data ./public --record-threshold 0.01
     """
     if protocol not in ("lfw", "folder"):
         raise ConfigError(f"--protocol is {protocol!r}; known: lfw, folder")
@@ -147,6 +154,10 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
         ask(home, lambda coordinator: _export(coordinator, model, Path(temporary)))
         record = worker.evaluate(Path(temporary), data, protocol)
+    if record_threshold is not None:
+        threshold = threshold_in(record, record_threshold)
+        ask(home, lambda coordinator: coordinator.add_threshold(threshold.model_id, threshold))
+        record |= {"recorded_threshold": threshold.value}
 
     def human() -> None:
         table = Table("measure", "value")
@@ -155,6 +166,26 @@ def evaluate(
         shell.OUT.print(table)
 
     shell.emit(record, as_json=as_json, human=human)
+
+
+def threshold_in(record: Mapping[str, Any], target_fmr: float) -> Threshold:
+    """Return a measured record's threshold at a target FMR with its provenance; raises UndefinedMetricError."""
+    points = record.get("points", [])
+    point = next((p for p in points if p.get("target_fmr") == target_fmr), None)
+    if point is None:
+        measured = ", ".join(f"{p['target_fmr']:g}" for p in points) or "none: use --protocol folder"
+        raise UndefinedMetricError(f"no threshold was measured at FMR {target_fmr:g}; measured: {measured}")
+    if "threshold" not in point:
+        raise UndefinedMetricError(f"{point['not_measurable']}; measure on more people or record a higher FMR")
+    return Threshold(
+        value=point["threshold"],
+        fmr=point["fmr"],
+        dataset=record["dataset"],
+        num_mated=record["mated"],
+        num_non_mated=record["non_mated"],
+        model_id=record["model_id"],
+        date=datetime.now(UTC).date().isoformat(),
+    )
 
 
 async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:

@@ -28,13 +28,12 @@ class DemoPeople:
     phones: Mapping[str, list[Path]]
     public: Mapping[str, list[Path]]
     test: Mapping[str, list[Path]]
-    aligned: bool
     dataset: str
     terms: str
 
     def pipeline(self, spec: FaceInputSpec) -> FacePipeline:
         """Return the pipeline that evaluation uses: no quality gate, the central face where there are several."""
-        return FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE, aligned=self.aligned)
+        return FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE)
 
     def enrolled(self, name: str) -> list[Path]:
         """Return the images that a phone enrols and trains on."""
@@ -56,13 +55,12 @@ def synthetic_people(num_phones: int) -> DemoPeople:
         {name: phones[name] for name in sorted(phones)[:num_phones]},
         committed_faces("public"),
         committed_faces("test"),
-        aligned=False,
         dataset="Mien synthetic faces (shipped)",
         terms="rendered from a parametric model (CC0): nobody's faces",
     )
 
 
-def people_from(folder: Path, num_phones: int, *, aligned: bool, seed: int) -> DemoPeople:
+def people_from(folder: Path, num_phones: int, *, seed: int) -> DemoPeople:
     """Return a split of any folder name/*.jpg: phones, public people and people to test on, drawn by `seed`."""
     people = {n: files[:MAX_IMAGES] for n, files in find_people(folder, min_images=MIN_IMAGES).items()}
     num_public = min(2 * num_phones, max(1, (len(people) - num_phones) // 2))
@@ -76,7 +74,6 @@ def people_from(folder: Path, num_phones: int, *, aligned: bool, seed: int) -> D
         phones,
         public,
         {name: test[name] for name in sorted(test)[:MAX_TEST_PEOPLE]},
-        aligned=aligned,
         dataset=folder.resolve().name,
         terms="your folder: its own terms apply",
     )

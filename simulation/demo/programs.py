@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -44,7 +44,10 @@ class Programs:
             log.close()
 
     def call(self, program: str, *arguments: str) -> Any:
-        """Return the JSON that a command prints last; a command that fails raises its own error here."""
+        """Return the JSON that a command prints last; a command that fails raises its own error here.
+
+        A command that answers and ends with another code than 0 (`verify` of a stranger) has not failed.
+        """
         done = subprocess.run(
             self._command(program, *arguments, "--json"),
             capture_output=True,
@@ -53,10 +56,30 @@ class Programs:
             env=self._environment,
             check=False,
         )
-        if done.returncode != 0:
-            raise _failure(program, arguments[0], done.stderr)
         lines = done.stdout.strip().splitlines()
+        if done.returncode != 0 and not lines:
+            raise _failure(program, arguments[0], done.stderr)
         return json.loads(lines[-1]) if lines else None
+
+    def lines(self, program: str, *arguments: str) -> Iterator[Any]:
+        """Yield the JSON lines that a command prints, until it ends; a command that fails raises its own error."""
+        with subprocess.Popen(
+            self._command(program, *arguments, "--json"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        ) as child:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            try:
+                for line in child.stdout:
+                    yield json.loads(line)
+                problem = child.stderr.read()
+            finally:
+                child.terminate()
+        if child.returncode > 0:
+            raise _failure(program, arguments[0], problem)
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a program under `name`; its output goes to `name`.log."""
@@ -85,18 +108,23 @@ class Programs:
                 return
         raise UnreachableError(f"{name} did not start; see {self.log_of(name)}")
 
-    def stop_all(self) -> None:
-        """End every child: SIGTERM, the last started first, then SIGKILL for those that do not listen."""
-        for child in reversed(self._running.values()):
+    def stop(self, *names: str) -> None:
+        """End these children: SIGTERM, then SIGKILL for those that do not listen."""
+        children = [self._running[name] for name in names]
+        for child in children:
             if child.poll() is None:
                 child.terminate()
         deadline = time.monotonic() + STOP_S
-        for child in self._running.values():
+        for child in children:
             try:
                 child.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+    def stop_all(self) -> None:
+        """End every child, the last started first."""
+        self.stop(*reversed(self._running))
 
     def _command(self, program: str, *arguments: str) -> list[str]:
         return [str(Path(sys.executable).parent / program), *arguments]

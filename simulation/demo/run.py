@@ -1,0 +1,419 @@
+"""The demo's steps, top to bottom: what an operator and ten people would do, with the same commands."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+from rich.table import Table
+
+from device_sdk.runtimes import load_runtime
+from mien.errors import AlreadyExistsError, InputError, LateError
+from mien.methods.base import Runtime
+from mien.shell import cli
+from mien.shell.files import write_atomically
+from mien.specs import TaskSpec, from_mapping, to_mapping
+from simulation.datasets import LabelledCrops, People, read_people
+from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
+from simulation.demo.people import DemoPeople, people_from, synthetic_people
+from simulation.demo.programs import Programs, free_ports
+from simulation.models import Model, read_model
+from simulation.pretrained import sface_path
+from simulation.report.demo_page import DemoReport, OwnPopulation, PhoneCheck, Population, RoundCost, render_demo
+
+DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "experiments" / "demo" / "fedface.toml"
+MARKER: Final = ".mien-demo"
+TARGET_FMR: Final = 0.01
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What a person may choose: see `mien-sim demo --help`."""
+
+    out: Path
+    faces: Path | None = None
+    num_phones: int = 10
+    rounds: int | None = None
+    task: Path | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the demo plays: folders, addresses, child processes, people, task."""
+
+    options: DemoOptions
+    folder: Path
+    programs: Programs = field(repr=False)
+    people: DemoPeople = field(repr=False)
+    task: TaskSpec
+
+    def home(self, name: str) -> str:
+        """Return the state folder of a program."""
+        return str(self.folder / name)
+
+    def operator(self, *arguments: str) -> Any:
+        """Return what an operator's command on the coordinator answers."""
+        return self.programs.call("mien-coordinator", *arguments, "--home", self.home("coordinator"))
+
+    def phone(self, name: str, *arguments: str) -> Any:
+        """Return what a command on a phone answers."""
+        return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"))
+
+
+def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
+    """Run the demo and leave `report.html` in `options.out`; every child process has ended on return."""
+    started = time.monotonic()
+    people = (
+        synthetic_people(options.num_phones)
+        if options.faces is None
+        else people_from(options.faces, options.num_phones, seed=options.seed)
+    )
+    task = read_task(options)
+    folder = _fresh_state(options.out)
+    with Programs(options.out / "logs") as programs:
+        stage = Stage(options, folder, programs, people, task)
+        with _step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
+            start_servers(stage)
+        with _step(f"Import and release the pretrained recogniser with {len(people.public)} public people"):
+            before = release_pretrained(stage)
+        with _step(f"{len(people.phones)} phones join by invite and enrol one person each"):
+            join_and_enrol(stage)
+        submitted = submit(stage)
+        with _step(f"Train together: {task.rounds} rounds of {task.method}"):
+            rounds = train(stage, submitted["task_id"])
+        with _step("Release the trained model, with a threshold measured on the public people"):
+            after = release_trained(stage, rounds[-1]["model_id"])
+        with _step("One phone updates, verifies its owner and refuses a stranger"):
+            phone = check_one_phone(stage)
+        with _step(f"Measure on {len(people.test)} people whom no phone holds"):
+            report = measure(stage, before, after, rounds, phone, submitted["discloses"], started)
+    page = options.out / "report.html"
+    write_atomically(page, render_demo(report).encode())
+    shutil.rmtree(folder)
+    conclude(report, page, as_json=as_json)
+
+
+def read_task(options: DemoOptions) -> TaskSpec:
+    """Return the demo's task, its cohort being all phones."""
+    with (options.task or DEFAULT_TASK).open("rb") as file:
+        values: dict[str, Any] = tomllib.load(file)
+    values["cohort"] = values.get("cohort", {}) | {"size": options.num_phones}
+    if options.rounds is not None:
+        values["rounds"] = options.rounds
+    return from_mapping(TaskSpec, values)
+
+
+def start_servers(stage: Stage) -> None:
+    """Make and start a registrar and a coordinator that trust each other, as their operators would."""
+    join, admin, rounds = (f"127.0.0.1:{port}" for port in free_ports(3))
+    registrar, coordinator = stage.home("registrar"), stage.home("coordinator")
+    call = stage.programs.call
+    call("mien-registrar", "init", "--home", registrar, "--address", join, "--listen", join,
+         "--admin-address", admin, "--admin-listen", admin, "--coordinator-address", rounds)  # fmt: skip
+    call("mien-coordinator", "init", "--home", coordinator, "--address", rounds, "--listen", rounds,
+         "--registrar-ca", f"{registrar}/ca.pem", "--registrar-address", join,
+         "--registrar-admin-address", admin)  # fmt: skip
+    call("mien-registrar", "trust-coordinator", f"{coordinator}/ca.pem", "--home", registrar,
+         "--csr", f"{coordinator}/registrar-operator.csr",
+         "--out", f"{coordinator}/registrar-operator.pem")  # fmt: skip
+    stage.programs.start("registrar", "mien-registrar", "serve", "--home", registrar)
+    stage.programs.wait_for_port("registrar", join)
+    stage.programs.start("coordinator", "mien-coordinator", "serve", "--home", coordinator)
+    stage.programs.wait_for_port("coordinator", rounds)
+
+
+def release_pretrained(stage: Stage) -> Model:
+    """Import SFace with the public people, release it with a threshold, and return it."""
+    _link(stage.people.public, stage.folder / "public")
+    shard = stage.folder / "public.safetensors"
+    stage.programs.call(
+        "mien-sim", "data", "pack", str(stage.folder / "public"), "--out", str(shard),
+        "--licence", stage.people.terms, "--source", stage.people.dataset,
+    )  # fmt: skip
+    imported = stage.operator("model", "import", str(sface_path()), "--public", str(shard), "--release")
+    record_threshold(stage, imported["model_id"])
+    return _exported(stage, imported["model_id"], "before")
+
+
+def join_and_enrol(stage: Stage) -> None:
+    """Invite, join and enrol every phone, as many at a time as there are cores."""
+
+    def one(name: str) -> None:
+        invite = stage.operator("device", "invite", "--note", "demo phone")
+        stage.phone(name, "join", invite["url"], "--keystore", "file")
+        images = [str(path) for path in stage.people.enrolled(name)]
+        stage.phone(name, "enroll", "owner", *images, "--consent")
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for _ in pool.map(one, stage.people.phones):
+            pass
+
+
+def submit(stage: Stage) -> Mapping[str, Any]:
+    """Submit the task, print in the coordinator's own words what it shows the server, and return the answer."""
+    file = stage.folder / "task.toml"
+    file.write_text(tomli_w.dumps(to_mapping(stage.task)), encoding="utf-8")
+    answer: Mapping[str, Any] = stage.operator("task", "submit", str(file))
+    for sentence in answer["discloses"]:
+        cli.ERR.print(f"    [yellow]![/] {sentence}", highlight=False)
+    return answer
+
+
+def train(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
+    """Let every phone take part until the task is over, and return the report of every attempt of a round."""
+    agreed = [flag for lane in stage.task.privacy.reveals for flag in ("--allow-reveal", lane)]
+    for name in stage.people.phones:
+        stage.programs.start(
+            f"phone-{name}", "mien-device", "participate", "--home", stage.home(f"phones/{name}"),
+            "--min-cohort", str(stage.task.privacy.min_cohort), *agreed,
+        )  # fmt: skip
+    ended: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for event in stage.programs.lines(
+        "mien-coordinator", "task", "watch", task_id, "--home", stage.home("coordinator")
+    ):
+        status, attempt = event["task"], event["round"]
+        if attempt and attempt["stage"] in ("closed", "aborted"):
+            key = attempt["round"], attempt["attempt"]
+            if key not in ended:
+                ended[key] = attempt
+                _tell_round(attempt, status["rounds_total"])
+        if status["state"] in ("paused", "failed", "cancelled"):
+            raise LateError(f"the task is {status['state']}: {status['reason']}; see {stage.options.out / 'logs'}")
+    stage.programs.stop(*(f"phone-{name}" for name in stage.people.phones))
+    return [ended[key] for key in sorted(ended)]
+
+
+def release_trained(stage: Stage, model_id: str) -> Model:
+    """Release the last round's model with its own threshold, and return it."""
+    stage.operator("model", "release", model_id)
+    record_threshold(stage, model_id)
+    return _exported(stage, model_id, "after")
+
+
+def record_threshold(stage: Stage, model_id: str) -> None:
+    """Measure a model on the public people and keep the threshold with it, for the phones."""
+    stage.operator(
+        "model", "evaluate", model_id, "--data", str(stage.folder / "public"), "--record-threshold", str(TARGET_FMR)
+    )
+
+
+def check_one_phone(stage: Stage) -> PhoneCheck:
+    """Return what the first phone decides of its owner's picture and of the next phone's owner's."""
+    owner, stranger = list(stage.people.phones)[:2]
+    stage.phone(owner, "update")
+    decided = {
+        who: stage.phone(owner, "verify", "owner", str(stage.people.probes(whose)[0]), "--show-score",
+                         "--max-fmr", str(TARGET_FMR))
+        for who, whose in (("owner", owner), ("stranger", stranger))
+    }  # fmt: skip
+    for answer in decided.values():
+        if answer["decision"] not in ("match", "unknown"):
+            raise InputError(f"the phone could not use a picture: {answer.get('message', answer['decision'])}")
+    mine, other = decided["owner"], decided["stranger"]
+    return PhoneCheck(
+        device=f"phone of {owner}",
+        threshold=mine["threshold"],
+        threshold_source=f"FMR {TARGET_FMR:g} on the {len(stage.people.public)} public people, for this model",
+        owner_decision=mine["decision"],
+        owner_score=mine["score"],
+        owner_accepted=mine["decision"] == "match",
+        stranger_decision=other["decision"],
+        stranger_score=other["score"],
+        stranger_accepted=other["decision"] == "match",
+    )
+
+
+def measure(
+    stage: Stage,
+    before: Model,
+    after: Model,
+    rounds: list[Mapping[str, Any]],
+    phone: PhoneCheck,
+    discloses: list[str],
+    started: float,
+) -> DemoReport:
+    """Return the report: held-out people under every round's model, the released model's own people, and costs."""
+    people, seed = stage.people, stage.options.seed
+    test = read_people(people.test, people.pipeline(before.spec.input))
+    # One runtime for all models: the frozen trunk's features are computed once.
+    runtime = load_runtime(before.spec, before.layout, threads=len(os.sched_getaffinity(0)))
+    scores = {m.model_id: comparisons_of(runtime, m.theta, test) for m in (before, after)}
+    num_fte = len(test.failures)
+    own, skipped = _own_population(before, after)
+    return DemoReport(
+        method=stage.task.method,
+        num_phones=len(people.phones),
+        before=model_result("pretrained", before, scores[before.model_id], num_fte, seed=seed),
+        after=model_result("trained together", after, scores[after.model_id], num_fte, seed=seed),
+        rounds=tuple(_round_cost(stage, r, runtime, before, test) for r in rounds),
+        populations=tuple(
+            Population(role, people.dataset, len(group), sum(map(len, group.values())), people.terms)
+            for role, group in (
+                ("phones (enrolled, trained on)", people.phones),
+                ("public people (in the bundle)", people.public),
+                ("test people (held by nobody)", people.test),
+            )
+        ),
+        privacy=tuple(discloses),
+        reveals=stage.task.privacy.reveals,
+        masked=False,
+        phone=phone,
+        reproduce=_command(),
+        commit=_commit(),
+        machine=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
+        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        duration_s=time.monotonic() - started,
+        seed=seed,
+        own_population=own,
+        own_population_skipped=skipped,
+        settings=tuple((key, str(value)) for key, value in to_mapping(stage.task).items()),
+    )
+
+
+def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
+    """Print what came of it."""
+    before, after = (equal_error(r.comparisons) for r in (report.before, report.after))
+    own = report.own_population
+    result = {
+        "eer_before": before,
+        "eer_after": after,
+        "mated": report.after.comparisons.num_mated,
+        "non_mated": report.after.comparisons.num_non_mated,
+        "fte": report.after.num_fte,
+        "rounds": sum(r.outcome == "closed" for r in report.rounds),
+        "phones": report.num_phones,
+        "own_accuracy_before": None if own is None else own.accuracy_before,
+        "own_accuracy_after": None if own is None else own.accuracy_after,
+        "owner_accepted": report.phone.owner_accepted,
+        "stranger_accepted": report.phone.stranger_accepted,
+        "reveals": list(report.reveals),
+        "masked": report.masked,
+        "duration_s": round(report.duration_s, 1),
+        "report": str(page),
+    }
+
+    def human() -> None:
+        table = Table("measured", "before", "after", title="What training together changed")
+        counts = f"{result['mated']} mated, {result['non_mated']} non-mated comparisons"
+        table.add_row(f"EER on held-out people ({counts})", f"{before:.1%}", f"{after:.1%}")
+        if own is None:
+            table.add_row(f"own population: not measured, {report.own_population_skipped}", "–", "–")
+        else:
+            table.add_row(f"{own.dataset}: {own.protocol}", f"{own.accuracy_before:.2%}", f"{own.accuracy_after:.2%}")
+        cli.OUT.print(table)
+        cli.OUT.print(
+            f"One phone: its owner is {report.phone.owner_decision}, a stranger {report.phone.stranger_decision}."
+        )
+        cli.OUT.print(f"Report with DET curves and costs: {page}", soft_wrap=True)
+
+    cli.emit(result, as_json=as_json, human=human)
+
+
+def _round_cost(
+    stage: Stage, attempt: Mapping[str, Any], runtime: Runtime, base: Model, test: LabelledCrops
+) -> RoundCost:
+    closed = attempt["stage"] == "closed"
+    eer = None
+    if closed:
+        model = _exported(stage, attempt["model_id"], f"round-{attempt['round']}")
+        eer = equal_error(comparisons_of(runtime, model.theta, test))
+    return RoundCost(
+        number=attempt["round"],
+        num_asked=attempt["num_selected"],
+        num_reported=attempt["num_reports"],
+        bytes_down=attempt["num_selected"] * 4 * base.layout.size,
+        bytes_up=attempt["upload_bytes"],
+        duration_s=(attempt["ended_unix_ms"] - attempt["started_unix_ms"]) / 1000,
+        eer=eer,
+        outcome="closed" if closed else attempt["reason"],
+    )
+
+
+def _own_population(before: Model, after: Model) -> tuple[OwnPopulation | None, str]:
+    """Return what training cost on LFW, or why that was not measured."""
+    images = Path(os.environ.get("MIEN_DATA", "")) / "lfw" / "images"
+    if "MIEN_DATA" not in os.environ or not images.is_dir():
+        return None, "MIEN_DATA names no folder with lfw/images"
+    return own_population(OwnSample.read(images, before.spec.input), before, after), ""
+
+
+def _exported(stage: Stage, model_id: str, name: str) -> Model:
+    out = stage.folder / "models" / name
+    out.parent.mkdir(exist_ok=True)
+    stage.operator("model", "export", model_id, str(out))
+    model = read_model(out)
+    shutil.rmtree(out)
+    return model
+
+
+def _tell_round(attempt: Mapping[str, Any], total: int) -> None:
+    seconds = (attempt["ended_unix_ms"] - attempt["started_unix_ms"]) / 1000
+    loss = attempt["metrics"].get("loss_after")
+    cli.ERR.print(
+        f"    round {attempt['round']}/{total}: {attempt['stage']}, {attempt['num_reports']} phones, "
+        f"{attempt['upload_bytes'] / 1e6:.1f} MB up, {seconds:.1f} s"
+        + (f", loss {loss:.3f}" if loss is not None else "")
+        + (f" ({attempt['reason']})" if attempt["reason"] else ""),
+        highlight=False,
+    )
+
+
+def _link(people: People, folder: Path) -> None:
+    """Show a group of people as a folder of folders, without copying a picture."""
+    for name, files in people.items():
+        (folder / name).mkdir(parents=True)
+        for path in files:
+            (folder / name / path.name).symlink_to(path.resolve())
+
+
+def _fresh_state(out: Path) -> Path:
+    """Return an empty folder for the programs' state; only a folder that a demo made is ever emptied."""
+    folder = out / "state"
+    if folder.exists():
+        if not (folder / MARKER).exists():
+            raise AlreadyExistsError(f"{folder} was not made by the demo; name another folder with --out")
+        shutil.rmtree(folder)
+    (folder / "phones").mkdir(parents=True)
+    (folder / MARKER).touch()
+    return folder
+
+
+@contextmanager
+def _step(title: str) -> Iterator[None]:
+    """Say what begins, and how long it took."""
+    started = time.monotonic()
+    cli.ERR.print(f"[bold cyan]>[/] {title} …", highlight=False)
+    yield
+    cli.ERR.print(f"    done in {time.monotonic() - started:.1f} s", style="dim", highlight=False)
+
+
+def _command() -> str:
+    return " ".join(["mien-sim", *sys.argv[1:]])
+
+
+def _commit() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
