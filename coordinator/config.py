@@ -127,9 +127,12 @@ def load_config(
 
 
 def write_config(path: Path, config: CoordinatorConfig) -> None:
-    """Write every field of a configuration, so that a person sees what can be changed."""
+    """Write a configuration: what differs from the defaults, and the defaults as comments to choose from."""
+    defaults = {field.name: field.default for field in dataclasses.fields(CoordinatorConfig)}
     lines = ["# Settings of mien-coordinator; `mien-coordinator config show` says where each value comes from."]
-    lines += [f"{name} = {_toml_text(value)}" for name, value in to_mapping(config).items()]
+    for name, value in to_mapping(config).items():
+        mark = "# " if getattr(config, name) == defaults[name] else ""
+        lines.append(f"{mark}{name} = {_toml_text(value)}")
     write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 

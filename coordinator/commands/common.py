@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from rich.table import Table
 
 from coordinator.home import CoordinatorHome
 from mien.errors import NotFoundError
@@ -38,6 +39,15 @@ Task = Annotated[str, typer.Argument(help="The task's id (or its beginning), or 
 def say(text: str) -> None:
     """Print a line for people as it is."""
     shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def id_table(first: str, *others: str) -> Table:
+    """Return an empty table whose first column, an id to be copied, is never cut."""
+    table = Table()
+    table.add_column(first, no_wrap=True, overflow="ignore")
+    for name in others:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def now() -> datetime:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.table import Table
 
-from coordinator.commands.common import Home, Json, say
+from coordinator.commands.common import Home, Json, id_table, say
 from coordinator.home import CoordinatorHome
 from mien.shell import cli as shell
 
@@ -59,7 +58,7 @@ def list_devices(home: Home, as_json: Json = False) -> None:
     devices = _ask(home, question)
 
     def human() -> None:
-        table = Table("device", "population", "joined", "certificate until", "state", "note")
+        table = id_table("device", "population", "joined", "certificate until", "state", "note")
         for device in devices:
             state = "revoked" if device.revoked else "good"
             dates = (_day(device.joined_unix_s), _day(device.certificate_expires_unix_s))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, ask, moment, say
+from coordinator.commands.common import Home, Json, ask, id_table, moment, say
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, UndefinedMetricError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors, write_atomically
@@ -38,7 +38,7 @@ def list_models(home: Home, as_json: Json = False) -> None:
     models = ask(home, lambda coordinator: coordinator.models())
 
     def human() -> None:
-        table = Table("model", "made from", "created (UTC)", "size", "public faces", "")
+        table = id_table("model", "made from", "created (UTC)", "size", "public faces", "")
         for model in models:
             table.add_row(
                 model.model_id[:16],

@@ -12,9 +12,9 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, find_task, moment, say
+from coordinator.commands.common import Home, Json, Task, ask, find_task, id_table, moment, say
 from coordinator.disclosure import disclosures
-from mien.errors import ConfigError, DrainingError, UnreachableError
+from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
@@ -60,6 +60,8 @@ def submit(
 
 def read_task(path: Path) -> TaskSpec:
     """Return the task in a TOML file; raises ConfigError naming the wrong field and the nearest known one."""
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}; name the task's TOML file")
     try:
         values = tomllib.loads(read_limited(path, _MAX_TASK_BYTES, what=str(path)).decode(errors="replace"))
     except tomllib.TOMLDecodeError as error:
@@ -83,12 +85,12 @@ def list_tasks(home: Home, as_json: Json = False) -> None:
     tasks = ask(home, lambda coordinator: coordinator.tasks())
 
     def human() -> None:
-        table = Table("task", "name", "method", "state", "rounds", "model", "shows in clear")
+        table = id_table("task", "name", "method", "state", "rounds", "model", "shows in clear")
         for task in tasks:
             rounds = f"{task.rounds_closed}/{task.rounds_total}"
             state = f"{task.state}: {task.reason}" if task.reason else task.state
             shows = ", ".join(task.reveals) or "–"
-            table.add_row(task.task_id, task.name, task.method, state, rounds, task.model_id[:12], shows)
+            table.add_row(task.task_id, task.name, task.method, state, rounds, task.model_id[:8], shows)
         shell.OUT.print(table if tasks else "There is no task yet; mien-coordinator task submit makes one.")
 
     shell.emit({"tasks": [to_plain(task) for task in tasks]}, as_json=as_json, human=human)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -30,6 +29,7 @@ from coordinator.registrar.service import (
 )
 from coordinator.registrar.store import Store
 from coordinator.rpc import ErrorInterceptor
+from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError
 from mien.shell.lock import exclusive
 from mien.wire import MAX_MESSAGE_BYTES
@@ -51,36 +51,6 @@ class Ports:
 def utc_now() -> datetime:
     """Return the time."""
     return datetime.now(UTC)
-
-
-class ServerLeaf:
-    """The TLS server's certificate, kept in memory only and issued anew when a third of its life is left."""
-
-    def __init__(self, authority: pki.Authority, hosts: Sequence[str], clock: Callable[[], datetime]) -> None:
-        self._authority = authority
-        self._hosts = tuple(hosts)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._current = pki.issue_server_leaf(authority, self._hosts, clock())
-
-    def credentials(self, *, client_ca: bytes | None = None) -> grpc.ServerCredentials:
-        """Return credentials that send leaf and authority, and with `client_ca` (PEM) demand a certificate of it."""
-
-        def configuration() -> grpc.ServerCertificateConfiguration:
-            leaf = self._fresh()
-            return grpc.ssl_server_certificate_configuration([(leaf.key_pem, leaf.chain_pem)], client_ca)
-
-        return grpc.dynamic_ssl_server_credentials(
-            configuration(), configuration, require_client_authentication=client_ca is not None
-        )
-
-    def _fresh(self) -> pki.Credentials:
-        """Return the leaf to send; gRPC asks at every handshake, from its own threads."""
-        with self._lock:
-            now, ends = self._clock(), self._current.certificate.not_valid_after_utc
-            if ends - now < pki.SERVER_LIFETIME / 3:
-                self._current = pki.issue_server_leaf(self._authority, self._hosts, now)
-            return self._current
 
 
 def serve(home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]) -> None:

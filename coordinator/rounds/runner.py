@@ -267,7 +267,7 @@ class TaskRunner:
                 _refuse([message], LateError("that round is over; nothing is lost, check in again"))
             return
         before, state, now = self.state, self.state, self._clock.now()
-        accepted, change = [*answers], RoundChange(self.round.id, state)
+        accepted, change = [*answers], RoundChange(self.round, state)
         effects: list[Effect] = []
         for message in messages:
             try:

@@ -18,7 +18,6 @@ from coordinator import pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome
-from coordinator.registrar.server import ServerLeaf
 from coordinator.rounds.closer import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
 from coordinator.rounds.runner import RunnerSettings
@@ -34,6 +33,7 @@ from coordinator.service.rounds import RoundsService
 from coordinator.store.blobs import BlobStore
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store, StoreThread
+from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, KeyStoreError, MienError
 from mien.shell.lock import exclusive
 from mien.shell.tls import refuse_tls12
@@ -41,7 +41,7 @@ from mien.wire import MAX_MESSAGE_BYTES
 from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc, rounds_pb2_grpc
 
 _LOG: Final = structlog.get_logger()
-_FIRST_FETCH_S: Final = 0.7
+_FIRST_FETCH_S: Final = 0.5
 _LAST_ANSWERS_S: Final = 2.0
 _KEY_SETTING: Final = "store_key_check"
 

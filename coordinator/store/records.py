@@ -90,6 +90,7 @@ class RoundRecord:
     upload_bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     ended_ms: int | None = None
+    version: int = 1
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,12 @@ class DeviceRecord:
 class RoundChange:
     """One transition of a round, committed as a whole or not at all.
 
-    `steps` are the participants that changed; `committed` those whose uploads count from now on. `task` is the task
-    as it is afterwards, `model` what the round made: both only where the transition changes them.
+    `record` is the round as it was read; `steps` are the participants that changed; `committed` those whose uploads
+    count from now on. `task` is the task as it is afterwards, `model` what the round made: both only where the
+    transition changes them.
     """
 
-    round_id: int
+    record: RoundRecord
     state: RoundState
     steps: Mapping[str, Step] = field(default_factory=dict)
     error_codes: Mapping[str, str] = field(default_factory=dict)

@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import json
 import math
@@ -14,10 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, sessionmaker
 
 from coordinator.clock import Clock, to_ms
 from coordinator.rounds.machine import Stage, Step
@@ -34,17 +34,17 @@ from coordinator.store.records import (
     UploadRecord,
 )
 from coordinator.store.tables import (
-    DeviceRow,
-    EventRow,
-    ModelRow,
-    ParticipantRow,
-    ReleaseRow,
-    RoundRow,
-    SettingRow,
-    TaskRow,
-    UploadRow,
+    DEVICES,
+    EVENTS,
+    MODELS,
+    PARTICIPANTS,
+    RELEASES,
+    ROUNDS,
+    SETTINGS,
+    TASKS,
+    UPLOADS,
 )
-from mien.errors import NotFoundError, ReplayError
+from mien.errors import LateError, NotFoundError, ReplayError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +63,6 @@ class Store:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        self._session: sessionmaker[Session] = sessionmaker(engine)
 
     @classmethod
     def open(cls, url: str, clock: Clock) -> Store:
@@ -77,212 +76,195 @@ class Store:
         self._engine.dispose()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Session]:
-        with database_errors(), self._session.begin() as session:
-            yield session
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with database_errors(), self._engine.begin() as connection:
+            yield connection
 
     # Models
 
     def add_model(self, model: ModelRecord, *, actor: str) -> ModelRecord:
         """Keep a model; the same model again changes nothing and returns what was kept first."""
-        with self._transaction() as session:
-            if (row := session.get(ModelRow, model.model_id)) is not None:
-                return _model(row)
-            session.add(_model_row(model))
-            self._log(session, actor, "model.import", model.model_id)
+        with self._transaction() as db:
+            if (kept := _model_of(db, model.model_id)) is not None:
+                return kept
+            db.execute(sa.insert(MODELS).values(**_model_values(model)))
+            self._log(db, actor, "model.import", model.model_id)
             return model
 
     def model(self, model_id: str) -> ModelRecord:
         """Return a model; raises NotFoundError."""
-        with self._transaction() as session:
-            return _model(_found(session.get(ModelRow, model_id), "model", model_id))
+        with self._transaction() as db:
+            return _found(_model_of(db, model_id), "model", model_id)
 
     def models(self) -> list[ModelRecord]:
         """Return all models, oldest first."""
-        with self._transaction() as session:
-            order = sa.select(ModelRow).order_by(ModelRow.created_ms, ModelRow.model_id)
-            return [_model(row) for row in session.scalars(order)]
+        with self._transaction() as db:
+            return [
+                _model(row) for row in db.execute(sa.select(MODELS).order_by(MODELS.c.created_ms, MODELS.c.model_id))
+            ]
 
     def replace_spec(self, model_id: str, spec_json: bytes, *, actor: str) -> ModelRecord:
         """Return the model with another description (a threshold was added)."""
-        with self._transaction() as session:
-            row = _found(session.get(ModelRow, model_id), "model", model_id)
-            row.spec_json = spec_json
-            self._log(session, actor, "model.describe", model_id)
-            return _model(row)
+        with self._transaction() as db:
+            model = _found(_model_of(db, model_id), "model", model_id)
+            db.execute(sa.update(MODELS).where(MODELS.c.model_id == model_id).values(spec_json=spec_json))
+            self._log(db, actor, "model.describe", model_id)
+            return dataclasses.replace(model, spec_json=spec_json)
 
     def release(self, model_id: str, *, population: str | None, actor: str) -> None:
         """Put a model in force; releasing the one in force again changes nothing."""
-        with self._transaction() as session:
-            _found(session.get(ModelRow, model_id), "model", model_id)
-            latest = _latest_release(session, population)
+        with self._transaction() as db:
+            _found(_model_of(db, model_id), "model", model_id)
+            latest = _latest_release(db, population)
             if latest is not None and (latest.model_id, latest.population) == (model_id, population):
                 return
-            now_ms = self._clock.now_ms()
-            session.add(ReleaseRow(model_id=model_id, population=population, released_ms=now_ms, released_by=actor))
-            self._log(session, actor, "model.release", model_id, {"population": population})
+            release = ReleaseRecord(model_id, population, self._clock.now_ms(), actor)
+            db.execute(sa.insert(RELEASES).values(**_values(release)))
+            self._log(db, actor, "model.release", model_id, {"population": population})
 
     def released(self, population: str | None) -> ReleaseRecord | None:
         """Return the release in force for a population: its own or one for all, whichever is newer."""
-        with self._transaction() as session:
-            row = _latest_release(session, population)
-            return None if row is None else _release(row)
+        with self._transaction() as db:
+            return _latest_release(db, population)
 
     def released_ids(self) -> set[str]:
         """Return the ids of the models that are in force for any population."""
-        with self._transaction() as session:
-            populations = session.scalars(sa.select(ReleaseRow.population).distinct())
-            rows = [_latest_release(session, population) for population in list(populations)]
-            return {row.model_id for row in rows if row is not None}
+        with self._transaction() as db:
+            populations = db.scalars(sa.select(RELEASES.c.population).distinct()).all()
+            releases = [_latest_release(db, population) for population in populations]
+            return {release.model_id for release in releases if release is not None}
 
     def may_read_model(self, model_id: str, population: str) -> bool:
         """Return whether a device of that population may fetch a model: released once, or used by its own tasks."""
-        with self._transaction() as session:
-            return _visible(session, population, ModelRow.model_id == model_id)
+        with self._transaction() as db:
+            return _visible(db, population, MODELS.c.model_id == model_id)
 
     def may_read_blob(self, sha256: str, population: str | None) -> BlobId | None:
         """Return a model's blob if a device of that population (None: an operator) may fetch it."""
-        holds = sa.or_(ModelRow.theta_sha256 == sha256, ModelRow.shard_sha256 == sha256)
-        with self._transaction() as session:
-            row = session.scalars(sa.select(ModelRow).where(holds).limit(1)).first()
-            if row is None or (population is not None and not _visible(session, population, holds)):
+        holds = sa.or_(MODELS.c.theta_sha256 == sha256, MODELS.c.shard_sha256 == sha256)
+        with self._transaction() as db:
+            row = db.execute(sa.select(MODELS).where(holds).limit(1)).first()
+            if row is None or (population is not None and not _visible(db, population, holds)):
                 return None
-            size = row.theta_bytes if row.theta_sha256 == sha256 else row.shard_bytes
-            return BlobId(sha256, size or 0)
+            model = _model(row)
+            return model.theta if model.theta.sha256 == sha256 else model.shard
 
     # Tasks
 
     def add_task(self, task: TaskRecord) -> TaskRecord:
         """Keep a task; the same idempotency token again returns the task that the first call made."""
-        with self._transaction() as session:
-            earlier = session.scalars(
-                sa.select(TaskRow).where(TaskRow.idempotency_token == task.idempotency_token)
-            ).first()
-            if earlier is not None:
+        with self._transaction() as db:
+            same = TASKS.c.idempotency_token == task.idempotency_token
+            if (earlier := db.execute(sa.select(TASKS).where(same)).first()) is not None:
                 return _task(earlier)
-            row = TaskRow(task_id=task.task_id)
-            _fill_task(row, task)
-            session.add(row)
-            self._log(session, task.submitted_by, "task.submit", task.task_id, {"name": task.name})
+            db.execute(sa.insert(TASKS).values(**_task_values(task)))
+            self._log(db, task.submitted_by, "task.submit", task.task_id, {"name": task.name})
             return task
 
     def task(self, task_id: str) -> TaskRecord:
         """Return a task; raises NotFoundError."""
-        with self._transaction() as session:
-            return _task(_found(session.get(TaskRow, task_id), "task", task_id))
+        with self._transaction() as db:
+            row = db.execute(sa.select(TASKS).where(TASKS.c.task_id == task_id)).first()
+            return _task(_found(row, "task", task_id))
 
     def tasks(self) -> list[TaskRecord]:
         """Return all tasks, oldest first."""
-        with self._transaction() as session:
-            return [
-                _task(row) for row in session.scalars(sa.select(TaskRow).order_by(TaskRow.created_ms, TaskRow.task_id))
-            ]
+        with self._transaction() as db:
+            return [_task(row) for row in db.execute(sa.select(TASKS).order_by(TASKS.c.created_ms, TASKS.c.task_id))]
 
     def save_task(self, task: TaskRecord, *, actor: str, action: str) -> None:
         """Commit a task's new state."""
-        with self._transaction() as session:
-            _fill_task(_found(session.get(TaskRow, task.task_id), "task", task.task_id), task)
-            self._log(session, actor, action, task.task_id, {"reason": task.reason})
+        with self._transaction() as db:
+            _update_task(db, task)
+            self._log(db, actor, action, task.task_id, {"reason": task.reason})
 
     def state_blobs(self) -> set[str]:
         """Return the hashes of all server state that some task still needs."""
-        with self._transaction() as session:
-            rows = session.execute(sa.select(TaskRow.arrays_sha256, TaskRow.revealed_sha256))
+        with self._transaction() as db:
+            rows = db.execute(sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256))
             return {sha256 for row in rows for sha256 in row if sha256}
 
     # Rounds
 
     def open_attempt(self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float) -> RoundRecord:
         """Return a new attempt of a round, in its first stage."""
-        with self._transaction() as session:
-            row = RoundRow(
-                task_id=task.task_id,
-                round=round_number,
-                attempt=attempt,
-                stage=Stage.SELECTING.value,
-                deadline_ms=to_ms(deadline),
-                base_model_id=task.model_id,
-                started_ms=self._clock.now_ms(),
-            )
-            session.add(row)
-            session.flush()
-            return _round(row)
+        record = RoundRecord(
+            id=0,
+            task_id=task.task_id,
+            round=round_number,
+            attempt=attempt,
+            stage=Stage.SELECTING,
+            deadline_ms=to_ms(deadline),
+            base_model_id=task.model_id,
+            started_ms=self._clock.now_ms(),
+        )
+        with self._transaction() as db:
+            values = _round_values(record)
+            del values["id"]
+            made = db.execute(sa.insert(ROUNDS).values(**values)).inserted_primary_key
+            assert made is not None
+            return dataclasses.replace(record, id=made[0])
 
     def save_round(self, change: RoundChange) -> RoundRecord:
-        """Commit one transition of a round as a whole, and return the round as it is afterwards."""
-        with self._transaction() as session:
-            now_ms = self._clock.now_ms()
-            if change.model is not None and session.get(ModelRow, change.model.model_id) is None:
-                session.add(_model_row(change.model))
-                session.flush()
-            row = _found(session.get(RoundRow, change.round_id), "round", str(change.round_id))
-            for device_id, step in change.steps.items():
-                error_code = change.error_codes.get(device_id, "")
-                _merge_participant(session, row.id, device_id, step, error_code, now_ms)
-            for device_id in change.committed:
-                upload = _found(session.get(UploadRow, (row.id, device_id)), "upload", device_id)
-                if upload.committed_ms is None:
-                    upload.committed_ms = now_ms
-                    row.upload_bytes += upload.size_bytes
-            self._fill_round(session, row, change, now_ms)
-            if change.task is not None:
-                _fill_task(_found(session.get(TaskRow, change.task.task_id), "task", change.task.task_id), change.task)
-            session.flush()
-            return _round(row)
+        """Commit one transition of a round as a whole, and return the round as it is afterwards.
 
-    def _fill_round(self, session: Session, row: RoundRow, change: RoundChange, now_ms: int) -> None:
-        state = change.state
-        if row.stage != state.stage.value:
-            self._log(
-                session,
-                "coordinator",
-                f"round.{state.stage.value}",
-                f"{row.task_id}/{row.round}/{row.attempt}",
-                {"reason": state.reason} if state.reason else {},
+        Raises LateError when somebody else has changed the round since it was read.
+        """
+        with self._transaction() as db:
+            now_ms = self._clock.now_ms()
+            if change.model is not None and _model_of(db, change.model.model_id) is None:
+                db.execute(sa.insert(MODELS).values(**_model_values(change.model)))
+            before = change.record
+            for device_id, step in change.steps.items():
+                _merge_participant(db, before.id, device_id, step, change.error_codes.get(device_id, ""), now_ms)
+            committed_bytes = sum(_commit_upload(db, before.id, device_id, now_ms) for device_id in change.committed)
+            after = dataclasses.replace(
+                _round_after(before, change, now_ms), upload_bytes=before.upload_bytes + committed_bytes
             )
-        row.stage = state.stage.value
-        row.deadline_ms = to_ms(state.deadline) if math.isfinite(state.deadline) else None
-        row.reason = state.reason[:_MAX_REASON]
-        row.num_selected = len(state.participants)
-        row.num_trained = max(row.num_trained, len(state.devices(*_REPORTED)))
-        row.num_reports = len(state.devices(Step.UPLOADED))
-        if state.stage.is_over:
-            row.ended_ms = now_ms
-        if change.model is not None:
-            row.model_id = change.model.model_id
-            row.metrics_json = json.dumps(dict(change.metrics), allow_nan=False)
+            unchanged = sa.and_(ROUNDS.c.id == before.id, ROUNDS.c.version == before.version)
+            if db.execute(sa.update(ROUNDS).where(unchanged).values(**_round_values(after))).rowcount != 1:
+                raise LateError("another coordinator has changed this round; check in again")
+            if after.stage is not before.stage:
+                subject = f"{after.task_id}/{after.round}/{after.attempt}"
+                detail = {"reason": after.reason} if after.reason else {}
+                self._log(db, "coordinator", f"round.{after.stage}", subject, detail)
+            if change.task is not None:
+                _update_task(db, change.task)
+            return after
 
     def rounds(self, task_id: str, *, since_id: int = 0) -> list[RoundRecord]:
         """Return all attempts of a task from one on, oldest first."""
-        wanted = sa.and_(RoundRow.task_id == task_id, RoundRow.id >= since_id)
-        with self._transaction() as session:
-            return [_round(row) for row in session.scalars(sa.select(RoundRow).where(wanted).order_by(RoundRow.id))]
+        wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.id >= since_id)
+        with self._transaction() as db:
+            return [_round(row) for row in db.execute(sa.select(ROUNDS).where(wanted).order_by(ROUNDS.c.id))]
 
     def last_round(self, task_id: str) -> RoundRecord | None:
         """Return a task's newest attempt."""
-        with self._transaction() as session:
-            newest = sa.select(RoundRow).where(RoundRow.task_id == task_id).order_by(RoundRow.id.desc()).limit(1)
-            row = session.scalars(newest).first()
+        newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task_id).order_by(ROUNDS.c.id.desc()).limit(1)
+        with self._transaction() as db:
+            row = db.execute(newest).first()
             return None if row is None else _round(row)
 
     def round(self, task_id: str, round_number: int, attempt: int) -> RoundRecord | None:
         """Return one attempt, None if there never was one."""
-        wanted = sa.and_(RoundRow.task_id == task_id, RoundRow.round == round_number, RoundRow.attempt == attempt)
-        with self._transaction() as session:
-            row = session.scalars(sa.select(RoundRow).where(wanted)).first()
+        wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
+        with self._transaction() as db:
+            row = db.execute(sa.select(ROUNDS).where(wanted)).first()
             return None if row is None else _round(row)
 
     def participants(self, round_id: int) -> dict[str, Step]:
         """Return the steps of an attempt's participants."""
-        with self._transaction() as session:
-            rows = session.scalars(sa.select(ParticipantRow).where(ParticipantRow.round_id == round_id))
-            return {row.device_id: Step(row.step) for row in rows}
+        columns = sa.select(PARTICIPANTS.c.device_id, PARTICIPANTS.c.step)
+        with self._transaction() as db:
+            rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id))
+            return {device_id: Step(step) for device_id, step in rows}
 
     def error_codes(self, round_id: int) -> dict[str, str]:
         """Return why participants left an attempt, where they or the server said so."""
-        with self._transaction() as session:
-            rows = session.scalars(sa.select(ParticipantRow).where(ParticipantRow.round_id == round_id))
-            return {row.device_id: row.error_code for row in rows if row.error_code}
+        columns = sa.select(PARTICIPANTS.c.device_id, PARTICIPANTS.c.error_code)
+        with self._transaction() as db:
+            rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.error_code != ""))
+            return {row.device_id: row.error_code for row in rows}
 
     # Uploads
 
@@ -291,92 +273,85 @@ class Store:
 
         Raises ReplayError when the device announced other bytes before.
         """
-        with self._transaction() as session:
-            row = session.get(UploadRow, (round_id, device_id))
-            if row is None:
-                row = UploadRow(
-                    round_id=round_id,
-                    device_id=device_id,
-                    sha256=blob.sha256,
-                    size_bytes=blob.size_bytes,
-                    announced_ms=self._clock.now_ms(),
+        with self._transaction() as db:
+            earlier = _upload_of(db, round_id, device_id)
+            if earlier is None:
+                db.execute(
+                    sa.insert(UPLOADS).values(
+                        round_id=round_id,
+                        device_id=device_id,
+                        sha256=blob.sha256,
+                        size_bytes=blob.size_bytes,
+                        announced_ms=self._clock.now_ms(),
+                    )
                 )
-                session.add(row)
-            elif (row.sha256, row.size_bytes) != (blob.sha256, blob.size_bytes):
+                return UploadRecord(round_id, device_id, blob, is_committed=False)
+            if earlier.blob != blob:
                 raise ReplayError(
                     "this device already began to send another contribution for this round; "
                     "abandon the round and check in again"
                 )
-            return _upload(row)
+            return earlier
 
     def upload(self, round_id: int, device_id: str) -> UploadRecord | None:
         """Return what a device announced in a round, None if nothing."""
-        with self._transaction() as session:
-            row = session.get(UploadRow, (round_id, device_id))
-            return None if row is None else _upload(row)
+        with self._transaction() as db:
+            return _upload_of(db, round_id, device_id)
 
     def uploads(self, round_id: int) -> dict[str, UploadRecord]:
         """Return the uploads of a round that count, by device."""
-        counts = sa.and_(UploadRow.round_id == round_id, UploadRow.committed_ms.is_not(None))
-        with self._transaction() as session:
-            return {row.device_id: _upload(row) for row in session.scalars(sa.select(UploadRow).where(counts))}
+        counts = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.committed_ms.is_not(None))
+        with self._transaction() as db:
+            uploads = [_upload(row) for row in db.execute(sa.select(UPLOADS).where(counts))]
+            return {upload.device_id: upload for upload in uploads}
 
     def forget_upload(self, round_id: int, device_id: str) -> None:
         """Drop an upload that does not count, so that the device may send it from the start."""
-        with self._transaction() as session:
-            row = session.get(UploadRow, (round_id, device_id))
-            if row is not None and row.committed_ms is None:
-                session.delete(row)
+        pending = sa.and_(_is_upload(round_id, device_id), UPLOADS.c.committed_ms.is_(None))
+        with self._transaction() as db:
+            db.execute(sa.delete(UPLOADS).where(pending))
 
     # Devices, history, settings
 
     def saw_device(self, device_id: str, population: str, software: str) -> None:
         """Remember that a device called."""
-        with self._transaction() as session:
-            now_ms = self._clock.now_ms()
-            row = session.get(DeviceRow, device_id)
-            if row is None:
-                row = DeviceRow(device_id=device_id, first_seen_ms=now_ms)
-                session.add(row)
-            row.population, row.software, row.last_seen_ms = population, software[:80], now_ms
+        now_ms = self._clock.now_ms()
+        news = {"population": population, "software": software[:80], "last_seen_ms": now_ms}
+        with self._transaction() as db:
+            known = sa.update(DEVICES).where(DEVICES.c.device_id == device_id).values(**news)
+            if db.execute(known).rowcount == 0:
+                db.execute(sa.insert(DEVICES).values(device_id=device_id, first_seen_ms=now_ms, **news))
 
     def devices(self) -> list[DeviceRecord]:
         """Return all devices that ever called, in order of their ids."""
-        with self._transaction() as session:
-            return [
-                DeviceRecord(row.device_id, row.population, row.software, row.first_seen_ms, row.last_seen_ms)
-                for row in session.scalars(sa.select(DeviceRow).order_by(DeviceRow.device_id))
-            ]
+        with self._transaction() as db:
+            rows = db.execute(sa.select(DEVICES).order_by(DEVICES.c.device_id))
+            return [DeviceRecord(**row._mapping) for row in rows]
 
     def _log(
-        self, session: Session, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
+        self, db: sa.Connection, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
     ) -> None:
-        session.add(
-            EventRow(
-                at_ms=self._clock.now_ms(),
-                actor=actor,
-                action=action,
-                subject=subject,
-                detail_json=json.dumps(dict(detail or {}), sort_keys=True),
-            )
-        )
+        detail_json = json.dumps(dict(detail or {}), sort_keys=True)
+        values = {"actor": actor, "action": action, "subject": subject, "detail_json": detail_json}
+        db.execute(sa.insert(EVENTS).values(at_ms=self._clock.now_ms(), **values))
 
     def events(self, subject: str) -> list[tuple[int, str, str]]:
         """Return (time in ms, actor, action) of what happened to one subject, in order."""
-        with self._transaction() as session:
-            rows = session.scalars(sa.select(EventRow).where(EventRow.subject == subject).order_by(EventRow.id))
-            return [(row.at_ms, row.actor, row.action) for row in rows]
+        columns = sa.select(EVENTS.c.at_ms, EVENTS.c.actor, EVENTS.c.action)
+        with self._transaction() as db:
+            rows = db.execute(columns.where(EVENTS.c.subject == subject).order_by(EVENTS.c.id))
+            return [(at_ms, actor, action) for at_ms, actor, action in rows]
 
     def setting(self, name: str) -> str | None:
         """Return a remembered value."""
-        with self._transaction() as session:
-            row = session.get(SettingRow, name)
-            return None if row is None else row.value
+        with self._transaction() as db:
+            return db.scalar(sa.select(SETTINGS.c.value).where(SETTINGS.c.name == name))
 
     def remember(self, name: str, value: str) -> None:
         """Remember a value."""
-        with self._transaction() as session:
-            session.merge(SettingRow(name=name, value=value))
+        with self._transaction() as db:
+            if db.execute(sa.update(SETTINGS).where(SETTINGS.c.name == name).values(value=value)).rowcount == 0:
+                db.execute(sa.insert(SETTINGS).values(name=name, value=value))
 
 
 class StoreThread:
@@ -406,125 +381,129 @@ def _found(row: T | None, kind: str, name: str) -> T:
     return row
 
 
-def _latest_release(session: Session, population: str | None) -> ReleaseRow | None:
-    mine: sa.ColumnElement[bool] = ReleaseRow.population.is_(None)
+def _values(record: Any) -> dict[str, Any]:
+    """Return a flat record's fields as column values."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _latest_release(db: sa.Connection, population: str | None) -> ReleaseRecord | None:
+    mine: sa.ColumnElement[bool] = RELEASES.c.population.is_(None)
     if population is not None:
-        mine = sa.or_(mine, ReleaseRow.population == population)
-    return session.scalars(sa.select(ReleaseRow).where(mine).order_by(ReleaseRow.id.desc()).limit(1)).first()
+        mine = sa.or_(mine, RELEASES.c.population == population)
+    row = db.execute(sa.select(RELEASES).where(mine).order_by(RELEASES.c.id.desc()).limit(1)).first()
+    return None if row is None else ReleaseRecord(row.model_id, row.population, row.released_ms, row.released_by)
 
 
-def _visible(session: Session, population: str, condition: sa.ColumnElement[bool]) -> bool:
+def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[bool]) -> bool:
     """Return whether a population may see some model that meets `condition`."""
     released = sa.exists().where(
-        ReleaseRow.model_id == ModelRow.model_id,
-        sa.or_(ReleaseRow.population.is_(None), ReleaseRow.population == population),
+        RELEASES.c.model_id == MODELS.c.model_id,
+        sa.or_(RELEASES.c.population.is_(None), RELEASES.c.population == population),
     )
     used = sa.exists().where(
-        sa.or_(TaskRow.base_model_id == ModelRow.model_id, TaskRow.model_id == ModelRow.model_id),
-        TaskRow.population == population,
+        sa.or_(TASKS.c.base_model_id == MODELS.c.model_id, TASKS.c.model_id == MODELS.c.model_id),
+        TASKS.c.population == population,
     )
-    seen = sa.or_(released, used, ModelRow.population == population)
-    return session.scalars(sa.select(ModelRow.model_id).where(condition, seen).limit(1)).first() is not None
+    seen = sa.or_(released, used, MODELS.c.population == population)
+    return db.execute(sa.select(MODELS.c.model_id).where(condition, seen).limit(1)).first() is not None
 
 
-def _model_row(model: ModelRecord) -> ModelRow:
-    return ModelRow(
-        model_id=model.model_id,
-        spec_json=model.spec_json,
-        layout_sha256=model.layout_sha256,
-        theta_sha256=model.theta.sha256,
-        theta_bytes=model.theta.size_bytes,
-        shard_sha256=model.shard.sha256 if model.shard else None,
-        shard_bytes=model.shard.size_bytes if model.shard else None,
-        parent_model_id=model.parent_model_id,
-        population=model.population,
-        task_id=model.task_id,
-        round=model.round,
-        created_ms=model.created_ms,
-    )
+def _model_of(db: sa.Connection, model_id: str) -> ModelRecord | None:
+    row = db.execute(sa.select(MODELS).where(MODELS.c.model_id == model_id)).first()
+    return None if row is None else _model(row)
 
 
-def _model(row: ModelRow) -> ModelRecord:
-    return ModelRecord(
-        model_id=row.model_id,
-        spec_json=row.spec_json,
-        layout_sha256=row.layout_sha256,
-        theta=BlobId(row.theta_sha256, row.theta_bytes),
-        created_ms=row.created_ms,
-        shard=BlobId(row.shard_sha256, row.shard_bytes or 0) if row.shard_sha256 else None,
-        parent_model_id=row.parent_model_id,
-        population=row.population,
-        task_id=row.task_id,
-        round=row.round,
-    )
+def _model_values(model: ModelRecord) -> dict[str, Any]:
+    values = _values(model)
+    theta, shard = values.pop("theta"), values.pop("shard")
+    return {
+        **values,
+        "theta_sha256": theta.sha256,
+        "theta_bytes": theta.size_bytes,
+        "shard_sha256": shard.sha256 if shard else None,
+        "shard_bytes": shard.size_bytes if shard else None,
+    }
 
 
-def _release(row: ReleaseRow) -> ReleaseRecord:
-    return ReleaseRecord(row.model_id, row.population, row.released_ms, row.released_by)
+def _model(row: sa.Row[Any]) -> ModelRecord:
+    values = dict(row._mapping)
+    theta = BlobId(values.pop("theta_sha256"), values.pop("theta_bytes"))
+    shard_sha256, shard_bytes = values.pop("shard_sha256"), values.pop("shard_bytes")
+    return ModelRecord(**values, theta=theta, shard=BlobId(shard_sha256, shard_bytes) if shard_sha256 else None)
 
 
-def _fill_task(row: TaskRow, task: TaskRecord) -> None:
-    row.name, row.population, row.task_json = task.name, task.population, task.task_json
-    row.idempotency_token = task.idempotency_token
-    row.state, row.reason = task.state.value, task.reason[:_MAX_REASON]
-    row.base_model_id, row.model_id = task.base_model_id, task.model_id
-    row.rounds_closed, row.aborted_in_a_row = task.rounds_closed, task.aborted_in_a_row
-    row.arrays_sha256, row.revealed_sha256 = task.arrays_sha256, task.revealed_sha256
-    row.submitted_by, row.created_ms, row.ended_ms = task.submitted_by, task.created_ms, task.ended_ms
+def _task_values(task: TaskRecord) -> dict[str, Any]:
+    return {**_values(task), "state": task.state.value, "reason": task.reason[:_MAX_REASON]}
 
 
-def _task(row: TaskRow) -> TaskRecord:
-    return TaskRecord(
-        task_id=row.task_id,
-        name=row.name,
-        population=row.population,
-        task_json=row.task_json,
-        idempotency_token=row.idempotency_token,
-        state=TaskState(row.state),
-        base_model_id=row.base_model_id,
-        model_id=row.model_id,
-        submitted_by=row.submitted_by,
-        created_ms=row.created_ms,
-        reason=row.reason,
-        rounds_closed=row.rounds_closed,
-        aborted_in_a_row=row.aborted_in_a_row,
-        arrays_sha256=row.arrays_sha256,
-        revealed_sha256=row.revealed_sha256,
-        ended_ms=row.ended_ms,
-    )
+def _task(row: sa.Row[Any]) -> TaskRecord:
+    return TaskRecord(**{**row._mapping, "state": TaskState(row.state)})
 
 
-def _round(row: RoundRow) -> RoundRecord:
-    return RoundRecord(
-        id=row.id,
-        task_id=row.task_id,
-        round=row.round,
-        attempt=row.attempt,
-        stage=Stage(row.stage),
-        deadline_ms=row.deadline_ms,
-        base_model_id=row.base_model_id,
-        started_ms=row.started_ms,
-        reason=row.reason,
-        model_id=row.model_id,
-        num_selected=row.num_selected,
-        num_trained=row.num_trained,
-        num_reports=row.num_reports,
-        upload_bytes=row.upload_bytes,
-        metrics=json.loads(row.metrics_json),
-        ended_ms=row.ended_ms,
+def _update_task(db: sa.Connection, task: TaskRecord) -> None:
+    update = sa.update(TASKS).where(TASKS.c.task_id == task.task_id).values(**_task_values(task))
+    if db.execute(update).rowcount != 1:
+        raise NotFoundError(f"there is no task {task.task_id}; list the tasks to see which there are")
+
+
+def _round_values(record: RoundRecord) -> dict[str, Any]:
+    values = _values(record)
+    metrics_json = json.dumps(dict(values.pop("metrics")), allow_nan=False)
+    return {**values, "stage": record.stage.value, "metrics_json": metrics_json}
+
+
+def _round(row: sa.Row[Any]) -> RoundRecord:
+    values = dict(row._mapping)
+    metrics = json.loads(values.pop("metrics_json"))
+    return RoundRecord(**{**values, "stage": Stage(row.stage), "metrics": metrics})
+
+
+def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> RoundRecord:
+    state = change.state
+    return dataclasses.replace(
+        before,
+        stage=state.stage,
+        deadline_ms=to_ms(state.deadline) if math.isfinite(state.deadline) else None,
+        reason=state.reason[:_MAX_REASON],
+        model_id=change.model.model_id if change.model is not None else before.model_id,
+        num_selected=len(state.participants),
+        num_trained=max(before.num_trained, len(state.devices(*_REPORTED))),
+        num_reports=len(state.devices(Step.UPLOADED)),
+        metrics=change.metrics or before.metrics,
+        ended_ms=now_ms if state.stage.is_over else None,
+        version=before.version + 1,
     )
 
 
-def _upload(row: UploadRow) -> UploadRecord:
+def _is_upload(round_id: int, device_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id == device_id)
+
+
+def _upload_of(db: sa.Connection, round_id: int, device_id: str) -> UploadRecord | None:
+    row = db.execute(sa.select(UPLOADS).where(_is_upload(round_id, device_id))).first()
+    return None if row is None else _upload(row)
+
+
+def _upload(row: sa.Row[Any]) -> UploadRecord:
     return UploadRecord(row.round_id, row.device_id, BlobId(row.sha256, row.size_bytes), row.committed_ms is not None)
 
 
+def _commit_upload(db: sa.Connection, round_id: int, device_id: str, now_ms: int) -> int:
+    """Let an upload count and return how many bytes that adds: none if it counted already."""
+    upload = _found(_upload_of(db, round_id, device_id), "upload", device_id)
+    if upload.is_committed:
+        return 0
+    db.execute(sa.update(UPLOADS).where(_is_upload(round_id, device_id)).values(committed_ms=now_ms))
+    return upload.blob.size_bytes
+
+
 def _merge_participant(
-    session: Session, round_id: int, device_id: str, step: Step, error_code: str, now_ms: int
+    db: sa.Connection, round_id: int, device_id: str, step: Step, error_code: str, now_ms: int
 ) -> None:
-    row = session.get(ParticipantRow, (round_id, device_id))
-    if row is None:
-        row = ParticipantRow(round_id=round_id, device_id=device_id)
-        session.add(row)
-    row.step, row.changed_ms = step.value, now_ms
-    row.error_code = error_code or row.error_code or ""
+    values: dict[str, Any] = {"step": step.value, "changed_ms": now_ms}
+    if error_code:
+        values["error_code"] = error_code
+    same = sa.and_(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.device_id == device_id)
+    if db.execute(sa.update(PARTICIPANTS).where(same).values(**values)).rowcount == 0:
+        new = {"error_code": "", **values, "round_id": round_id, "device_id": device_id}
+        db.execute(sa.insert(PARTICIPANTS).values(**new))

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from coordinator.clock import Clock
 from coordinator.store.database import database_errors, migrate, open_engine, schema_revision, sqlite_url
 from coordinator.store.store import MIGRATIONS, SCHEMA, Store
-from coordinator.store.tables import Base
+from coordinator.store.tables import METADATA
 from mien.errors import ConfigError, CorruptDataError, DiskFullError, VersionError
 
 
@@ -27,7 +27,7 @@ def engine(tmp_path: Path) -> sa.Engine:
 def test_migrations_make_the_tables_of_the_program(engine: sa.Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
 
 
 def test_head_is_the_newest_migration() -> None:

@@ -14,7 +14,7 @@ from coordinator.rounds.machine import RoundState, Stage, Step
 from coordinator.store.database import sqlite_url
 from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
-from mien.errors import NotFoundError, ReplayError
+from mien.errors import LateError, NotFoundError, ReplayError
 
 
 def model(name: str, *, population: str | None = None) -> ModelRecord:
@@ -86,7 +86,7 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
 
     steps = {"d1": Step.SELECTED, "d2": Step.SELECTED}
     training = RoundState(Stage.TRAINING, 99.0, {}, steps)
-    saved = store.save_round(RoundChange(opened.id, training, steps=steps))
+    saved = store.save_round(RoundChange(opened, training, steps=steps))
     assert (saved.stage, saved.num_selected, saved.deadline_ms) == (Stage.TRAINING, 2, 99000)
     assert store.participants(opened.id) == steps
 
@@ -99,7 +99,7 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     steps = {"d1": Step.UPLOADED, "d2": Step.LEFT}
     closing = RoundState(Stage.CLOSING, math.inf, {}, steps)
     saved = store.save_round(
-        RoundChange(opened.id, closing, steps=steps, error_codes={"d2": "non_finite"}, committed=("d1",))
+        RoundChange(saved, closing, steps=steps, error_codes={"d2": "non_finite"}, committed=("d1",))
     )
     assert (saved.num_reports, saved.upload_bytes, saved.deadline_ms) == (1, 800, None)
     assert store.error_codes(opened.id) == {"d2": "non_finite"}
@@ -108,7 +108,7 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     made = replace(model("b"), parent_model_id="a" * 64, task_id="t1", round=1)
     after = replace(record, rounds_closed=1, model_id="b" * 64, state=TaskState.DONE)
     closed = replace(closing, stage=Stage.CLOSED)
-    saved = store.save_round(RoundChange(opened.id, closed, task=after, model=made, metrics={"loss": 0.5}))
+    saved = store.save_round(RoundChange(saved, closed, task=after, model=made, metrics={"loss": 0.5}))
     assert (saved.model_id, saved.metrics, saved.num_trained) == ("b" * 64, {"loss": 0.5}, 1)
     assert saved.ended_ms is not None
     assert store.task("t1") == after
@@ -117,13 +117,21 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     assert store.last_round("t1") == saved == store.round("t1", 1, 1)
 
 
+def test_two_writers_cannot_overwrite_each_other(store: Store) -> None:
+    opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
+    first = store.save_round(RoundChange(opened, RoundState(Stage.TRAINING, 5.0)))
+    with pytest.raises(LateError, match="another coordinator"):
+        store.save_round(RoundChange(opened, RoundState(Stage.ABORTED, math.inf, reason="stale")))
+    assert store.last_round("t1") == first
+
+
 def test_a_transition_is_whole_or_absent(store: Store) -> None:
     """A change that names an upload which was never announced commits nothing of itself."""
     opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
     steps = {"d1": Step.UPLOADED}
     with pytest.raises(NotFoundError):
         store.save_round(
-            RoundChange(opened.id, RoundState(Stage.UPLOAD, 9.0, {}, steps), steps=steps, committed=("d1",))
+            RoundChange(opened, RoundState(Stage.UPLOAD, 9.0, {}, steps), steps=steps, committed=("d1",))
         )
     assert store.participants(opened.id) == {}
     assert store.last_round("t1") == opened
@@ -135,7 +143,7 @@ def test_a_damaged_upload_may_be_sent_again_but_not_a_counted_one(store: Store) 
     store.forget_upload(opened.id, "d1")
     store.announce_upload(opened.id, "d1", BlobId("f" * 64, 800))
     state = RoundState(Stage.UPLOAD, 9.0, {}, {"d1": Step.UPLOADED})
-    store.save_round(RoundChange(opened.id, state, steps=state.participants, committed=("d1",)))
+    store.save_round(RoundChange(opened, state, steps=state.participants, committed=("d1",)))
     store.forget_upload(opened.id, "d1")
     upload = store.upload(opened.id, "d1")
     assert upload is not None
