@@ -1,0 +1,171 @@
+"""Terms of a round, chosen before it begins: numbers that cannot wrap, a graph that is safe, and what it will cost.
+
+A plan that does not fit is refused here, with the field to change; nothing is discovered in the middle of a round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from mien.contribution import ContributionLayout
+from mien.errors import ConfigError
+from mien.secagg.canonical import bitmap_size
+from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig
+from mien.secagg.graph import Profile, default_neighbourhood, resolve
+from mien.secagg.keys import SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
+from mien.secagg.quantise import MAX_FRAC_BITS, NumberFormat, packed_size
+from mien.secagg.vector import ContributionMap, VectorLayout
+from mien.specs import TaskSpec
+from mien.wire.canonical import task_sha256
+
+DEFAULT_MAX_WEIGHT: Final = 64
+MIN_LEVEL_BITS: Final = 8
+"""An element's clip range has at least 2^8 steps on each side of zero; coarser rounding is refused."""
+
+
+def plan_numbers(
+    n_max: int,
+    *,
+    l2_clip: float,
+    coordinate_clip: float = 1.0,
+    max_weight: int | None = None,
+    ring_bits: int = 32,
+    metric_bound: float = 64.0,
+    noise_bound: int = 0,
+) -> NumberFormat:
+    """Return the finest number format under which a sum over `n_max` devices cannot wrap.
+
+    Without a `max_weight` it is 64, or what still leaves 2^16 steps (2^13 in a ring of 24 bits) on each side of zero,
+    at least 1. Raises ConfigError where fewer than 2^8 steps would be left.
+    """
+    if n_max < 1:
+        raise ConfigError(f"n_max is {n_max}; it must be at least 1")
+    room = (1 << (ring_bits - 1)) - 1 - noise_bound
+    if max_weight is None:
+        wanted = 1 << (16 if ring_bits == 32 else 13)
+        max_weight = max(1, min(DEFAULT_MAX_WEIGHT, room // (n_max * (wanted + 1))))
+    steps = room // (n_max * max_weight) - 1
+    frac_bits = _fraction_bits(steps, coordinate_clip)
+    if steps < 1 << MIN_LEVEL_BITS or frac_bits < 0:
+        raise ConfigError(
+            f"a ring of {ring_bits} bits leaves {max(steps, 0)} steps for {n_max} devices of weight {max_weight}; "
+            f"{1 << MIN_LEVEL_BITS} are needed: lower max_weight, plan fewer devices or take 32 bits"
+        )
+    metric_frac_bits = max(0, min(16, _fraction_bits(steps, metric_bound)))
+    numbers = NumberFormat(
+        ring_bits, min(frac_bits, MAX_FRAC_BITS), l2_clip, coordinate_clip, max_weight, metric_bound, metric_frac_bits
+    )
+    numbers.check_no_wrap(n_max, noise_bound)
+    return numbers
+
+
+def _fraction_bits(steps: int, bound: float) -> int:
+    """Return the largest f with bound * 2^f <= steps."""
+    if not (steps >= 1 and 0 < bound < math.inf):
+        return -1
+    f = math.floor(math.log2(steps / bound))
+    return f if bound * 2.0**f <= steps else f - 1
+
+
+@dataclass(frozen=True)
+class RoundIds:
+    """Which attempt of which round, over which files: raw ids and hashes as `RoundConfig` holds them."""
+
+    task_id: bytes
+    round: int
+    attempt: int
+    model_sha256: bytes
+    app_graph_sha256: bytes
+
+
+def plan_round(
+    task: TaskSpec,
+    contribution: ContributionLayout,
+    ids: RoundIds,
+    *,
+    n_max: int,
+    l2_clip: float,
+    coordinate_clip: float = 1.0,
+    ring_bits: int = 32,
+    profile: Profile = Profile.MALICIOUS_SERVER,
+) -> RoundConfig:
+    """Return the terms of an attempt of `task` with at most `n_max` devices, k and t by the profile's rule.
+
+    Sums are over at least `task.cohort.min_reports` devices, which is never below `task.privacy.min_cohort`. Raises
+    ConfigError where the task's numbers cannot be added up or `n_max` is too large, CohortError where it is below 3.
+    """
+    mapped = ContributionMap(contribution).vector_layout
+    default_neighbourhood(profile, n_max)
+    return RoundConfig(
+        task_id=ids.task_id,
+        task_sha256=bytes.fromhex(task_sha256(task)),
+        round=ids.round,
+        attempt=ids.attempt,
+        model_sha256=ids.model_sha256,
+        layout_sha256=bytes.fromhex(contribution.sha256),
+        app_graph_sha256=ids.app_graph_sha256,
+        size=mapped.size,
+        num_metrics=mapped.num_metrics,
+        numbers=plan_numbers(
+            n_max,
+            l2_clip=l2_clip,
+            coordinate_clip=coordinate_clip,
+            max_weight=task.privacy.max_weight,
+            ring_bits=ring_bits,
+        ),
+        cohort=CohortTerms(profile, task.cohort.min_reports, n_max),
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round of `n` devices costs: bytes a device sends and receives, mask expansions on either side.
+
+    Certificates are counted with `certificate_bytes` each; `server_masks` is for `lost` devices between shares and
+    upload. `fewest_survivors` is how many must stay to the end in a complete graph: small cohorts tolerate few losses.
+    """
+
+    n: int
+    neighbours: int
+    threshold: int
+    fewest_survivors: int
+    upload_bytes: int
+    download_bytes: int
+    bytes_per_parameter: float
+    device_masks: int
+    server_masks: int
+
+
+def estimate(config: RoundConfig, n: int, *, lost: int = 0, certificate_bytes: int = 500) -> Cost:
+    """Return what a round under `config` with `n` devices costs, of which `lost` vanish after sharing."""
+    cohort, hood = config.cohort, resolve(config.cohort.profile, n, config.cohort.k, config.cohort.t)
+    layout = VectorLayout(config.size, config.num_metrics)
+    vector = packed_size(layout.num_words, config.numbers.ring_bits)
+    entry = 16 + 32 + 32 + 32 + SIGNATURE_BYTES + 2 + certificate_bytes
+    shares = 3 + hood.k * (1 + SEALED_BYTES)
+    consistency, proof = (
+        (2 + SIGNATURE_BYTES, 4 + hood.t * (16 + SIGNATURE_BYTES)) if cohort.profile.has_consistency_round else (0, 0)
+    )
+    upload = 2 + entry + shares + 32 + SIGNATURE_BYTES + 2 + 32 + SIGNATURE_BYTES + vector
+    upload += consistency + 3 + hood.k * (1 + SHARE_BYTES)
+    depth = 32 * (n - 1).bit_length()
+    roster = 5 + (n * entry if n <= 256 else 16 * n + depth + hood.k * (entry + depth))
+    download = 2 + CONFIG_BYTES + roster + bitmap_size(n) + shares + 2 + bitmap_size(n) + proof
+    return Cost(
+        n=n,
+        neighbours=hood.k,
+        threshold=hood.t,
+        fewest_survivors=max(cohort.n_min, hood.t + 1),
+        upload_bytes=upload,
+        download_bytes=download,
+        bytes_per_parameter=vector / config.size,
+        device_masks=hood.k + 1,
+        server_masks=(n - lost) + _pair_masks(n, hood.k, lost),
+    )
+
+
+def _pair_masks(n: int, k: int, lost: int) -> int:
+    """Return how many masks between a lost device and a survivor are expected: exact for a complete graph."""
+    return round(lost * k * (n - lost) / (n - 1)) if n > 1 else 0
