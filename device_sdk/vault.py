@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,13 +66,14 @@ class _Root:
 
 
 class Vault:
-    """An open vault; every use of it is a `reading()` or `writing()` block."""
+    """An open vault; every use of it is a `reading()` or `writing()` block. Threads take turns."""
 
     def __init__(self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...]) -> None:
         self._connection = connection
         self._key = key
         self._tables = tables
         self._random_bytes: RandomBytes = os.urandom
+        self._turn = threading.RLock()
 
     @classmethod
     def open(cls, path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]) -> Vault:
@@ -106,7 +108,7 @@ class Vault:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Reader]:
         """A block that sees one consistent state."""
-        with _database_errors("the gallery"):
+        with self._turn, _database_errors("the gallery"):
             self._connection.execute("BEGIN")
             try:
                 yield Reader(self._connection, self._key, self._tables)
@@ -117,7 +119,7 @@ class Vault:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writer]:
         """A block whose changes are all stored at its end, or none of them."""
-        with _database_errors("the gallery"):
+        with self._turn, _database_errors("the gallery"):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 writer = Writer(self._connection, self._key, self._tables, self._random_bytes)
@@ -248,7 +250,7 @@ class Writer(Reader):
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that is closed again if the block fails."""
     with _database_errors("the gallery"):
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             # A rollback journal keeps everything in one file; EXTRA is FULL plus a sync of the folder.
             for pragma in (
@@ -352,6 +354,8 @@ def _database_errors(name: str) -> Iterator[None]:
     """Turn SQLite's refusals into errors that say what to do."""
     try:
         yield
+    except sqlite3.ProgrammingError:
+        raise  # a mistake of ours, such as use after close
     except sqlite3.Error as error:
         # The low byte is the primary code, the rest says more.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF

@@ -15,10 +15,10 @@ from coordinator.commands.common import Home, Json, ask, id_table, moment, say
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, UndefinedMetricError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors, write_atomically
-from mien.specs import Threshold
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
+    from mien.specs import Threshold
     from mien.wire.v1 import models_pb2
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep models: import, release, export, evaluate.")
@@ -170,6 +170,8 @@ def evaluate(
 
 def threshold_in(record: Mapping[str, Any], target_fmr: float) -> Threshold:
     """Return a measured record's threshold at a target FMR with its provenance; raises UndefinedMetricError."""
+    from mien.specs import Threshold
+
     points = record.get("points", [])
     point = next((p for p in points if p.get("target_fmr") == target_fmr), None)
     if point is None:

@@ -207,8 +207,9 @@ def _refuse_by_header(image: Image.Image, data: bytes, name: str) -> None:
 def _upright_rgb(image: Image.Image) -> Pixels:
     """Return an opened image, reduced to the working size, turned upright, as RGB."""
     if image.format in ("JPEG", "MPO"):
-        # Reduced inside the decoder, at no less than twice the working size.
-        image.draft(None, (2 * WORKING_SIDE, 2 * WORKING_SIDE))
+        # Reduced inside the decoder, to between one and two times the working size.
+        scale = min(1.0, WORKING_SIDE / max(image.size))
+        image.draft(None, (max(1, int(image.width * scale)), max(1, int(image.height * scale))))
     image.load()
     orientation = _orientation(image)
     plain = _plain_mode(image)

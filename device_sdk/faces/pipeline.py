@@ -17,8 +17,8 @@ from device_sdk.faces.reasons import Reason
 from mien.errors import ConfigError, ImageError, LowQualityError, MultipleFacesError, NoFaceError
 from mien.specs import FaceInputSpec
 
-# Below this score a face is looked for in the turned picture too: 1 % of upright photographs, 97 % of those that are
-# upside down (LFW). There the score rises by about 0.1 when the picture is turned upright.
+# Below this score a face is looked for in the turned picture too: 0.2 % of upright photographs, 94 % of those that are
+# upside down (LFW, 9897 and 1980 images). The median score of upside-down faces is 0.83, turned upright it is 0.93.
 SURE_SCORE: Final = 0.885
 BETTER_SCORE: Final = 0.03
 

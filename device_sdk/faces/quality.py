@@ -19,7 +19,6 @@ from device_sdk.faces.detector import Face
 from device_sdk.faces.images import Pixels
 from device_sdk.faces.reasons import Reason
 from mien.errors import ConfigError
-from mien.specs import TEMPLATE_112
 
 # A frontal face as YuNet marks it, in pixels of a 112x112 crop: median over 1000 images of LFW and their mirror images.
 # Third coordinate: depth towards the camera. Nose 20 and mouth 3 are 0.57 and 0.09 eye distances; on renders with a
@@ -27,8 +26,7 @@ from mien.specs import TEMPLATE_112
 _FRONTAL_FACE: Final = np.array(
     ((37.15, 52.54, 0.0), (74.89, 52.54, 0.0), (56.02, 73.77, 20.0), (39.92, 90.30, 3.0), (72.12, 90.30, 3.0))
 )
-_TEMPLATE: Final = np.array(TEMPLATE_112)
-_TEMPLATE_EYE_DISTANCE: Final = float(np.hypot(*(_TEMPLATE[1] - _TEMPLATE[0])))
+_FRONTAL_EYE_DISTANCE: Final = 74.89 - 37.15
 # The part of a crop that is face in every pose: from the brows to the chin, from cheek to cheek.
 _FACE_ROWS: Final = slice(28, 108)
 _FACE_WIDTH: Final = 72
@@ -192,17 +190,16 @@ def _perceptual_blur(grey: NDArray[np.float32]) -> float:
 
 
 def _geometry(image_shape: tuple[int, ...], face: Face) -> Geometry:
-    to_template = similarity(face.landmarks, _TEMPLATE)
-    scale = float(np.hypot(*to_template[:, 0]))
-    upright = face.landmarks @ to_template[:, :2].T + to_template[:, 2]
+    to_frontal = similarity(face.landmarks, _FRONTAL_FACE[:, :2])
+    upright = face.landmarks @ to_frontal[:, :2].T + to_frontal[:, 2]
     yaw_deg, pitch_deg, error_px = _pose(upright)
     return Geometry(
         score=face.score,
-        eye_distance_px=_TEMPLATE_EYE_DISTANCE / scale,
+        eye_distance_px=_FRONTAL_EYE_DISTANCE / float(np.hypot(*to_frontal[:, 0])),
         yaw_deg=yaw_deg,
         pitch_deg=pitch_deg,
-        roll_deg=-math.degrees(math.atan2(to_template[1, 0], to_template[0, 0])),
-        visible=_visible(image_shape, face, to_template),
+        roll_deg=-math.degrees(math.atan2(to_frontal[1, 0], to_frontal[0, 0])),
+        visible=_visible(image_shape, face, to_frontal),
         landmark_error_px=error_px,
     )
 
@@ -230,7 +227,7 @@ def _pose(upright: NDArray[np.float64]) -> tuple[float, float, float]:
     return yaw_deg, pitch_deg, error_px
 
 
-def _visible(image_shape: tuple[int, ...], face: Face, to_template: NDArray[np.float64]) -> float:
+def _visible(image_shape: tuple[int, ...], face: Face, to_frontal: NDArray[np.float64]) -> float:
     """Return the share of a face that lies inside the image: of its box or of the crop's inner part, the smaller.
 
     The detector draws its box, and guesses landmarks, towards the inside at an edge; each alone would miss that.
@@ -241,6 +238,6 @@ def _visible(image_shape: tuple[int, ...], face: Face, to_template: NDArray[np.f
     inside_y = min(y + box_height, height) - max(y, 0.0)
     if face.area <= 0 or inside_x <= 0 or inside_y <= 0:
         return 0.0
-    points = (_INNER_FACE - to_template[:, 2]) @ np.linalg.inv(to_template[:, :2]).T
+    points = (_INNER_FACE - to_frontal[:, 2]) @ np.linalg.inv(to_frontal[:, :2]).T
     inside = (points >= -0.5).all(axis=1) & (points <= (width - 0.5, height - 0.5)).all(axis=1)
     return min(inside_x * inside_y / face.area, float(inside.mean()))

@@ -84,7 +84,7 @@ class OwnSample:
 
 def comparisons_of(runtime: Runtime, theta: Vector, faces: LabelledCrops) -> Comparisons:
     """Return all mated and non-mated comparisons among a labelled set under one model."""
-    return all_pairs(runtime.embed(theta, faces.crops), faces.labels)
+    return all_pairs(runtime.embed(theta, faces.crops), faces.labels, keep_subjects=True)
 
 
 def equal_error(comparisons: Comparisons) -> float:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -325,8 +326,15 @@ def test_an_empty_gallery_can_be_backed_up(gallery: Gallery) -> None:
     assert json.loads(unpack_metadata(gallery.to_plain())["people"]) == []
 
 
+def test_threads_take_turns(gallery: Gallery) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: enrol(gallery, f"p{seed}", seed), range(12)))
+    assert len(gallery.people()) == 12
+
+
 KILLED = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
