@@ -1,0 +1,336 @@
+"""Running the thing: the programs' command lines against real processes, the registrar beside it, what tasks reveal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator import pki
+from coordinator.store.sealing import MasterKey
+from mien.errors import RevokedError, UnavailableError
+from mien.methods import METHODS
+from mien.specs import CohortSpec, PrivacySpec
+from mien.wire.canonical import model_to_json
+from mien.wire.invite import Invite
+from mien.wire.tensors import PublicShard, unpack_tensors
+from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc, rounds_pb2
+from tests.integration.house import ROOT, House, free_port, run, tiny_task
+from tests.integration.light_device import (
+    LAYOUT,
+    SPEC,
+    THETA,
+    Credentials,
+    LightDevice,
+    contribution,
+    layout_of,
+    raised,
+)
+from tests.integration.test_rounds import in_upload
+
+
+def program(module: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Return what a command prints; its exit code is 0 unless `check` is off."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "Traceback" not in done.stderr
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A running coordinator for the command line."""
+    folder = tmp_path_factory.mktemp("operating")
+    house = House(folder, check_in_hold_s=1.0)
+    try:
+        house.start()
+        yield house
+        assert house.stop() == 0
+    finally:
+        house.close()
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a shard of public faces of nobody, as `model export` writes it."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "model.json").write_bytes(model_to_json(SPEC, LAYOUT))
+    (folder / "theta.f32").write_bytes(THETA.astype("<f4").tobytes())
+    crops = np.random.default_rng(0).integers(0, 255, (3, 112, 112, 3), dtype=np.uint8)
+    shard = PublicShard(crops, np.array([0, 0, 1], np.int64), "CC0", "noise")
+    (folder / "public_shard.safetensors").write_bytes(shard.to_bytes())
+    return folder
+
+
+TASK = """
+name = "{name}"
+method = "fedavg"
+rounds = 2
+population = "{name}"
+[cohort]
+size = 2
+min_reports = 2
+[deadlines]
+selecting_s = 20
+training_s = 20
+upload_s = 20
+[privacy]
+min_cohort = 2
+"""
+
+
+def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_path: Path) -> None:
+    """Import, release, submit, watch, export: what comes out is what the devices made."""
+    home = ("--home", str(running.home.folder), "--json")
+    cli = "coordinator.cli"
+    imported = json.loads(program(cli, "model", "import", str(model_folder), "--release", *home).stdout)
+    assert imported["released"]
+    assert imported["public_shard_bytes"] > 3 * 112 * 112 * 3
+    again = json.loads(program(cli, "model", "import", str(model_folder), *home).stdout)
+    assert again == imported
+
+    file = tmp_path / "task.toml"
+    file.write_text(TASK.format(name="cli"))
+    submitted = json.loads(program(cli, "task", "submit", str(file), "--token", "once", *home).stdout)
+    assert json.loads(program(cli, "task", "submit", str(file), "--token", "once", *home).stdout) == submitted
+    assert any("not yet masked" in sentence for sentence in submitted["discloses"])
+
+    async def rounds() -> None:
+        async with running.devices("cli", 2) as devices:
+            for _ in range(2):
+                make = lambda task, a: contribution(task, a.round.round)  # noqa: E731
+                await asyncio.gather(*(device.take_part(make) for device in devices))
+
+    run(rounds())
+    watched = program(cli, "task", "watch", "cli", *home).stdout.splitlines()
+    events = [json.loads(line) for line in watched]
+    assert [(e["round"]["round"], e["round"]["stage"], e["round"]["num_reports"]) for e in events if e["round"]] == [
+        (1, "closed", 2),
+        (2, "closed", 2),
+    ]
+    assert events[-1]["task"]["state"] == "done"
+    made = events[-1]["task"]["model_id"]
+
+    (listed,) = json.loads(program(cli, "task", "list", *home).stdout)["tasks"]
+    assert (listed["name"], listed["rounds_closed"]) == ("cli", 2)
+    assert len(json.loads(program(cli, "model", "list", *home).stdout)["models"]) == 3
+    out = tmp_path / "exported"
+    program(cli, "model", "export", made[:12], str(out), *home)
+    assert np.array_equal(np.fromfile(out / "theta.f32", "<f4"), running.theta(made))
+    assert (out / "public_shard.safetensors").read_bytes() == (model_folder / "public_shard.safetensors").read_bytes()
+    (report,) = json.loads(program(cli, "privacy", "report", *home).stdout)["tasks"]
+    assert report["reveals"] == []
+    table = program(cli, "task", "list", *home[:2]).stdout
+    assert submitted["task_id"] in table  # an id can be copied
+
+
+def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_path: Path) -> None:
+    home = ("--home", str(running.home.folder))
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(TASK.format(name="x").replace("size = 2", "sise = 2"))
+    not_toml = tmp_path / "not.toml"
+    not_toml.write_text("name = ")
+    for arguments, code, words in (
+        (("task", "submit", str(wrong)), 2, "did you mean 'cohort.size'"),
+        (("task", "submit", str(not_toml)), 2, "not valid TOML"),
+        (("task", "submit", str(tmp_path / "none.toml")), 17, "there is no file"),
+        (("task", "watch", "nobody"), 17, "no task fits"),
+        (("task", "cancel", "nobody"), 17, "no task fits"),
+        (("model", "release", "abc"), 17, "no model fits"),
+        (("model", "import", str(tmp_path / "none.onnx")), 17, "there is no file"),
+        (("model", "export", "released", str(tmp_path)), 16, "exists already"),
+        (("model", "evaluate", "released", "--data", str(tmp_path / "none")), 17, "there is no folder"),
+        (("model", "evaluate", "released", "--data", str(tmp_path), "--protocol", "x"), 2, "known: lfw, folder"),
+        (("init", "--address", "localhost:1"), 16, "nothing was changed"),
+        (("device", "list"), 61, "trust-coordinator"),
+    ):
+        done = program("coordinator.cli", *arguments, *home, check=False)
+        assert (done.returncode, words in " ".join(done.stderr.split())) == (code, True), (arguments, done.stderr)
+    nowhere = program("coordinator.cli", "task", "list", "--home", str(tmp_path / "nowhere"), check=False)
+    assert (nowhere.returncode, "init" in nowhere.stderr) == (17, True)
+
+
+def test_a_coordinator_that_is_down_is_told_as_such(house: House) -> None:
+    done = program("coordinator.cli", "task", "list", "--home", str(house.home.folder), "--json", check=False)
+    assert done.returncode == 50
+    assert json.loads(done.stderr)["error"] == "unreachable"
+
+
+def test_ready_within_two_seconds(house: House) -> None:
+    """Judged by the processor time that the start takes: what a machine with nothing else to do would need."""
+    house.start()
+    house.stop()
+    house.start()
+    used = Path(f"/proc/{house.process.pid}/stat").read_text().rpartition(")")[2].split()
+    assert (int(used[11]) + int(used[12])) / 100 < 2.0
+    loaded = Path(f"/proc/{house.process.pid}/maps").read_text()
+    assert "libtorch" not in loaded
+
+
+class Registrar:
+    """A registrar as a real process, and a coordinator's folder that it trusts."""
+
+    def __init__(self, folder: Path, house: House) -> None:
+        self.port, admin = free_port(), free_port()
+        self.address = f"localhost:{self.port}"
+        self.home, self._house = folder / "registrar", house
+        cli, coordinator = "coordinator.registrar.cli", house.home
+        self._home = ("--home", str(self.home))
+        program(
+            cli, "init", *self._home, "--address", self.address, "--listen", f"127.0.0.1:{self.port}",
+            "--coordinator-address", house.address, "--admin-address", f"127.0.0.1:{admin}",
+        )  # fmt: skip
+        program(
+            cli, "trust-coordinator", str(coordinator.ca_path), *self._home,
+            "--csr", str(coordinator.registrar_operator_csr_path), "--out", str(coordinator.registrar_operator_path),
+        )  # fmt: skip
+        program(
+            "coordinator.cli", "trust-registrar", str(self.home / "ca.pem"), "--replace",
+            "--home", str(coordinator.folder),
+        )  # fmt: skip
+        with coordinator.config_path.open("a") as settings:
+            settings.write(f'\nregistrar_address = "{self.address}"\nregistrar_admin_address = "127.0.0.1:{admin}"\n')
+            settings.write("crl_fetch_s = 0.5\n")
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the registrar while the block runs."""
+        command = [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--json", *self._home]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            try:
+                assert process.stdout is not None
+                assert json.loads(process.stdout.readline())["ready"]
+                yield process
+            finally:
+                process.terminate()
+                process.wait(20)
+
+    async def join(self, url: str) -> Credentials:
+        """Return a device's credentials for an invite, as a phone gets them."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        tls = grpc.ssl_channel_credentials((self.home / "ca.pem").read_bytes())
+        async with grpc.aio.secure_channel(self.address, tls) as channel:
+            request = registrar_pb2.JoinRequest(token=Invite.from_url(url).token, csr_der=pki.create_csr(key))
+            reply = await registrar_pb2_grpc.RegistrarStub(channel).Join(request, timeout=10)
+        chain = pki.to_pem(pki.load_certificate(reply.certificate_der))
+        return Credentials(
+            reply.device_id,
+            reply.population,
+            pki.to_pem(pki.load_certificate(reply.coordinator_ca_der)),
+            chain + pki.to_pem(pki.load_certificate(reply.registrar_ca_der)),
+            pki.key_to_pem(key),
+        )
+
+
+def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path) -> None:
+    """Invite, join and revoke by the command line; the coordinator refuses the device within seconds."""
+    registrar = Registrar(tmp_path, house)
+    home = ("--home", str(house.home.folder), "--json")
+
+    async def story(process: subprocess.Popen[bytes]) -> None:
+        invite = json.loads(program("coordinator.cli", "device", "invite", "--population", "joined", *home).stdout)
+        credentials = await registrar.join(invite["url"])
+        async with LightDevice(house.address, credentials) as device:
+            assert (await device.hello()).protocol_version == 1
+            (listed,) = json.loads(program("coordinator.cli", "device", "list", *home).stdout)["devices"]
+            assert (listed["device_id"], listed["revoked"]) == (credentials.device_id, False)
+            program("coordinator.cli", "device", "revoke", credentials.device_id, *home)
+            began = time.monotonic()
+            while not isinstance(error := await _refusal(device), RevokedError):
+                assert time.monotonic() - began < 10, error
+                await asyncio.sleep(0.1)
+        checks = json.loads(program("coordinator.cli", "doctor", *home).stdout)
+        assert checks["ok"], checks
+
+    with registrar.serving() as process:
+        house.start()
+        run(story(process))
+    done = program("coordinator.cli", "doctor", *home, check=False)
+    assert done.returncode == 50  # the registrar is down now
+    assert house.stop() == 0
+
+
+async def _refusal(device: LightDevice) -> Any:
+    try:
+        await device.hello()
+    except (RevokedError, UnavailableError) as error:
+        return error
+    return None
+
+
+def test_without_a_registrar_devices_wait_and_operators_work(house: House, tmp_path: Path) -> None:
+    registrar = Registrar(tmp_path, house)  # known, but not running: the list of the revoked was never fetched
+    house.start()
+    authority = pki.load_authority((registrar.home / "ca.pem").read_bytes(), (registrar.home / "ca.key").read_bytes())
+
+    async def story() -> None:
+        async with house.operator() as operator:
+            await operator.hello()
+        async with LightDevice(house.address, house.device("default", authority)) as device:
+            error = await raised(device.hello())
+            assert isinstance(error, UnavailableError)
+            assert "no recent revocation list" in error.message
+            assert error.retry_after_s == 10.0
+
+    run(story())
+
+
+def test_what_devices_reveal_is_sealed_and_answered(house: House, tmp_path: Path) -> None:
+    """fedface as published: class embeddings lie sealed on disk, and each device gets its own back, spread out."""
+
+    async def story() -> tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, bytes]]:
+        house.start()
+        async with house.operator() as operator, house.devices("shown", 2) as devices:
+            await house.give_model(operator, tmp_path)
+            task = tiny_task(
+                "shown", "shown", method="fedface", rounds=2, cohort=CohortSpec(size=2, min_reports=2),
+                privacy=PrivacySpec(reveals=("class_embeddings",), min_cohort=2),
+            )  # fmt: skip
+            status = await operator.submit(task, "shown")
+            assert list(status.reveals) == ["class_embeddings"]
+            ref, task = await in_upload(devices)
+            layout = layout_of(task)
+            shown = {}
+            for i, device in enumerate(devices):
+                vector = np.frombuffer(contribution(task, i), "<f4").copy()
+                embedding = np.zeros(SPEC.input.dim, np.float32)
+                embedding[:2] = (1.0, 0.1 * i)  # nearly the same: the server has to push them apart
+                vector[layout.slices["class_embedding"]] = embedding / np.linalg.norm(embedding)
+                shown[device.id] = vector[layout.slices["class_embedding"]].copy()
+                assert (await device.upload(ref, vector.tobytes())).accepted
+            assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
+            house.kill()  # what was revealed survives, sealed
+            house.start()
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            replies = {d.id: a.reply for d, a in zip(devices, assignments, strict=True)}
+            return status.task_id, shown, replies
+
+    task_id, shown, replies = run(story())
+    stored = [path.read_bytes() for path in house.home.folder.rglob("*") if path.is_file()]
+    answers = {device: unpack_tensors(reply, what="reply")["class_embedding"] for device, reply in replies.items()}
+    first, second = shown
+    assert float(answers[first] @ answers[second]) < float(shown[first] @ shown[second]) - 0.01
+    for vector in (*shown.values(), *answers.values()):
+        assert not any(vector.tobytes() in content for content in stored)
+    with house.store() as store:
+        task = store.task(task_id)
+    assert task.revealed_sha256 is not None
+    sealer = MasterKey.load(house.home.store_key_path).sealer("revealed")
+    blob = house.home.folder / "states" / task.revealed_sha256[:2] / task.revealed_sha256
+    opened = unpack_tensors(sealer.open(blob.read_bytes(), place=task_id.encode()), what="state")
+    assert set(opened) == {f"{device}/class_embedding" for device in shown}
+    assert METHODS["fedface"].name == "fedface"
