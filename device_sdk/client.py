@@ -207,20 +207,10 @@ class CoordinatorClient:
 
     def upload_accepted(self, ref: RoundRef) -> bool:
         """Tell whether this device's contribution is complete, checked and counts; False before uploads are open."""
-        request = rounds_pb2.UploadStatusRequest(round=ref.message())
         try:
-            status = call(
-                lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S),
-                SERVER,
-                _ONCE,
-                clock=self._clock,
-                rng=self._rng,
-            )
+            return self._upload_status(ref, final=(RateLimitedError,)).accepted
         except RateLimitedError:
             return False
-        except UnavailableError:
-            status = self._upload_status(ref)
-        return status.accepted
 
     def leave(self, ref: RoundRef, error: MienError) -> None:
         """Tell that this device gives a round up; only the stable code of the reason is sent."""
@@ -345,12 +335,14 @@ class CoordinatorClient:
     def _say_hello(self, policy: RetryPolicy) -> Hello:
         return say_hello(self._rounds.Hello, SERVER, policy, clock=self._clock, rng=self._rng)
 
-    def _upload_status(self, ref: RoundRef) -> rounds_pb2.UploadStatus:
+    def _upload_status(
+        self, ref: RoundRef, *, final: tuple[type[UnavailableError], ...] = ()
+    ) -> rounds_pb2.UploadStatus:
         request = rounds_pb2.UploadStatusRequest(round=ref.message())
-        return self._call(lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S))
+        return self._call(lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S), final=final)
 
-    def _call(self, attempt: Callable[[], T]) -> T:
-        return call(attempt, SERVER, self._settings.retry, clock=self._clock, rng=self._rng)
+    def _call(self, attempt: Callable[[], T], *, final: tuple[type[UnavailableError], ...] = ()) -> T:
+        return call(attempt, SERVER, self._settings.retry, clock=self._clock, rng=self._rng, final=final)
 
     def _backoff(self) -> Backoff:
         return Backoff(self._settings.retry, self._clock, self._rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -41,11 +41,15 @@ def utc(clock: Clock) -> datetime:
     return datetime.fromtimestamp(clock.unix_s(), UTC)
 
 
+_UNITS: Final = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
 def spell_duration(seconds: float) -> str:
-    """Return a duration for a sentence, to two units: "23 h 50 min"."""
-    rest, parts = round(abs(seconds)), []
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+    """Return a duration for a sentence, in its largest unit and the next one: "23 h 50 min"."""
+    total = round(abs(seconds))
+    first = next((i for i, (_, length) in enumerate(_UNITS) if total >= length), len(_UNITS) - 1)
+    parts, rest = [], total
+    for unit, length in _UNITS[first : first + 2]:
         count, rest = divmod(rest, length)
-        if count:
-            parts.append(f"{count} {'day' if unit == 'days' and count == 1 else unit}")
-    return " ".join(parts[:2]) or "0 s"
+        parts.append(f"{count} {'day' if (unit, count) == ('days', 1) else unit}")
+    return " ".join(part for part in parts if not part.startswith("0 ")) or "0 s"

@@ -64,15 +64,26 @@ def open_channel(address: str, authority: x509.Certificate, identity: Identity |
     return grpc.secure_channel(address, credentials, options=_OPTIONS)
 
 
-def call(attempt: Callable[[], T], peer: str, policy: RetryPolicy, *, clock: Clock, rng: random.Random) -> T:
-    """Return what a call that may be repeated answers, repeating it while its error says that this can help."""
+def call(
+    attempt: Callable[[], T],
+    peer: str,
+    policy: RetryPolicy,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    final: tuple[type[UnavailableError], ...] = (),
+) -> T:
+    """Return what a call that may be repeated answers, repeating it while its error says that this can help.
+
+    Errors in `final` are an answer to the caller, not a reason to repeat.
+    """
     backoff = Backoff(policy, clock, rng)
     while True:
         try:
             return attempt()
         except grpc.RpcError as error:
             known = from_rpc_error(error, peer=peer)
-            if not isinstance(known, UnavailableError):
+            if not isinstance(known, UnavailableError) or isinstance(known, final):
                 raise known from error
             backoff.wait(known)
 

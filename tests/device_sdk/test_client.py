@@ -104,7 +104,7 @@ def test_progress_starts_the_count_over() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (59.6, "1 min"), (85800, "23 h 50 min"), (-86400, "1 day"), (200000, "2 days 7 h"), (3605, "1 h 5 s")],
+    [(0, "0 s"), (59.6, "1 min"), (85800, "23 h 50 min"), (-86400, "1 day"), (200000, "2 days 7 h"), (3605, "1 h")],
 )
 def test_durations_are_spelled_to_two_units(seconds: float, text: str) -> None:
     assert spell_duration(seconds) == text
@@ -415,6 +415,18 @@ def test_before_uploads_are_open_nothing_counts(fleet: Fleet) -> None:
     with connected(fleet, script) as client:
         assert not client.upload_accepted(REF)
     assert script.calls == ["upload_status"]
+
+
+def test_a_lost_connection_before_uploads_are_open_is_no_reason_to_wait_for_them(fleet: Fleet) -> None:
+    answers = iter([BrokenConnectionError(), RateLimitedError("not open", retry_after_s=1.0)])
+
+    def status() -> rounds_pb2.UploadStatus:
+        raise next(answers)
+
+    script = Script(upload_status=status)
+    with connected(fleet, script) as client:
+        assert not client.upload_accepted(REF)
+    assert script.calls == ["upload_status"] * 2
 
 
 def test_devices_of_another_registrar_cannot_connect(fleet: Fleet) -> None:
