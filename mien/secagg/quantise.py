@@ -103,9 +103,9 @@ class NumberFormat:
 
 
 def as_float32(value: float) -> float:
-    """Return the number that a 32-bit float makes of `value`: what the configuration carries is what is used."""
+    """Return the number that a 32-bit float makes of `value`, zero without a sign: one number has one form of bytes."""
     with np.errstate(over="ignore"):
-        return float(np.float32(value))
+        return float(np.float32(value)) + 0.0
 
 
 def l2_norm(update: NDArray[np.float32]) -> float:
