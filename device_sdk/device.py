@@ -201,6 +201,7 @@ class Device:
 
     def verify(self, name: str, image: ImageSource) -> Outcome:
         """Return whether the face in an image is the enrolled person's of that name."""
+        self.gallery.person(name)
         recogniser = self.recogniser()
         return verify(name, image, self.gallery, recogniser, self._pipeline, self.operating_point(recogniser.model))
 

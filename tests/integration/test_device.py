@@ -19,8 +19,17 @@ import pytest
 from device_sdk.device import Device
 from device_sdk.participate import Counted, Event, NotCounted, RoundOutcome, StatedConditions, Transfer
 from mien.contribution import ContributionLayout
-from mien.errors import TABLE, ConfigError, DiskFullError, InviteError, RevokedError, UnreachableError
+from mien.errors import (
+    TABLE,
+    AlreadyExistsError,
+    ConfigError,
+    DiskFullError,
+    InviteError,
+    RevokedError,
+    UnreachableError,
+)
 from mien.methods import METHODS
+from mien.shell.lock import exclusive
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.programs import mien_device, start_mien_device
 from tests.device_sdk.synthetic import OWNER, STRANGER, faces_root, images_of, sface
@@ -444,20 +453,13 @@ def test_a_released_model_is_taken_over_in_one_switch(fleet: RealFleet) -> None:
 
 
 def test_one_process_per_home_takes_part(fleet: RealFleet) -> None:
-    with fleet.phone("twice", "twice", IDENTITIES[0]) as device:
-        running = device.participate(idle_s=30.0)
-        ended: list[int] = []
-
-        def other() -> None:
-            time.sleep(0.5)
-            done = mien_device("participate", "--rounds", "1", "--home", fleet.folder / "twice")
-            ended.append(done.returncode)
-
-        rival = threading.Thread(target=other)
-        rival.start()
-        assert list(running) == []
-        rival.join()
-    assert ended == [16]
+    with (
+        fleet.phone("twice", "twice", IDENTITIES[0]) as device,
+        exclusive(device.home.participation_lock, program="mien-device participate"),
+    ):
+        ended = mien_device("participate", "--rounds", "1", "--home", fleet.folder / "twice")
+    assert ended.returncode == TABLE[AlreadyExistsError].exit_code
+    assert "another mien-device participate" in ended.stderr
 
 
 def test_the_doctor_finds_a_healthy_device_and_names_what_is_wrong(fleet: RealFleet) -> None:

@@ -1,0 +1,86 @@
+"""The public names, and that using them costs nothing before it has to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import device_sdk
+
+
+def test_the_public_names_are_these() -> None:
+    assert device_sdk.__all__ == [
+        "Conditions",
+        "Counted",
+        "Device",
+        "DeviceStatus",
+        "Enrolment",
+        "Event",
+        "Identity",
+        "LowQuality",
+        "Match",
+        "ModelUpdate",
+        "MultipleFaces",
+        "NoFace",
+        "NotCounted",
+        "Operating",
+        "Outcome",
+        "Person",
+        "RefusedImage",
+        "StatedConditions",
+        "Transfer",
+        "Unknown",
+        "Wait",
+    ]
+    assert dir(device_sdk) == sorted(device_sdk.__all__)
+
+
+@pytest.mark.parametrize("name", device_sdk.__all__)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    found = getattr(device_sdk, name)
+    assert name == "Outcome" or found.__doc__
+
+
+def test_a_name_that_is_not_public_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="Devise"):
+        device_sdk.Devise  # noqa: B018
+
+
+def test_device_methods_are_these() -> None:
+    public = {name for name in vars(device_sdk.Device) if not name.startswith("_")}
+    assert public == {
+        "open",
+        "close",
+        "join",
+        "identity",
+        "gallery",
+        "people",
+        "enroll",
+        "verify",
+        "identify",
+        "remove",
+        "export",
+        "wipe",
+        "recogniser",
+        "operating_point",
+        "update",
+        "participate",
+        "connect",
+        "status",
+    }
+
+
+def test_the_whole_package_imports_without_torch() -> None:
+    code = (
+        "import importlib, pkgutil, sys\n"
+        "sys.modules['torch'] = None\n"
+        "import device_sdk\n"
+        "for name in device_sdk.__all__: getattr(device_sdk, name)\n"
+        "for module in pkgutil.walk_packages(device_sdk.__path__, 'device_sdk.'):\n"
+        "    if module.name != 'device_sdk.runtimes.torch_runtime' and 'feature_cache' not in module.name:\n"
+        "        importlib.import_module(module.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
