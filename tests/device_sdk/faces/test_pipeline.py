@@ -1,0 +1,147 @@
+"""FacePipeline end to end: image in, crop or one typed refusal out."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from device_sdk.faces import ChoiceRule, FaceDetector, FacePipeline, QualityPolicy, Reason, align_face, decode_image
+from mien.errors import ConfigError, ImageError, LowQualityError, MultipleFacesError, NoFaceError
+from mien.specs import FaceInputSpec
+from tests.device_sdk.faces.conftest import spread
+
+SPEC = FaceInputSpec()
+
+
+@pytest.fixture(scope="module")
+def good(pipeline: FacePipeline, synthetic_files: list[Path]) -> Path:
+    """A picture that passes."""
+    for path in synthetic_files:
+        try:
+            pipeline.acquire_file(path)
+        except LowQualityError:
+            continue
+        return path
+    pytest.fail("no synthetic picture passes the gate")
+
+
+def test_acquires_the_crop_that_its_steps_make(pipeline: FacePipeline, detector: FaceDetector, good: Path) -> None:
+    image = decode_image(good)
+    acquired = pipeline.acquire_file(good)
+    (face,) = detector.detect(image)
+    assert acquired.crop.shape == (112, 112, 3)
+    assert acquired.crop.dtype == np.uint8
+    np.testing.assert_array_equal(acquired.crop, align_face(image, face.landmarks, SPEC))
+    assert acquired.box == face.box
+    assert acquired.num_faces == 1
+    assert acquired.quality.accepted
+    assert SPEC.network_input(acquired.crop[None]).shape == (1, 3, 112, 112)
+
+
+def test_same_image_same_crop(pipeline: FacePipeline, good: Path) -> None:
+    first, second = pipeline.acquire_file(good), FacePipeline(SPEC).acquire_file(good)
+    np.testing.assert_array_equal(first.crop, second.crop)
+    assert first.quality == second.quality
+
+
+def test_crop_stays_out_of_the_representation(pipeline: FacePipeline, good: Path) -> None:
+    text = repr(pipeline.acquire_file(good))
+    assert "crop" not in text
+    assert "array" not in text
+
+
+def test_no_face(pipeline: FacePipeline, tmp_path: Path) -> None:
+    path = tmp_path / "wall.png"
+    Image.new("RGB", (200, 200), (90, 120, 150)).save(path)
+    with pytest.raises(NoFaceError, match=r"^wall\.png: no face found"):
+        pipeline.acquire_file(path)
+    with pytest.raises(NoFaceError, match=r"^no face found"):
+        pipeline.acquire(decode_image(path))
+
+
+def test_two_people(detector: FaceDetector, pipeline: FacePipeline, good: Path) -> None:
+    image = decode_image(good)
+    both = np.concatenate((image, image), axis=1)
+    with pytest.raises(MultipleFacesError, match=r"^group: 2 faces"):
+        pipeline.acquire(both, name="group")
+    centre = FacePipeline(SPEC, choice=ChoiceRule.CENTRE, detector=detector)
+    assert centre.acquire(both).num_faces == 2
+
+
+def test_low_quality_has_reasons_and_hints(pipeline: FacePipeline, good: Path) -> None:
+    with pytest.raises(LowQualityError) as raised:
+        pipeline.acquire((decode_image(good) * 0.15).astype(np.uint8), name="cellar.jpg")
+    assert Reason.TOO_DARK in raised.value.reasons
+    assert str(raised.value).startswith("cellar.jpg: ")
+    assert Reason.TOO_DARK.hint in str(raised.value)
+
+
+def test_policy_is_obeyed_and_none_rejects_nothing(detector: FaceDetector, good: Path) -> None:
+    strict = FacePipeline(SPEC, QualityPolicy(min_eye_distance_px=500), detector=detector)
+    with pytest.raises(LowQualityError, match="move closer"):
+        strict.acquire_file(good)
+    dark = (decode_image(good) * 0.15).astype(np.uint8)
+    assert FacePipeline(SPEC, None, detector=detector).acquire(dark).quality.reasons == ()
+
+
+def test_picture_on_its_side_is_not_enrolled(pipeline: FacePipeline, synthetic_files: list[Path]) -> None:
+    refused = 0
+    for path in spread(synthetic_files, 12):
+        try:
+            pipeline.acquire(np.ascontiguousarray(np.rot90(decode_image(path))))
+        except (LowQualityError, NoFaceError):
+            refused += 1
+    assert refused >= 11
+
+
+def test_aligned_crops_are_taken_as_they_are(pipeline: FacePipeline, good: Path) -> None:
+    crop = pipeline.acquire_file(good).crop
+    acquired = FacePipeline(SPEC, aligned=True).acquire(crop)
+    np.testing.assert_array_equal(acquired.crop, crop)
+    assert acquired.box is None
+    assert acquired.quality.geometry is None
+    assert acquired.quality.appearance == pipeline.acquire_file(good).quality.appearance
+
+
+def test_aligned_needs_no_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_sdk.faces.pipeline.load_detector", lambda: pytest.fail("detector was loaded"))
+    FacePipeline(SPEC, aligned=True)
+
+
+def test_aligned_is_never_guessed(good: Path) -> None:
+    pipeline = FacePipeline(SPEC, aligned=True)
+    with pytest.raises(ImageError, match=rf"^{good.name}: the image is 224x224, an aligned crop is 112x112"):
+        pipeline.acquire_file(good)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [np.zeros((9, 9), np.uint8), np.zeros((9, 9, 4), np.uint8), np.zeros((9, 9, 3), np.float32)],
+    ids=["grey", "four channels", "float"],
+)
+def test_other_arrays_are_refused(pipeline: FacePipeline, image: np.ndarray) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ConfigError, match="uint8 RGB"):
+        pipeline.acquire(image)
+
+
+def test_threads_may_share_a_pipeline(pipeline: FacePipeline, synthetic_files: list[Path]) -> None:
+    images = [decode_image(path) for path in spread(synthetic_files, 6)]
+    images = [np.ascontiguousarray(image[: 224 - 8 * i]) for i, image in enumerate(images)]  # different sizes
+    lenient = FacePipeline(SPEC, None, ChoiceRule.CENTRE, detector=pipeline._detector)
+    expected = [lenient.acquire(image).crop for image in images]
+    results: list[bool] = []
+
+    def work() -> None:
+        for image, crop in zip(images, expected, strict=True):
+            results.append(bool((lenient.acquire(image).crop == crop).all()))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 18
