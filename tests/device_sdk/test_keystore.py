@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import keyring.backends.fail
@@ -164,3 +168,46 @@ def test_backends_that_fail_or_forget_are_never_chosen(monkeypatch: pytest.Monke
 def test_the_note_holds_no_secret(tmp_path: Path) -> None:
     open_key_store(tmp_path, "file").create("gallery")
     assert set(json.loads((tmp_path / keystore.CHOICE_FILE).read_text())) == {"kind", "namespace"}
+
+
+SECRET_SERVICE = """
+set -e
+printf test | gnome-keyring-daemon --unlock --components=secrets >/dev/null
+exec "$PYTHON" -c "
+from pathlib import Path
+from device_sdk.gallery import Gallery
+from device_sdk.keystore import open_key_store
+home = Path('$HOME_FOLDER')
+store = open_key_store(home, warn=print)
+Gallery.open(home / 'device.db', store).close()
+Gallery.open(home / 'device.db', open_key_store(home)).close()
+print(store.kind, sorted(path.name for path in home.iterdir()))
+Gallery.wipe(home / 'device.db', store)
+print(store.exists('gallery'))
+"
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("gnome-keyring-daemon") is None or shutil.which("dbus-run-session") is None,
+    reason="needs gnome-keyring-daemon and dbus-run-session for a real Secret Service",
+)
+def test_a_real_secret_service_keeps_the_keys(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "HOME_FOLDER": str(tmp_path / "home"),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+    }
+    for name in ("data", "run"):
+        (tmp_path / name).mkdir(mode=0o700)
+    done = subprocess.run(
+        ["dbus-run-session", "--", "bash", "-c", SECRET_SERVICE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "platform ['device.db', 'keystore.json']\nFalse\n", done.stderr
