@@ -24,9 +24,10 @@ def import_model(source: Path, out: Path) -> None:
             raise CorruptDataError(f"importing {source} gave no {name}; the worker is of another version")
 
 
-def evaluate(model: Path, data: Path, protocol: str) -> dict[str, Any]:
+def evaluate(model: Path, data: Path, protocol: str, *, aligned: bool = False) -> dict[str, Any]:
     """Return the record of a protocol on a folder of faces, for a model folder as `model export` writes it."""
-    text = _run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, "--json"])
+    flags = ["--json", *(["--aligned"] if aligned else [])]
+    text = _run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, *flags])
     try:
         record = json.loads(text)
     except ValueError as error:

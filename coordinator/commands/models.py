@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, ask, id_table, moment, say
-from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, UndefinedMetricError
+from coordinator.commands.common import Home, Json, ask, id_table, moment, now, say
+from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors, write_atomically
+from mien.specs import Threshold
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.specs import Threshold
     from mien.wire.v1 import models_pb2
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep models: import, release, export, evaluate.")
@@ -134,16 +133,16 @@ def evaluate(
     model: Model,
     home: Home,
     data: Annotated[Path, typer.Option(help="Folder with the faces.")],
-    protocol: Annotated[str, typer.Option(help="lfw (ten-fold, with pairs.txt) or folder (name/*.jpg).")] = "folder",
-    record_threshold: Annotated[
-        float | None,
-        typer.Option(metavar="FMR", help="Keep the threshold of this false match rate with the model, for devices."),
-    ] = None,
+    protocol: Annotated[str, typer.Option(help="lfw (ten-fold) or folder (all pairs of name/*.jpg).")] = "folder",
+    aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
+    keep_thresholds: Annotated[
+        bool, typer.Option(help="Keep the thresholds that were found, with their provenance, in the model's manifest.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure a model on faces, in a child process that needs the simulation extra.
 
-    Example: mien-coordinator model evaluate released --data ./public --record-threshold 0.01
+    Example: mien-coordinator model evaluate released --data ./lfw --protocol lfw --json
     """
     if protocol not in ("lfw", "folder"):
         raise ConfigError(f"--protocol is {protocol!r}; known: lfw, folder")
@@ -153,11 +152,16 @@ def evaluate(
 
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
         ask(home, lambda coordinator: _export(coordinator, model, Path(temporary)))
-        record = worker.evaluate(Path(temporary), data, protocol)
-    if record_threshold is not None:
-        threshold = threshold_in(record, record_threshold)
-        ask(home, lambda coordinator: coordinator.add_threshold(threshold.model_id, threshold))
-        record |= {"recorded_threshold": threshold.value}
+        record = worker.evaluate(Path(temporary), data, protocol, aligned=aligned)
+    if keep_thresholds:
+        thresholds = thresholds_of(record)
+
+        async def keep(coordinator: Coordinator) -> None:
+            for threshold in thresholds:
+                await coordinator.add_threshold(threshold.model_id, threshold)
+
+        ask(home, keep)
+        record["thresholds_kept"] = len(thresholds)
 
     def human() -> None:
         table = Table("measure", "value")
@@ -168,26 +172,21 @@ def evaluate(
     shell.emit(record, as_json=as_json, human=human)
 
 
-def threshold_in(record: Mapping[str, Any], target_fmr: float) -> Threshold:
-    """Return a measured record's threshold at a target FMR with its provenance; raises UndefinedMetricError."""
-    from mien.specs import Threshold
-
-    points = record.get("points", [])
-    point = next((p for p in points if p.get("target_fmr") == target_fmr), None)
-    if point is None:
-        measured = ", ".join(f"{p['target_fmr']:g}" for p in points) or "none: use --protocol folder"
-        raise UndefinedMetricError(f"no threshold was measured at FMR {target_fmr:g}; measured: {measured}")
-    if "threshold" not in point:
-        raise UndefinedMetricError(f"{point['not_measurable']}; measure on more people or record a higher FMR")
-    return Threshold(
-        value=point["threshold"],
-        fmr=point["fmr"],
-        dataset=record["dataset"],
-        num_mated=record["mated"],
-        num_non_mated=record["non_mated"],
-        model_id=record["model_id"],
-        date=datetime.now(UTC).date().isoformat(),
-    )
+def thresholds_of(record: Mapping[str, Any]) -> list[Threshold]:
+    """Return the thresholds in an evaluation's record, with where they come from; not what could not be measured."""
+    points = [point for point in record.get("points", ()) if -1.0 <= point.get("threshold", 2.0) <= 1.0]
+    return [
+        Threshold(
+            value=point["threshold"],
+            fmr=point["fmr"],
+            dataset=record["dataset"],
+            num_mated=point["num_mated"],
+            num_non_mated=point["num_non_mated"],
+            model_id=record["model_id"],
+            date=f"{now():%Y-%m-%d}",
+        )
+        for point in points
+    ]
 
 
 async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:

@@ -158,6 +158,7 @@ class Engine:
                 self._arrivals.beat()
 
         runner = TaskRunner(task, plan, self._stores, self._clock, self._settings.runner, on_change)
+        await runner.pick_up()  # before anybody can ask for the round that goes on
         self._runners[task.task_id] = runner
         loop = asyncio.create_task(runner.run(), name=f"task {task.task_id}")
         self._loops[task.task_id] = loop

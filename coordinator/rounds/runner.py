@@ -149,7 +149,6 @@ class TaskRunner:
     async def run(self) -> None:
         """Run until the task is over; whoever still waits for an answer then gets one, whatever ended the loop."""
         try:
-            await self._pick_up()
             while not self.task.state.is_over:
                 self._batch = await self._next_messages()
                 await self._handle(self._batch)
@@ -158,8 +157,8 @@ class TaskRunner:
             waiting = [*self._batch, *(self._inbox.get_nowait() for _ in range(self._inbox.qsize()))]
             _refuse(waiting, LateError("the task does not go on here now; check in again"))
 
-    async def _pick_up(self) -> None:
-        """Go on where the last run of this program stopped."""
+    async def pick_up(self) -> None:
+        """Go on where the last run of this program stopped; to be called before `run`."""
         last = await self._stores.thread.run(self._stores.store.last_round, self.task.task_id)
         if last is None or last.stage.is_over:
             self.round = last

@@ -191,21 +191,33 @@ class _Arrival:
         return file
 
     async def _receive(self, file: SpoolFile, idle_s: float) -> None:
-        """Write pieces until the stream ends; raises UnreachableError when it falls silent.
+        """Write pieces until the stream ends or breaks; raises UnreachableError when it falls silent.
 
-        A thread encrypts and writes one batch while the next one arrives.
+        A thread encrypts and writes one batch while the next one arrives. Whatever arrived is written.
         """
         writing: asyncio.Task[None] | None = None
+        batch: list[Piece] = []
         try:
-            async for batch in _batches(self._pieces, idle_s):
+            while (piece := await self._next(idle_s)) is not None:
+                batch.append(piece)
+                if sum(len(piece.data) for piece in batch) < _BATCH_BYTES:
+                    continue
                 if writing is not None:
                     await writing
                 if not self._runner.is_current(self._record.id):
                     raise LateError("that round ended during the upload; nothing is lost, check in again")
-                writing = asyncio.create_task(in_thread(self._write, file, batch))
+                writing, batch = asyncio.create_task(in_thread(self._write, file, batch)), []
         finally:
             if writing is not None:
                 await writing
+            await in_thread(self._write, file, batch)
+
+    async def _next(self, idle_s: float) -> Piece | None:
+        try:
+            async with asyncio.timeout(idle_s):
+                return await anext(self._pieces, None)
+        except TimeoutError as error:
+            raise UnreachableError(f"nothing arrived for {idle_s:g} s; go on with the upload") from error
 
     def _write(self, file: SpoolFile, batch: list[Piece]) -> None:
         for piece in batch:
@@ -227,24 +239,3 @@ class _Arrival:
             await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
             raise
         await self._runner.post(Uploaded(self._device_id), round_id=self._record.id)
-
-
-async def _batches(pieces: AsyncIterator[Piece], idle_s: float) -> AsyncIterator[list[Piece]]:
-    """Yield pieces in lists that are worth a thread's while; raises UnreachableError when nothing more arrives."""
-    batch: list[Piece] = []
-    gathered = 0
-    while True:
-        try:
-            async with asyncio.timeout(idle_s):
-                piece = await anext(pieces, None)
-        except TimeoutError as error:
-            yield batch
-            raise UnreachableError(f"nothing arrived for {idle_s:g} s; go on with the upload") from error
-        if piece is None:
-            yield batch
-            return
-        batch.append(piece)
-        gathered += len(piece.data)
-        if gathered >= _BATCH_BYTES:
-            yield batch
-            batch, gathered = [], 0

@@ -24,9 +24,12 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
         self._store, self._thread, self._models = store, thread, models
 
     async def GetManifest(self, request: models_pb2.GetManifestRequest, context: Any) -> models_pb2.ModelManifest:
-        """Return a model's manifest; without an id the one that is released for the caller."""
+        """Return a model's manifest; without an id the one in force for a device, an operator's newest release."""
         peer = caller()
-        released = await self._thread.run(self._store.released, peer.population)
+        if peer.role is Role.DEVICE:
+            released = await self._thread.run(self._store.released, peer.population)
+        else:
+            released = await self._thread.run(self._store.last_release)
         model_id = request.model_id or (released.model_id if released is not None else "")
         if not model_id:
             raise NotFoundError("no model is released yet; ask the operator")

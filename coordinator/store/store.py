@@ -127,6 +127,12 @@ class Store:
         with self._transaction() as db:
             return _latest_release(db, population)
 
+    def last_release(self) -> ReleaseRecord | None:
+        """Return the newest release for any population."""
+        with self._transaction() as db:
+            row = db.execute(sa.select(RELEASES).order_by(RELEASES.c.id.desc()).limit(1)).first()
+            return None if row is None else _release(row)
+
     def released_ids(self) -> set[str]:
         """Return the ids of the models that are in force for any population."""
         with self._transaction() as db:
@@ -391,7 +397,11 @@ def _latest_release(db: sa.Connection, population: str | None) -> ReleaseRecord 
     if population is not None:
         mine = sa.or_(mine, RELEASES.c.population == population)
     row = db.execute(sa.select(RELEASES).where(mine).order_by(RELEASES.c.id.desc()).limit(1)).first()
-    return None if row is None else ReleaseRecord(row.model_id, row.population, row.released_ms, row.released_by)
+    return None if row is None else _release(row)
+
+
+def _release(row: sa.Row[Any]) -> ReleaseRecord:
+    return ReleaseRecord(row.model_id, row.population, row.released_ms, row.released_by)
 
 
 def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[bool]) -> bool:
