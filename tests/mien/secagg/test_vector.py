@@ -98,9 +98,7 @@ def forge(vector: Words, lane: int, value: int) -> Words:
     return forged
 
 
-@pytest.mark.parametrize(
-    ("lane", "value"), [(0, 0), (0, 2), (1, -4), (1, 1000), (2, 9), (2, -5)], ids=lambda v: str(v)
-)
+@pytest.mark.parametrize(("lane", "value"), [(0, 0), (0, 2), (1, -4), (1, 1000), (2, 9), (2, -5)], ids=lambda v: str(v))
 def test_lies_about_count_weight_and_clipping_do_not_pass(lane: int, value: int) -> None:
     vectors = [forge(vector_of(0), lane, value), vector_of(1), vector_of(2)]
     with pytest.raises(CorruptDataError, match="devices of weight"):
