@@ -53,6 +53,7 @@ Keystore = Annotated[
 Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
+PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's first line.")]
 Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
 
 
@@ -234,21 +235,36 @@ def gallery_remove(
 def gallery_export(
     path: Annotated[Path, typer.Argument(help="The file to write.")],
     home: Home,
-    password_file: Annotated[Path | None, typer.Option(help="Read the password from this file's first line.")] = None,
+    password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
     """Write the gallery to one file under a password, to keep or to move it.
 
     Example: mien-device gallery export backup.mien
     """
-    if password_file is None:
-        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
-    else:
-        password = read_limited(password_file, 4096, what="the password file").decode().split("\n")[0]
+    password = _password(password_file, confirm=True)
     with _device(home, as_json) as device:
         count = device.export(path, password)
     result = {"file": str(path), "people": count}
     shell.emit(result, as_json=as_json, human=lambda: _say(f"{count} people were written to {path}."))
+
+
+@gallery_app.command("import")
+def gallery_import(
+    path: Annotated[Path, typer.Argument(help="A file that `gallery export` wrote.")],
+    home: Home,
+    password_file: PasswordFile = None,
+    keystore: Keystore = None,
+    as_json: Json = False,
+) -> None:
+    """Add everybody in an exported gallery, all or none; their templates are made again with the model in use.
+
+    Example: mien-device gallery import backup.mien
+    """
+    password = _password(password_file, confirm=False)
+    with _device(home, as_json, {"keystore": keystore}) as device:
+        count = device.restore(path, password)
+    shell.emit({"people": count}, as_json=as_json, human=lambda: _say(f"{count} people were added."))
 
 
 @gallery_app.command("wipe")
@@ -482,6 +498,12 @@ def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str
 
 def _verification(threshold: float | None, max_fmr: float | None) -> dict[str, Any]:
     return {"verification.threshold": threshold, "verification.max_fmr": max_fmr}
+
+
+def _password(file: Path | None, *, confirm: bool) -> str:
+    if file is None:
+        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
+    return read_limited(file, 4096, what="the password file").decode(errors="replace").split("\n")[0]
 
 
 def _ask_consent(name: str) -> bool:

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from device_sdk.backup import seal_backup
+from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Manifest
 from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.enroll import Enrolment, RefusedImage, enroll, gather_images
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.gallery import Gallery, Person
+from device_sdk.gallery import Gallery, Person, from_plain
 from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
@@ -37,13 +37,22 @@ from device_sdk.participate import (
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.runtimes import load_runtime
 from device_sdk.verify import ImageSource, Outcome, identify, verify
-from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, UnavailableError
+from mien.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    UnavailableError,
+    VersionError,
+)
 from mien.methods.base import Runtime
-from mien.shell.files import write_atomically
+from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import exclusive
 from mien.wire.invite import Invite
 
 RuntimeLoader = Callable[[Model], Runtime]
+
+MAX_BACKUP_BYTES: Final = 2**32
 
 RENEWAL_RETRY_S: Final = 3600.0
 """Pause before a renewal is tried again when the registrar did not answer."""
@@ -223,6 +232,15 @@ class Device:
         write_atomically(target, seal_backup(self.gallery.to_plain(), password), private=True)
         return len(people)
 
+    def restore(self, path: str | os.PathLike[str], password: str) -> int:
+        """Add everybody in an exported gallery, all or none, with templates of the model in use; returns how many."""
+        data = read_limited(Path(path), MAX_BACKUP_BYTES, what="the exported gallery")
+        people = from_plain(unseal_backup(data, password))
+        recogniser = self.recogniser()
+        made = [(person, [recogniser.template(recogniser.embed(crops)) for crops in person.crops]) for person in people]
+        self.gallery.restore(made)
+        return len(people)
+
     def wipe(self) -> None:
         """Destroy the gallery's key and file. The device stays joined; copies of the file can never be read again."""
         self.close()
@@ -323,8 +341,8 @@ class Device:
             def after_round(_outcome: RoundOutcome) -> None:
                 try:
                     self._update(client())
-                except UnavailableError as error:
-                    # The released model can wait for the next round; the round itself is settled.
+                except (UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
+                    # The round is settled; a release that cannot be had or used must not end the participation.
                     self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
             yield from take_part(current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round)

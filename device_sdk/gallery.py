@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from device_sdk.vault import Reader, Record, Vault, Writer
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
+    CorruptDataError,
     ModelMismatchError,
     NonFiniteError,
     NotEnrolledError,
@@ -90,6 +91,16 @@ class References:
     model_id: str
     names: tuple[str, ...] = field(repr=False)
     embeddings: Embeddings = field(repr=False)
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """A person in a backup: `crops` holds one array (N, 112, 112, 3) a template."""
+
+    name: str
+    enrolled_unix_s: int
+    consent_unix_s: int | None
+    crops: tuple[Crops, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -176,11 +187,7 @@ class Gallery:
                 person_id = person.id
                 if consent and not person.trains:
                     _replace_person(change, replace(person, consent_unix_s=consent_unix_s))
-            template_id = change.insert("templates", _pack(template), person=person_id, tag=template.model_id)
-            for crop in crops:
-                content = pack_tensors({"crop": crop})
-                change.insert("crops", content, person=person_id, tag=str(template_id))
-            change.set_fact("model_id", template.model_id)
+            _insert_template(change, person_id, crops, template)
         return self.person(clean)
 
     def set_consent(self, name: str, *, granted_unix_s: int | None) -> Person:
@@ -310,19 +317,53 @@ class Gallery:
     # --- backup ---
 
     def to_plain(self) -> bytes:
-        """Return people, templates and crops in one blob, in clear: for `device_sdk.backup`, never for a disk."""
+        """Return people and their crops in one blob, in clear: for `device_sdk.backup`, never for a disk.
+
+        Templates are left out: they are made again from the crops, by whatever model the other gallery has.
+        """
         tensors: dict[str, NDArray[Any]] = {}
         people = []
         with self._vault.reading() as view:
             for person in _people(view):
                 kept = []
                 for record in view.select("templates", person=person.id):
-                    template = _unpack(record)
-                    tensors[f"template/{record.id}"] = template.embedding
                     tensors[f"crops/{record.id}"] = _crops(view, record.id)
-                    kept.append({"id": record.id, "model_id": template.model_id, "input": to_mapping(template.input)})
+                    kept.append({"id": record.id})
                 people.append({**to_mapping(person), "templates": kept})
         return pack_tensors(tensors, {"people": json.dumps(people)})
+
+    def restore(self, people: Sequence[tuple[BackedUp, Sequence[Template]]]) -> None:
+        """Add people from a backup, all or none, with templates made of their crops by the gallery's model.
+
+        Raises AlreadyExistsError when one of the names is taken.
+        """
+        with self._vault.writing() as change:
+            for person, templates in people:
+                if _found(change, person.name) is not None:
+                    raise AlreadyExistsError(f"{person.name!r} is enrolled already; nobody was added")
+                content = _person_json(person.name, person.enrolled_unix_s, person.consent_unix_s)
+                person_id = change.insert("persons", content)
+                for crops, template in zip(person.crops, templates, strict=True):
+                    _check_model(change.facts.get("model_id"), template.model_id)
+                    _insert_template(change, person_id, crops, template)
+
+
+def from_plain(data: bytes) -> tuple[BackedUp, ...]:
+    """Return the people in what `Gallery.to_plain` gave; raises CorruptDataError for anything else."""
+    tensors = unpack_tensors(data, what="the exported gallery")
+    people = parse_json(unpack_metadata(data).get("people", "").encode(), what="the exported gallery")
+    try:
+        return tuple(
+            BackedUp(
+                clean_name(person["name"]),
+                int(person["enrolled_unix_s"]),
+                person.get("consent_unix_s"),
+                tuple(_checked_crops(tensors[f"crops/{template['id']}"]) for template in person["templates"]),
+            )
+            for person in people
+        )
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CorruptDataError("the exported gallery is of another format; export it again") from error
 
 
 def clean_name(name: str) -> str:
@@ -369,6 +410,19 @@ def _find(view: Reader, name: str) -> Person:
 
 def _person_json(name: str, enrolled_unix_s: int, consent_unix_s: int | None) -> bytes:
     return to_canonical_json({"name": name, "enrolled_unix_s": enrolled_unix_s, "consent_unix_s": consent_unix_s})
+
+
+def _insert_template(change: Writer, person_id: int, crops: Crops, template: Template) -> None:
+    template_id = change.insert("templates", _pack(template), person=person_id, tag=template.model_id)
+    for crop in crops:
+        change.insert("crops", pack_tensors({"crop": crop}), person=person_id, tag=str(template_id))
+    change.set_fact("model_id", template.model_id)
+
+
+def _checked_crops(crops: NDArray[Any]) -> Crops:
+    if crops.dtype != np.uint8 or crops.ndim != 4 or crops.shape[1:] != (112, 112, 3) or len(crops) == 0:
+        raise CorruptDataError("the exported gallery holds crops of another form; export it again")
+    return crops
 
 
 def _replace_person(change: Writer, person: Person) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from device_sdk.client import Blob, CoordinatorClient, Manifest, Progress, file_sha256
+from device_sdk.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.shell.files import read_limited, storage_errors, write_atomically
@@ -92,10 +93,12 @@ class ModelStore:
         self._check(manifest)
         with storage_errors("the model folder"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fetch_blob(client, manifest.theta, "the model", progress)
-        if manifest.public_shard:
-            self._fetch_blob(client, manifest.public_shard, "the public faces", progress)
-        write_atomically(self._manifest_path(manifest.model_id), _to_json(manifest), private=True)
+        # Two processes of one home must not write to the same partial file.
+        with locked_folder(self._folder):
+            self._fetch_blob(client, manifest.theta, "the model", progress)
+            if manifest.public_shard:
+                self._fetch_blob(client, manifest.public_shard, "the public faces", progress)
+            write_atomically(self._manifest_path(manifest.model_id), _to_json(manifest), private=True)
         try:
             return self.load(manifest.model_id)
         except CorruptDataError:
@@ -111,9 +114,12 @@ class ModelStore:
                 stored = self._manifest(model)
                 keep.add(stored.theta.sha256)
                 keep.update([stored.public_shard.sha256] if stored.public_shard else [])
-        for path in self._folder.iterdir() if self._folder.exists() else ():
-            if path.name not in keep and _HEX.match(path.name):
-                path.unlink()
+        if not self._folder.exists():
+            return
+        with locked_folder(self._folder):
+            for path in self._folder.iterdir():
+                if path.name not in keep and _HEX.match(path.name):
+                    path.unlink()
 
     def _check(self, manifest: Manifest) -> None:
         """Raise CorruptDataError for a manifest whose sizes or names cannot be."""

@@ -162,13 +162,13 @@ class Participant:
         Raises ConfigError for a task that the owner has not agreed to, UnreachableError when the coordinator stays
         away: then what was trained is kept, and the next call goes on with it.
         """
-        # 1. A round that this device trained for before it was stopped comes first.
+        # 1. May the phone work now?
+        if unmet := self.conditions.unmet():
+            return NotNow(unmet)
+        # 2. A round that this device trained for before it was stopped comes first.
         if (pending := self.gallery.pending()) is not None:
             self.tell(Event("resumed", f"Going on with {_ref(pending)}, which this phone has trained for."))
             return self._finish(pending)
-        # 2. May the phone work now?
-        if unmet := self.conditions.unmet():
-            return NotNow(unmet)
         # 3. Is there work?
         person = self._person()
         answer = self.client.check_in(())

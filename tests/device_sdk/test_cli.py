@@ -29,6 +29,7 @@ OPTIONS = {
     "gallery list": {"--home", "--json"},
     "gallery remove": {"--home", "--yes", "--json"},
     "gallery export": {"--home", "--password-file", "--json"},
+    "gallery import": {"--home", "--password-file", "--keystore", "--json"},
     "gallery wipe": {"--home", "--yes", "--json"},
     "participate": {
         "--home",

@@ -10,13 +10,14 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from device_sdk.backup import seal_backup, unseal_backup
-from device_sdk.gallery import Gallery, Pending, Template
+from device_sdk.gallery import Gallery, Pending, Template, from_plain
 from device_sdk.keystore import FileKeyStore
 from device_sdk.vault import SCHEMA_VERSION
 from mien.errors import (
@@ -31,8 +32,10 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
-from mien.wire.tensors import unpack_metadata, unpack_tensors
+from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
+
+TEMPLATE_1 = '[{"name": "Ada", "enrolled_unix_s": 1, "templates": [{"id": 1}]}]'
 
 
 def enrol(gallery: Gallery, name: str, seed: int = 1, *, consent: bool = True, add: bool = False) -> None:
@@ -322,6 +325,41 @@ def test_a_backup_opens_with_its_password_only(gallery: Gallery) -> None:
         seal_backup(b"", "short")
 
 
+def test_a_backup_is_restored_whole_or_not_at_all(gallery: Gallery, tmp_path: Path) -> None:
+    enrol(gallery, "Ada")
+    enrol(gallery, "Ada", seed=3, add=True)
+    enrol(gallery, "Bo", seed=2, consent=False)
+    people = from_plain(gallery.to_plain())
+    made = [(person, [template_of(crops, MODEL_B) for crops in person.crops]) for person in people]
+    other = Gallery.open(tmp_path / "other" / "device.db", FileKeyStore(tmp_path / "other" / "keys"))
+    other.restore(made)
+    assert [replace(person, id=0) for person in other.people()] == [replace(p, id=0) for p in gallery.people()]
+    np.testing.assert_array_equal(other.training_crops("Ada"), gallery.training_crops("Ada"))
+    assert other.references(MODEL_B).names == ("Ada", "Ada", "Bo")
+    other.remove("Ada")
+    with pytest.raises(AlreadyExistsError, match="nobody was added"):
+        other.restore(made)
+    assert [person.name for person in other.people()] == ["Bo"]
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "people"),
+    [
+        ({}, "{}x"),
+        ({}, '[{"name": "Ada"}]'),
+        ({}, '[{"name": "", "enrolled_unix_s": 1, "templates": []}]'),
+        ({}, '[{"name": "Ada", "enrolled_unix_s": 1, "templates": [{"id": 1}]}]'),
+        ({"crops/1": np.zeros((2, 96, 112, 3), np.uint8)}, TEMPLATE_1),
+        ({"crops/1": np.zeros((2, 112, 112, 3), np.float32)}, TEMPLATE_1),
+        ({"crops/1": np.zeros((0, 112, 112, 3), np.uint8)}, TEMPLATE_1),
+    ],
+)
+def test_a_backup_of_another_form_is_refused(tensors: dict[str, np.ndarray], people: str) -> None:
+    with pytest.raises(CorruptDataError):
+        from_plain(pack_tensors(tensors, {"people": people}))
+
+
 def test_an_empty_gallery_can_be_backed_up(gallery: Gallery) -> None:
     assert json.loads(unpack_metadata(gallery.to_plain())["people"]) == []
 
@@ -335,6 +373,7 @@ def test_threads_take_turns(gallery: Gallery) -> None:
 KILLED = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore

@@ -62,6 +62,7 @@ def test_device_methods_are_these() -> None:
         "identify",
         "remove",
         "export",
+        "restore",
         "wipe",
         "recogniser",
         "operating_point",

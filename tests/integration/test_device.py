@@ -452,6 +452,23 @@ def test_a_released_model_is_taken_over_in_one_switch(fleet: RealFleet) -> None:
         assert not device.update().changed
 
 
+def test_a_gallery_moves_to_another_phone(fleet: RealFleet, tmp_path: Path) -> None:
+    with fleet.phone("old", "moving", IDENTITIES[0]) as old, fleet.open("new") as new:
+        old.export(tmp_path / "backup", "a long password")
+        new.join(fleet.invite("moving"))
+        assert new.restore(tmp_path / "backup", "a long password") == 1
+        (before,), (after,) = old.people(), new.people()
+        assert (after.name, after.num_images, after.consent_unix_s) == (
+            "Owner",
+            before.num_images,
+            before.consent_unix_s,
+        )
+        model_id = small_model().model_id
+        np.testing.assert_allclose(
+            new.gallery.references(model_id).embeddings, old.gallery.references(model_id).embeddings, atol=1e-5
+        )
+
+
 def test_one_process_per_home_takes_part(fleet: RealFleet) -> None:
     with (
         fleet.phone("twice", "twice", IDENTITIES[0]) as device,
