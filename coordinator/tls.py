@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import cast
 
 import grpc
 
@@ -24,12 +25,26 @@ class ServerLeaf:
     def credentials(self, *, client_ca: bytes | None = None) -> grpc.ServerCredentials:
         """Return credentials that send leaf and authority, and with `client_ca` (PEM) demand a certificate of it."""
 
-        def configuration() -> grpc.ServerCertificateConfiguration:
-            leaf = self._fresh()
+        served = self._fresh()
+
+        def configuration(leaf: pki.Credentials) -> grpc.ServerCertificateConfiguration:
             return grpc.ssl_server_certificate_configuration([(leaf.key_pem, leaf.chain_pem)], client_ca)
 
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """Return a configuration only if there is a new one: gRPC builds its TLS context anew for each it is
+            given, and handshakes that begin meanwhile on other threads can then fail.
+            """
+            nonlocal served
+            leaf = self._fresh()
+            if leaf is served:
+                return None
+            served = leaf
+            return configuration(leaf)
+
         return grpc.dynamic_ssl_server_credentials(
-            configuration(), configuration, require_client_authentication=client_ca is not None
+            configuration(served),
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed),  # the stubs forget that None is allowed
+            require_client_authentication=client_ca is not None,
         )
 
     def _fresh(self) -> pki.Credentials:

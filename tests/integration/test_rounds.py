@@ -451,6 +451,21 @@ async def _first(stream: Any) -> Any:
     return None
 
 
+def test_a_crowd_connects_at_once(shared_house: House) -> None:
+    """A hundred handshakes at the same moment all succeed, and twenty of the crowd are drawn."""
+
+    async def story() -> None:
+        task = tiny_task("crowd", "crowd", cohort=CohortSpec(size=20, min_reports=10))
+        async with shared_house.operator() as operator, shared_house.devices("crowd", 100) as devices:
+            await asyncio.gather(*(device.hello() for device in devices))
+            status = await operator.submit(task, "crowd")
+            replies = await asyncio.gather(*(device.check_in() for device in devices))
+            assert sum(reply.HasField("assignment") for reply in replies) == 20
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
 def test_a_device_sees_its_own_population_only(shared_house: House) -> None:
     async def story() -> None:
         house = shared_house
