@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, Final
 
 import grpc
 from cryptography import x509
+from google.protobuf.message import DecodeError
 
 from coordinator import pki
 from coordinator.clock import Clock
 from coordinator.pki import PeerIdentity, Role
 from coordinator.rpc import Handler, peer_leaf_pem
 from coordinator.service.revocations import Revocations
-from mien.errors import CertificateError, PermissionDeniedError
+from mien.errors import CertificateError, CorruptDataError, PermissionDeniedError
 
 ALLOWED: Final = {
     "mien.v1.Rounds": frozenset({Role.DEVICE}),
@@ -83,11 +84,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return None
         service = handler_call_details.method.strip("/").rpartition("/")[0]
         roles = ALLOWED.get(service, frozenset())
-        codec = (handler.request_deserializer, handler.response_serializer)
+        codec = (_tolerant(handler.request_deserializer), handler.response_serializer)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, roles), *codec)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._call(handler.stream_unary, roles), *codec)
+            return grpc.stream_unary_rpc_method_handler(self._streamed(handler.stream_unary, roles), *codec)
         return grpc.unary_unary_rpc_method_handler(self._call(handler.unary_unary, roles), *codec)
 
     def _admit(self, context: Any, roles: frozenset[Role]) -> PeerIdentity:
@@ -100,16 +101,43 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(request: Any, context: Any) -> Any:
             self._admit(context, roles)
-            return await call(request, context)
+            return await call(_parsed(request), context)
+
+        return admitted
+
+    def _streamed(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def admitted(requests: AsyncIterator[Any], context: Any) -> Any:
+            self._admit(context, roles)
+            return await call((_parsed(request) async for request in requests), context)
 
         return admitted
 
     def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
         async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:
             identity = self._admit(context, roles)
-            async with aclosing(call(request, context)) as replies:
+            async with aclosing(call(_parsed(request), context)) as replies:
                 async for reply in replies:
                     self._gate.check(identity)
                     yield reply
 
         return admitted
+
+
+class _Unreadable:
+    """Stands for a message that is not one, so that a handler of ours and not gRPC's log has to deal with it."""
+
+
+def _tolerant(deserializer: Any) -> Callable[[bytes], Any]:
+    def parse(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _Unreadable()
+
+    return parse
+
+
+def _parsed(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise CorruptDataError("the message cannot be read; upgrade the calling program")
+    return request

@@ -1,0 +1,221 @@
+"""Hostile callers of a coordinator: nonsense bytes, absurd sizes, out-of-order streams. It refuses, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mien.errors import BY_CODE, CorruptDataError, MienError, NotFoundError, ProtocolError
+from mien.specs import CohortSpec
+from mien.wire.status import CODE_KEY
+from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
+from tests.integration.house import House, run, tiny_task
+from tests.integration.light_device import LightDevice, answer, contribution, raised
+from tests.integration.test_rounds import in_upload
+
+METHODS = (
+    "Rounds/Hello",
+    "Rounds/CheckIn",
+    "Rounds/ReportTrained",
+    "Rounds/GetUploadStatus",
+    "Rounds/Upload",
+    "Rounds/LeaveRound",
+    "Models/GetManifest",
+    "Operator/SubmitTask",
+    "Operator/ImportModel",
+    "Operator/AddThreshold",
+)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A running coordinator with the tiny model; held check-ins are short."""
+    folder = tmp_path_factory.mktemp("attacked")
+    house = House(folder, check_in_hold_s=0.0)
+    try:
+        house.start()
+
+        async def prepare() -> None:
+            async with house.operator() as operator:
+                await house.give_model(operator, folder)
+
+        run(prepare())
+        yield house
+        assert house.process.poll() is None, "the coordinator did not survive"
+        assert "Traceback" not in house.log.read_text()
+        assert house.stop() == 0
+    finally:
+        house.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(junk=st.lists(st.binary(max_size=300), min_size=len(METHODS), max_size=len(METHODS)))
+def test_nonsense_bytes_get_an_error_and_nothing_else(attacked: House, junk: list[bytes]) -> None:
+    """Whatever bytes a message is made of, the answer is a reply or a status; never a crash, never UNKNOWN of ours."""
+
+    async def story() -> None:
+        async with attacked.devices("junk", 1) as (device,):
+            for method, data in zip(METHODS, junk, strict=True):
+                await _throw(device, method, data)
+            await device.hello()
+
+    run(story())
+
+
+async def _throw(device: LightDevice, method: str, data: bytes) -> None:
+    path = f"/mien.v1.{method}"
+    as_is = {"request_serializer": bytes, "response_deserializer": bytes}
+    try:
+        if method in ("Rounds/Upload", "Operator/ImportModel"):
+            await device._channel.stream_unary(path, **as_is)(iter([data, data]), timeout=10)  # type: ignore[arg-type]
+        else:
+            await device._channel.unary_unary(path, **as_is)(data, timeout=10)  # type: ignore[arg-type]
+    except grpc.aio.AioRpcError as error:
+        refusal = error
+    else:
+        return
+    assert dict(refusal.trailing_metadata() or ()).get(CODE_KEY) in BY_CODE, refusal
+
+
+def test_streams_that_do_not_begin_or_go_on_as_they_should(attacked: House) -> None:
+    async def story() -> None:
+        async with attacked.operator() as operator, attacked.devices("streams", 4) as devices:
+            status = await operator.submit(tiny_task("streams", "streams"), "streams")
+            ref, task = await in_upload(devices)
+            good = contribution(task, 0)
+            blob = common_pb2.BlobRef(sha256="0" * 64, size_bytes=len(good))
+            header = rounds_pb2.UploadHeader(round=ref, contribution=blob)
+            bad_hash = common_pb2.BlobRef(sha256="../../../etc", size_bytes=len(good))
+            chunk = rounds_pb2.UploadChunk
+            for stream, error in (
+                ([], CorruptDataError),
+                ([chunk(data=good)], CorruptDataError),
+                ([chunk(header=rounds_pb2.UploadHeader(round=ref, contribution=bad_hash))], CorruptDataError),
+                ([chunk(header=rounds_pb2.UploadHeader(contribution=blob))], NotFoundError),
+                ([chunk(header=header, offset=2**63, data=b"x")], MienError),
+                ([chunk(header=header, data=good[:100]), chunk(offset=50, data=good[:50])], ProtocolError),
+                ([chunk(header=header, offset=100, data=good + good)], CorruptDataError),
+            ):
+                assert isinstance(await raised(answer(devices[0].rounds.Upload(iter(stream)))), error)
+            refs = (
+                rounds_pb2.RoundRef(task_id=ref.task_id, round=2**32 - 1, attempt=1),
+                rounds_pb2.RoundRef(task_id="' OR 1=1 --", round=1, attempt=1),
+                rounds_pb2.RoundRef(),
+            )
+            for strange in refs:
+                assert isinstance(await raised(devices[0].report_trained(strange)), NotFoundError)
+                assert isinstance(await raised(devices[0].until(strange)), NotFoundError)
+                assert isinstance(await raised(devices[0].upload_status(strange)), NotFoundError)
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
+def test_more_than_one_message_may_hold_is_refused_before_it_is_read(attacked: House) -> None:
+    async def story() -> None:
+        async with attacked.devices("large", 1) as (device,):
+            request = rounds_pb2.CheckInRequest(software="x" * (2 << 20))
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await device.rounds.CheckIn(request)
+            assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            many = rounds_pb2.CheckInRequest(backbones=["b"] * 1000)
+            assert isinstance(await raised(answer(device.rounds.CheckIn(many))), CorruptDataError)
+
+    run(story())
+
+
+def test_an_import_that_lies_about_itself_leaves_nothing(attacked: House, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with attacked.operator() as operator:
+            manifest = await operator.manifest()
+            stub, header = operator._operator, operator_pb2.ImportModelHeader
+            theta = common_pb2.BlobRef(sha256="1" * 64, size_bytes=manifest.theta.size_bytes)
+            huge = common_pb2.BlobRef(sha256="1" * 64, size_bytes=2**62)
+            shard = common_pb2.BlobRef(sha256="2" * 64, size_bytes=4)
+            data = bytes(manifest.theta.size_bytes)
+            for first, rest in (
+                (header(spec_json=b"{}", theta=theta), [data]),
+                (header(spec_json=manifest.spec_json, theta=huge), [data]),
+                (header(spec_json=manifest.spec_json, theta=theta), [data]),
+                (header(spec_json=manifest.spec_json, theta=theta), [data[:-1]]),
+                (header(spec_json=manifest.spec_json, theta=theta, public_shard=huge), []),
+                (header(spec_json=manifest.spec_json, theta=manifest.theta, public_shard=shard), []),
+            ):
+                assert isinstance(await raised(answer(stub.ImportModel(_import(first, rest)))), MienError)
+            assert len(await operator.models()) == 1
+
+    before = _files(attacked)
+    run(story())
+    assert _files(attacked) == before
+
+
+async def _import(
+    header: operator_pb2.ImportModelHeader, pieces: list[bytes]
+) -> AsyncIterator[operator_pb2.ImportModelChunk]:
+    yield operator_pb2.ImportModelChunk(header=header)
+    for piece in pieces:
+        yield operator_pb2.ImportModelChunk(data=piece)
+
+
+def _files(house: House) -> set[str]:
+    return {path.name for path in (house.home.folder / "models").rglob("*") if path.is_file()}
+
+
+def test_nothing_but_models_can_be_downloaded(attacked: House) -> None:
+    """Server state and spool files are content-addressed too, but no hash of theirs opens them to anybody."""
+
+    async def story() -> None:
+        async with attacked.operator() as operator, attacked.devices("state", 2) as devices:
+            task = tiny_task("state", "state", cohort=CohortSpec(size=2, min_reports=2))
+            status = await operator.submit(task, "state")
+            ref, task = await in_upload(devices)
+            for i, device in enumerate(devices):
+                await device.upload(ref, contribution(task, i))
+            await devices[0].until(ref)
+            with attacked.store() as store:
+                arrays = store.task(status.task_id).arrays_sha256
+            assert arrays is not None
+            assert isinstance(await raised(devices[0].download(arrays)), NotFoundError)
+            request = models_pb2.DownloadRequest(sha256=arrays)
+            assert isinstance(await raised(_drain(operator._models.Download(request))), NotFoundError)
+
+    run(story())
+
+
+async def _drain(call: Any) -> None:
+    from mien.wire.status import from_rpc_error
+
+    try:
+        async for _ in call:
+            pass
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, peer="the coordinator") from error
+
+
+def test_a_device_that_never_finishes_holds_up_nothing(attacked: House) -> None:
+    """Half-open uploads of one device give way to its next connection, and the others' round closes meanwhile."""
+
+    async def story() -> None:
+        async with attacked.operator() as operator, attacked.devices("slow", 4) as devices:
+            await operator.submit(tiny_task("slow", "slow"), "slow")
+            ref, task = await in_upload(devices)
+            data = contribution(task, 0)
+            hanging = [asyncio.create_task(devices[0].upload(ref, data, chunk=1, pause_s=60.0)) for _ in range(5)]
+            await asyncio.sleep(0.3)
+            for i, device in enumerate(devices[1:], start=1):
+                assert (await device.upload(ref, contribution(task, i))).accepted
+            received = (await devices[0].upload_status(ref)).received_bytes
+            assert (await devices[0].upload(ref, data, offset=received)).accepted
+            assert (await devices[0].until(ref)).num_reports == 4
+            for task_of in hanging:
+                task_of.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
+
+    run(story())
