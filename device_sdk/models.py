@@ -11,6 +11,7 @@ fetched again. `model_id` of the gallery says which model verifies; nothing here
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,16 @@ class ModelStore:
             # The blob is what its hash says, so the operator's manifest and parameters do not belong together.
             self._manifest_path(manifest.model_id).unlink()
             raise
+
+    def refresh(self, manifest: Manifest) -> None:
+        """Take over what became known of a stored model since it was fetched: its thresholds above all."""
+        self._check(manifest)
+        stored = self._manifest(manifest.model_id)
+        if (stored.theta, _described(stored)[1]) != (manifest.theta, _described(manifest)[1]):
+            raise CorruptDataError("the coordinator describes a known model in another way; tell the operator")
+        if stored.spec_json != manifest.spec_json:
+            spec_only = dataclasses.replace(stored, spec_json=manifest.spec_json)
+            write_atomically(self._manifest_path(manifest.model_id), _to_json(spec_only), private=True)
 
     def keep_only(self, models: Iterable[str]) -> None:
         """Remove every model but these, and the blobs that only removed models used."""

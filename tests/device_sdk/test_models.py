@@ -16,7 +16,7 @@ from device_sdk.models import ModelStore
 from device_sdk.retry import RetryPolicy
 from mien.errors import CorruptDataError, NonFiniteError, NotFoundError, UnreachableError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
-from mien.specs import FaceInputSpec, ModelSpec
+from mien.specs import FaceInputSpec, ModelSpec, Threshold
 from mien.wire.canonical import model_to_json
 from mien.wire.tensors import PublicShard
 from mien.wire.v1 import common_pb2
@@ -158,6 +158,26 @@ def test_a_manifest_that_does_not_fit_is_refused(server: Server, store: ModelSto
     with pytest.raises((CorruptDataError, VersionError)):
         store.fetch(server.client, wanted)
     assert not store.has("b" * 64)
+
+
+def test_a_threshold_that_was_measured_later_is_taken_over(server: Server, store: ModelStore) -> None:
+    server.serve(THETA.tobytes())
+    fetched = store.fetch(server.client, manifest())
+    later = Threshold(0.4, 1e-3, "pairs", 1, 1000, fetched.model_id, "2026-01-01")
+    spec = dataclasses.replace(SPEC, thresholds=(later,))
+    store.refresh(dataclasses.replace(manifest(), spec_json=model_to_json(spec, LAYOUT)))
+    assert store.load(fetched.model_id).spec.thresholds == (later,)
+
+
+def test_a_known_model_cannot_be_described_as_another(server: Server, store: ModelStore) -> None:
+    server.serve(THETA.tobytes())
+    fetched = store.fetch(server.client, manifest())
+    layout = ParameterLayout((ParameterEntry("c", (LAYOUT.size,)),))
+    spec = dataclasses.replace(SPEC, layout_sha256=layout.sha256)
+    for changes in ({"spec_json": model_to_json(spec, layout)}, {"theta": blob(SHARD[:88])}):
+        with pytest.raises(CorruptDataError, match="another way"):
+            store.refresh(dataclasses.replace(manifest(), **changes))  # type: ignore[arg-type]
+    assert store.load(fetched.model_id).spec == SPEC
 
 
 def test_parameters_that_are_not_finite_are_refused(server: Server, store: ModelStore) -> None:

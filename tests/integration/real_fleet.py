@@ -31,7 +31,7 @@ from device_sdk.participate import Listener
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.layout import Vector, model_id
 from mien.methods.base import Runtime
-from mien.specs import ModelSpec, TaskSpec
+from mien.specs import ModelSpec, TaskSpec, Threshold
 from mien.wire.canonical import model_to_json
 from mien.wire.v1 import operator_pb2
 from tests.device_sdk.synthetic import images_of
@@ -109,6 +109,15 @@ class RealFleet:
             async with self.house.operator() as operator:
                 await operator.import_model(model_to_json(model.spec, model.layout), theta, shard)
                 await operator.release(model.model_id)
+
+        self.loop.run(story())
+
+    def add_threshold(self, threshold: Threshold) -> None:
+        """Add a threshold to a model that is known already."""
+
+        async def story() -> None:
+            async with self.house.operator() as operator:
+                await operator.add_threshold(threshold.model_id, threshold)
 
         self.loop.run(story())
 

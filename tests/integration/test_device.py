@@ -18,6 +18,7 @@ import pytest
 
 from device_sdk.device import Device
 from device_sdk.participate import Counted, Event, NotCounted, RoundOutcome, StatedConditions, Transfer
+from device_sdk.verify import Match
 from mien.contribution import ContributionLayout
 from mien.errors import (
     TABLE,
@@ -30,7 +31,7 @@ from mien.errors import (
 )
 from mien.methods import METHODS
 from mien.shell.lock import exclusive
-from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec, Threshold
 from tests.device_sdk.programs import mien_device, start_mien_device
 from tests.device_sdk.synthetic import OWNER, STRANGER, faces_root, images_of, sface
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
@@ -450,6 +451,20 @@ def test_a_released_model_is_taken_over_in_one_switch(fleet: RealFleet) -> None:
         assert not device.models.has(small_model().model_id)
         assert device.update().model_id == small_model().model_id
         assert not device.update().changed
+
+
+def test_a_threshold_measured_after_the_release_reaches_the_phone(fleet: RealFleet) -> None:
+    model = with_model(small_model(), (small_model().theta * np.float32(0.99)).astype(np.float32))
+    fleet.release(model)
+    try:
+        with fleet.phone("later", "later", IDENTITIES[0]) as device:
+            with pytest.raises(ConfigError, match="model evaluate"):
+                device.verify("Owner", images_of(IDENTITIES[0])[6])
+            fleet.add_threshold(Threshold(0.5, 1e-3, "pairs", 10, 1000, model.model_id, "2026-01-01"))
+            assert not device.update().changed
+            assert isinstance(device.verify("Owner", images_of(IDENTITIES[0])[6]), Match)
+    finally:
+        fleet.release(small_model())
 
 
 def test_a_gallery_moves_to_another_phone(fleet: RealFleet, tmp_path: Path) -> None:
