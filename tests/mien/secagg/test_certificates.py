@@ -1,0 +1,65 @@
+"""The protocol with the registrar's real certificates: the verifier is the coordinator's own chain check."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator import pki
+from mien.errors import CertificateError
+from mien.secagg import EcdsaSigner, Identity, ServerRound, VerifiedLeaf
+from mien.secagg.keys import VerifyLeaf, identity_id
+from tests.mien.secagg.cohort import Cohort, make_addends, make_config, make_device
+from tests.mien.secagg.test_rounds import assert_exact
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def verifier(authority: pki.Authority, now: datetime = NOW) -> VerifyLeaf:
+    def verify(leaf: bytes) -> VerifiedLeaf:
+        certificate = pki.load_certificate(leaf)
+        identity = pki.device_identity(certificate, authority.certificate, now)
+        key = certificate.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        return VerifiedLeaf(bytes.fromhex(identity.id), key)
+
+    return verify
+
+
+def identity(authority: pki.Authority) -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    leaf = pki.issue_device_leaf_for_key(authority, key.public_key(), "default", NOW)
+    assert pki.device_id(key.public_key()) == identity_id(key.public_key()).hex()
+    return Identity(identity_id(key.public_key()), pki.to_der(leaf), EcdsaSigner.of(key))
+
+
+def test_a_round_with_real_certificates() -> None:
+    registrar = pki.create_authority("registrar", NOW)
+    devices = [identity(registrar) for _ in range(6)]
+    verify = verifier(registrar)
+    config = make_config(6)
+    cohort = Cohort(
+        config=config,
+        devices={d.id: make_device(config, d, verify=verify) for d in devices},
+        server=ServerRound(config, verify=verify),
+        addends={d.id: make_addends(config, number) for number, d in enumerate(devices)},
+    )
+    assert_exact(cohort, cohort.run())
+    entry_bytes = 16 + 32 + 32 + 32 + 64 + 2
+    assert len(cohort.wire[1, devices[0].id]) == 2 + entry_bytes + len(devices[0].certificate)
+
+
+def test_another_authoritys_device_and_an_expired_one_stay_outside() -> None:
+    """The coordinator's own authority cannot make devices: that would be a crowd of its own around a victim."""
+    registrar, coordinator = (pki.create_authority(name, NOW) for name in ("registrar", "coordinator"))
+    config = make_config(6)
+    sybil, honest = identity(coordinator), identity(registrar)
+    server = ServerRound(config, verify=verifier(registrar))
+    with pytest.raises(CertificateError, match="authority"):
+        server.accept_advertise(sybil.id, make_device(config, sybil).advertise())
+    server.accept_advertise(honest.id, make_device(config, honest).advertise())
+    later = ServerRound(config, verify=verifier(registrar, NOW + pki.DEVICE_LIFETIME + timedelta(minutes=1)))
+    with pytest.raises(CertificateError, match="expired"):
+        later.accept_advertise(honest.id, make_device(config, honest).advertise())
