@@ -130,6 +130,7 @@ class Manifest:
     theta: Blob
     public_shard: Blob | None
     released: bool
+    changes: Blob | None = None
 
 
 @dataclass(frozen=True)
@@ -221,9 +222,13 @@ class CoordinatorClient:
         """Return a model's manifest; without an id the released model's."""
         request = models_pb2.GetManifestRequest(model_id=model_id)
         reply = self._call(lambda: self._models.GetManifest(request, timeout=UNARY_S))
-        shard = Blob(reply.public_shard.sha256, reply.public_shard.size_bytes) if reply.public_shard.sha256 else None
-        theta = Blob(reply.theta.sha256, reply.theta.size_bytes)
-        return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released)
+        theta, shard, changes = (
+            Blob(ref.sha256, ref.size_bytes) if ref.sha256 else None
+            for ref in (reply.theta, reply.public_shard, reply.changes)
+        )
+        if theta is None:
+            raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
+        return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released, changes)
 
     # --- streams ---
 

@@ -276,12 +276,13 @@ class Device:
         num_templates = self.gallery.reembed(recogniser.model_id, recogniser.input, recogniser.embed)
         self.models.keep_only([recogniser.model_id])
         facts = {"model_id": recogniser.model_id, "num_templates": num_templates}
-        text = f"Model {recogniser.model_id[:12]} is in use; {num_templates} templates were made with it."
+        text = f"Model {recogniser.model_id[:12]} is in use"
+        text += f"; {num_templates} templates were made again with it." if num_templates else "."
         self._tell(Event("model_updated", text, facts))
         return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates)
 
     def _fetch(self, client: CoordinatorClient, manifest: Manifest) -> Model:
-        size_mb = manifest.theta.size_bytes / 1e6
+        size_mb = self.models.size_to_fetch(manifest) / 1e6
         text = f"Fetching model {manifest.model_id[:12]} ({size_mb:.1f} MB)."
         self._tell(Event("fetching", text, {"model_id": manifest.model_id}))
         return self.models.fetch(client, manifest, progress=transfer(self._tell, "model"))

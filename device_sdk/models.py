@@ -12,6 +12,7 @@ fetched again. `model_id` of the gallery says which model verifies; nothing here
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ import numpy as np
 
 from device_sdk.client import Blob, CoordinatorClient, Manifest, Progress, file_sha256
 from device_sdk.vault import locked_folder
-from mien.errors import ConfigError, CorruptDataError, NotFoundError, VersionError
+from mien.errors import ConfigError, CorruptDataError, IntegrityError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.specs import ModelSpec
 from mien.wire.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
-from mien.wire.tensors import PublicShard
+from mien.wire.tensors import PublicShard, unpack_tensors
 
 MAX_THETA_BYTES: Final = 2**30
 MAX_SHARD_BYTES: Final = 2**28
@@ -96,7 +97,8 @@ class ModelStore:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Two processes of one home must not write to the same partial file.
         with locked_folder(self._folder):
-            self._fetch_blob(client, manifest.theta, "the model", progress)
+            if not self._put_over_stored(client, manifest, progress):
+                self._fetch_blob(client, manifest.theta, "the model", progress)
             if manifest.public_shard:
                 self._fetch_blob(client, manifest.public_shard, "the public faces", progress)
             write_atomically(self._manifest_path(manifest.model_id), _to_json(manifest), private=True)
@@ -131,6 +133,39 @@ class ModelStore:
             for path in self._folder.iterdir():
                 if path.name not in keep and _HEX.match(path.name):
                     path.unlink()
+
+    def size_to_fetch(self, manifest: Manifest) -> int:
+        """Return about how many bytes `fetch` will load for the parameters."""
+        if self._blob(manifest.theta.sha256).exists():
+            return 0
+        return manifest.changes.size_bytes if manifest.changes and self._bases(manifest) else manifest.theta.size_bytes
+
+    def _put_over_stored(self, client: CoordinatorClient, manifest: Manifest, progress: Progress | None) -> bool:
+        """Make the parameters of a stored model and the tensors that training changed; tell whether that gave them."""
+        changes, bases, path = manifest.changes, self._bases(manifest), self._blob(manifest.theta.sha256)
+        if path.exists() or changes is None or changes.size_bytes >= manifest.theta.size_bytes:
+            return False
+        if not bases:
+            return False
+        self._fetch_blob(client, changes, "what changed in the model", progress)
+        try:
+            changed = unpack_tensors(self._blob(changes.sha256).read_bytes(), what="what changed in the model")
+            for base in bases:
+                stored = self.load(base)
+                theta = stored.layout.flatten({**stored.layout.unflatten(stored.theta), **changed})
+                data = np.ascontiguousarray(theta, "<f4").tobytes()
+                if hashlib.sha256(data).hexdigest() == manifest.theta.sha256:
+                    write_atomically(path, data, private=True)
+                    return True
+        except IntegrityError:
+            return False  # the whole model, which has a hash of its own, is fetched instead
+        return False
+
+    def _bases(self, manifest: Manifest) -> list[str]:
+        """Return the stored models of the same layout."""
+        layout_sha256 = _described(manifest)[0].layout_sha256
+        names = [path.stem for path in self._folder.glob("*.json")] if self._folder.exists() else []
+        return [name for name in sorted(names) if self.has(name) and self.spec(name).layout_sha256 == layout_sha256]
 
     def _check(self, manifest: Manifest) -> None:
         """Raise CorruptDataError for a manifest whose sizes or names cannot be."""

@@ -189,7 +189,8 @@ class Participant:
             # 4. Model and public faces, by hash; is the task what the owner agreed to, and what this program knows?
             plan = self._plan(assignment, person)
             # 5. Say what leaves the phone, before anything does.
-            for sentence in disclosure(assignment.task, plan.layout, num_images=person.num_images):
+            floor = self.agreement.min_cohort
+            for sentence in disclosure(assignment.task, plan.layout, num_images=person.num_images, min_cohort=floor):
                 self.tell(Event("disclosure", sentence))
             if unmet := self.conditions.unmet():
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
@@ -243,7 +244,7 @@ class Participant:
         self.tell(
             Event(
                 "fetching",
-                f"Fetching model {model_id[:12]} ({manifest.theta.size_bytes / 1e6:.1f} MB).",
+                f"Fetching model {model_id[:12]} ({self.models.size_to_fetch(manifest) / 1e6:.1f} MB).",
                 {"model_id": model_id},
             )
         )

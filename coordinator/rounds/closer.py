@@ -14,7 +14,9 @@ from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import ModelRecord, RoundRecord, TaskRecord
 from coordinator.store.store import Store, StoreThread
+from mien.layout import Vector
 from mien.methods.base import ServerState
+from mien.wire.tensors import pack_tensors
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Closer:
         result = await in_thread(sum_up)
         state, states = result.state, self._stores.states
         theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
+        changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
         parent = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
         model = ModelRecord(
             model_id=result.model_id,
@@ -90,6 +93,7 @@ class Closer:
             theta=theta,
             created_ms=to_ms(self._clock.now()),
             shard=parent.shard,
+            changes=changes,
             parent_model_id=parent.model_id,
             population=task.population,
             task_id=task.task_id,
@@ -102,6 +106,11 @@ class Closer:
             arrays_sha256=await in_thread(states.put_arrays, state.arrays),
             revealed_sha256=await in_thread(states.put_revealed, task.task_id, state.revealed),
         )
+
+    def _changed_tensors(self, theta: Vector) -> bytes:
+        """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""
+        tensors = self._plan.layout.unflatten(theta)
+        return pack_tensors({name: tensors[name] for name in self._plan.part.names})
 
     async def committed(self, closed: Closed, obsolete: set[str]) -> None:
         """Go on from the committed state, and forget the server state that it replaced."""

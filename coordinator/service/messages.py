@@ -43,6 +43,7 @@ def manifest(model: ModelRecord, *, is_released: bool) -> models_pb2.ModelManife
         spec_json=model.spec_json,
         theta=blob_ref(model.theta),
         public_shard=blob_ref(model.shard),
+        changes=blob_ref(model.changes),
         parent_model_id=model.parent_model_id or "",
         created_unix_s=model.created_ms // 1000,
         released=is_released,

@@ -34,7 +34,10 @@ class BlobId:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model and where its parts lie. `population` is None for an imported model."""
+    """A model and where its parts lie; `changes` are the tensors that training changed.
+
+    `population` and `changes` are None for an imported model.
+    """
 
     model_id: str
     spec_json: bytes = field(repr=False)
@@ -42,6 +45,7 @@ class ModelRecord:
     theta: BlobId
     created_ms: int
     shard: BlobId | None = None
+    changes: BlobId | None = None
     parent_model_id: str | None = None
     population: str | None = None
     task_id: str | None = None

@@ -53,6 +53,7 @@ MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 SCHEMA: Final = "0001"
 """Revision of the schema that this program writes."""
 
+_MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
 _REPORTED: Final = (Step.TRAINED, Step.UPLOADED)
 
@@ -147,13 +148,14 @@ class Store:
 
     def may_read_blob(self, sha256: str, population: str | None) -> BlobId | None:
         """Return a model's blob if a device of that population (None: an operator) may fetch it."""
-        holds = sa.or_(MODELS.c.theta_sha256 == sha256, MODELS.c.shard_sha256 == sha256)
+        holds = sa.or_(*(MODELS.c[f"{blob}_sha256"] == sha256 for blob in _MODEL_BLOBS))
         with self._transaction() as db:
             row = db.execute(sa.select(MODELS).where(holds).limit(1)).first()
             if row is None or (population is not None and not _visible(db, population, holds)):
                 return None
             model = _model(row)
-            return model.theta if model.theta.sha256 == sha256 else model.shard
+            blobs = (model.theta, model.shard, model.changes)
+            return next(blob for blob in blobs if blob is not None and blob.sha256 == sha256)
 
     # Tasks
 
@@ -425,21 +427,18 @@ def _model_of(db: sa.Connection, model_id: str) -> ModelRecord | None:
 
 def _model_values(model: ModelRecord) -> dict[str, Any]:
     values = _values(model)
-    theta, shard = values.pop("theta"), values.pop("shard")
-    return {
-        **values,
-        "theta_sha256": theta.sha256,
-        "theta_bytes": theta.size_bytes,
-        "shard_sha256": shard.sha256 if shard else None,
-        "shard_bytes": shard.size_bytes if shard else None,
-    }
+    for name in _MODEL_BLOBS:
+        blob = values.pop(name)
+        values |= {f"{name}_sha256": blob.sha256 if blob else None, f"{name}_bytes": blob.size_bytes if blob else None}
+    return values
 
 
 def _model(row: sa.Row[Any]) -> ModelRecord:
     values = dict(row._mapping)
-    theta = BlobId(values.pop("theta_sha256"), values.pop("theta_bytes"))
-    shard_sha256, shard_bytes = values.pop("shard_sha256"), values.pop("shard_bytes")
-    return ModelRecord(**values, theta=theta, shard=BlobId(shard_sha256, shard_bytes) if shard_sha256 else None)
+    for name in _MODEL_BLOBS:
+        sha256, size_bytes = values.pop(f"{name}_sha256"), values.pop(f"{name}_bytes")
+        values[name] = BlobId(sha256, size_bytes) if sha256 else None
+    return ModelRecord(**values)
 
 
 def _task_values(task: TaskRecord) -> dict[str, Any]:

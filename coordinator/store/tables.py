@@ -44,6 +44,8 @@ class _ModelColumns(TypedColumns):
     theta_bytes: Named[int] = Column(BigInteger)
     shard_sha256: Named[str | None] = Column(_HASH, index=True)
     shard_bytes: Named[int | None] = Column(BigInteger)
+    changes_sha256: Named[str | None] = Column(_HASH, index=True)
+    changes_bytes: Named[int | None] = Column(BigInteger)
     parent_model_id: Named[str | None] = Column(ForeignKey("models.model_id"), type_=_HASH)
     population: Named[str | None] = Column(String(64), index=True)
     task_id: Named[str | None] = Column(String(32))
@@ -52,7 +54,7 @@ class _ModelColumns(TypedColumns):
 
 
 MODELS: Final = Table("models", METADATA, _ModelColumns)
-"""Models: description with layout (canonical JSON), and the blobs of parameters and public faces.
+"""Models: description with layout (canonical JSON), and the blobs of parameters, public faces and changed tensors.
 
 `population` is that of the devices that made it; null for an imported model.
 """

@@ -18,12 +18,12 @@ from mien.errors import CorruptDataError, NonFiniteError, NotFoundError, Unreach
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
 from mien.wire.canonical import model_to_json
-from mien.wire.tensors import PublicShard
+from mien.wire.tensors import PublicShard, pack_tensors
 from mien.wire.v1 import common_pb2
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
 
-LAYOUT = ParameterLayout((ParameterEntry("a", (3, 5)), ParameterEntry("b", (7,))))
+LAYOUT = ParameterLayout((ParameterEntry("a", (30, 5)), ParameterEntry("b", (7,))))
 SPEC = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(), "made up", "none", ("*",))
 THETA = np.arange(LAYOUT.size, dtype=np.float32)
 SHARD = PublicShard(np.zeros((2, 112, 112, 3), np.uint8), np.array([0, 1]), "CC0", "rendered").to_bytes()
@@ -174,7 +174,7 @@ def test_a_known_model_cannot_be_described_as_another(server: Server, store: Mod
     fetched = store.fetch(server.client, manifest())
     layout = ParameterLayout((ParameterEntry("c", (LAYOUT.size,)),))
     spec = dataclasses.replace(SPEC, layout_sha256=layout.sha256)
-    for changes in ({"spec_json": model_to_json(spec, layout)}, {"theta": blob(SHARD[:88])}):
+    for changes in ({"spec_json": model_to_json(spec, layout)}, {"theta": blob(SHARD[: 4 * LAYOUT.size])}):
         with pytest.raises(CorruptDataError, match="another way"):
             store.refresh(dataclasses.replace(manifest(), **changes))  # type: ignore[arg-type]
     assert store.load(fetched.model_id).spec == SPEC
@@ -202,3 +202,53 @@ def test_models_that_are_not_needed_go_with_their_blobs(server: Server, store: M
         manifest(newer).theta.sha256,
         blob(SHARD).sha256,
     }
+
+
+# What training changed, instead of the whole model.
+
+NEWER = THETA + np.where(np.arange(LAYOUT.size) >= 150, np.float32(0.5), np.float32(0))
+"""THETA with another tensor b."""
+
+
+def changed(b: np.ndarray, name: str = "b") -> bytes:
+    return pack_tensors({name: b.reshape(-1)})
+
+
+def newer_manifest(changes: bytes) -> Manifest:
+    return dataclasses.replace(manifest(NEWER), changes=blob(changes))
+
+
+def test_only_what_changed_is_fetched_where_the_rest_is_stored(server: Server, store: ModelStore) -> None:
+    server.blobs.clear()
+    changes = changed(NEWER[150:])
+    server.serve(THETA.tobytes(), changes)  # the newer parameters themselves cannot be had
+    store.fetch(server.client, manifest())
+    assert store.size_to_fetch(newer_manifest(changes)) == len(changes)
+    np.testing.assert_array_equal(store.fetch(server.client, newer_manifest(changes)).theta, NEWER)
+    np.testing.assert_array_equal(store.load(newer_manifest(changes).model_id).theta, NEWER)
+
+
+def test_without_an_earlier_model_the_whole_one_is_fetched(server: Server, store: ModelStore) -> None:
+    server.blobs.clear()
+    server.serve(NEWER.tobytes())  # what changed cannot be had, and is not asked for
+    wanted = newer_manifest(changed(NEWER[150:]))
+    assert store.size_to_fetch(wanted) == wanted.theta.size_bytes
+    np.testing.assert_array_equal(store.fetch(server.client, wanted).theta, NEWER)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        changed(NEWER[150:] + 1),
+        changed(NEWER[150:], name="unknown"),
+        changed(NEWER[151:]),
+        changed(np.full(7, np.nan, np.float32)),
+        b"not safetensors",
+    ],
+    ids=["other values", "unknown tensor", "wrong shape", "nan", "damaged"],
+)
+def test_changes_that_do_not_give_the_model_are_not_believed(server: Server, store: ModelStore, changes: bytes) -> None:
+    server.blobs.clear()
+    server.serve(THETA.tobytes(), changes, NEWER.tobytes())
+    store.fetch(server.client, manifest())
+    np.testing.assert_array_equal(store.fetch(server.client, newer_manifest(changes)).theta, NEWER)

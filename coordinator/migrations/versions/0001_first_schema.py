@@ -28,6 +28,8 @@ def _models() -> None:
         sa.Column("theta_bytes", sa.BigInteger(), nullable=False),
         sa.Column("shard_sha256", sa.String(64)),
         sa.Column("shard_bytes", sa.BigInteger()),
+        sa.Column("changes_sha256", sa.String(64)),
+        sa.Column("changes_bytes", sa.BigInteger()),
         sa.Column("parent_model_id", sa.String(64)),
         sa.Column("population", sa.String(64)),
         sa.Column("task_id", sa.String(32)),
@@ -36,7 +38,7 @@ def _models() -> None:
         sa.PrimaryKeyConstraint("model_id", name="pk_models"),
         sa.ForeignKeyConstraint(["parent_model_id"], ["models.model_id"], name="fk_models_parent_model_id_models"),
     )
-    for column in ("theta_sha256", "shard_sha256", "population"):
+    for column in ("theta_sha256", "shard_sha256", "changes_sha256", "population"):
         op.create_index(f"ix_models_{column}", "models", [column])
     op.create_table(
         "releases",
