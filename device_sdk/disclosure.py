@@ -42,7 +42,7 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, *, min_cohort: int,
         )
 
 
-def disclosure(task: TaskSpec, layout: ContributionLayout, *, num_images: int) -> tuple[str, ...]:
+def disclosure(task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int) -> tuple[str, ...]:
     """Return the sentences to show before a round: what is sent, who sees what, what stays."""
     largest = max(layout.summed, key=lambda lane: lane.size)
     small = [lane.name.replace("_", " ") for lane in layout.summed if lane not in (largest, *layout.summed[:2])]
@@ -51,7 +51,8 @@ def disclosure(task: TaskSpec, layout: ContributionLayout, *, num_images: int) -
         f"What leaves this phone: {layout.size:,} numbers ({layout.size_bytes / 1e6:.1f} MB): by how much training on "
         f"{num_images} images changed {largest.size:,} parameters of the model, times {weight}; that weight"
         + (f"; and {', '.join(small)}." if small else "."),
-        f"It is meant to be seen only as part of a sum over at least {task.cohort.min_reports} devices.",
+        f"It is meant to be seen only as part of a sum over at least {task.cohort.min_reports} devices "
+        f"(this device agrees to {min_cohort} or more).",
         PLAIN_SUMS,
     ]
     sentences += [_SHOWS[name] for name in task.privacy.reveals]

@@ -38,7 +38,12 @@ class Script:
     upload: Callable[[list[rounds_pb2.UploadChunk]], rounds_pb2.UploadStatus] = lambda _chunks: rounds_pb2.UploadStatus(
         accepted=True
     )
+    report_trained: Callable[[], rounds_pb2.ReportTrainedReply] = lambda: rounds_pb2.ReportTrainedReply(
+        stage=rounds_pb2.TRAINING
+    )
+    manifest: Callable[[], models_pb2.ModelManifest] = models_pb2.ModelManifest
     calls: list[str] = field(default_factory=list)
+    left_with: list[str] = field(default_factory=list)
 
     def fails_first(self, times: int, error: MienError | None, answer: Any) -> Callable[..., Any]:
         """Return a call that fails so many times (a broken connection where `error` is None), then answers."""
@@ -71,7 +76,11 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
         return self._answer("upload_status", context, self.script.upload_status)
 
     def ReportTrained(self, request: Any, context: Any) -> Any:
-        return rounds_pb2.ReportTrainedReply(stage=rounds_pb2.TRAINING)
+        return self._answer("report_trained", context, self.script.report_trained)
+
+    def LeaveRound(self, request: Any, context: Any) -> Any:
+        self.script.left_with.append(request.error_code)
+        return rounds_pb2.LeaveRoundReply()
 
     def Upload(self, request_iterator: Any, context: Any) -> Any:
         return self._answer("upload", context, lambda: self.script.upload(list(request_iterator)))
@@ -83,7 +92,7 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
         yield from self._stream("download", context, lambda: self.script.download(request.offset))
 
     def GetManifest(self, request: Any, context: Any) -> Any:
-        return models_pb2.ModelManifest()
+        return self._answer("manifest", context, self.script.manifest)
 
     def _answer(self, name: str, context: Any, answer: Callable[[], Any]) -> Any:
         self.script.calls.append(name)

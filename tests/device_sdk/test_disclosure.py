@@ -46,18 +46,18 @@ def test_a_task_that_hides_what_it_reveals_is_refused() -> None:
 
 
 def test_the_words_say_what_leaves_and_who_sees_it() -> None:
-    text = " ".join(disclosure(task(), SUMS, num_images=9))
+    text = " ".join(disclosure(task(), SUMS, num_images=9, min_cohort=4))
     assert "1,250,003 numbers (5.0 MB)" in text
     assert "on 9 images changed 1,250,000 parameters" in text
     assert "times 5" in text
     assert "loss before" in text
-    assert "at least 16 devices" in text
+    assert "at least 16 devices (this device agrees to 4 or more)" in text
     assert "not yet masked: the coordinator can see this phone's update" in text
     assert "no embedding leaves it" in text
 
 
 def test_the_words_say_what_is_revealed() -> None:
-    text = " ".join(disclosure(task(reveals=("class_embeddings",)), CLEAR, num_images=9))
+    text = " ".join(disclosure(task(reveals=("class_embeddings",)), CLEAR, num_images=9, min_cohort=4))
     assert "a template of their face" in text
     assert "no embedding" not in text
     assert "No photo and no crop leaves it." in text

@@ -1,0 +1,432 @@
+"""One round step by step against a scripted coordinator: what is sent, kept, refused and forgotten."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.client import ClientSettings, CoordinatorClient, RoundRef, Wait
+from device_sdk.gallery import Gallery, Pending, Template
+from device_sdk.models import Model, ModelStore
+from device_sdk.participate import (
+    Agreement,
+    Counted,
+    Event,
+    NotCounted,
+    NotNow,
+    Participant,
+    StatedConditions,
+    Transfer,
+    take_part,
+)
+from device_sdk.retry import RetryPolicy
+from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.contribution import ContributionLayout
+from mien.errors import (
+    ConfigError,
+    CorruptDataError,
+    DrainingError,
+    LateError,
+    LayoutMismatchError,
+    MienError,
+    ModelMismatchError,
+    NonFiniteError,
+    NotFoundError,
+    ReplayError,
+    UnreachableError,
+    VersionError,
+)
+from mien.methods import METHODS
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from mien.wire.canonical import model_to_json, task_to_json
+from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
+from tests.device_sdk.clocks import ShiftedClock
+from tests.device_sdk.people import SPEC, noise_crops, project
+from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
+from tests.integration.real_fleet import small_model
+
+REF = rounds_pb2.RoundRef(task_id="t1", round=2, attempt=1)
+TASK = TaskSpec(
+    "study",
+    method="fedavg",
+    cohort=CohortSpec(size=4, min_reports=2),
+    local=LocalSpec(lr=0.05, flip=False),
+    privacy=PrivacySpec(min_cohort=2),
+    options={"margin": 1.0},
+)
+OLD_STATE = {"class_embedding": np.full(128, 128**-0.5, np.float32)}
+
+
+def layout_of(task: TaskSpec) -> ContributionLayout:
+    part = small_model().layout.part(small_model().spec.trainable)
+    return METHODS[task.method].contribution_layout(task, part, 128)
+
+
+def assignment(task: TaskSpec = TASK, **changes: Any) -> rounds_pb2.CheckInReply:
+    values: dict[str, Any] = {
+        "round": REF,
+        "task_json": task_to_json(task),
+        "model_id": small_model().model_id,
+        "contribution_sha256": layout_of(task).sha256,
+        "stage": rounds_pb2.TRAINING,
+    }
+    return rounds_pb2.CheckInReply(assignment=rounds_pb2.Assignment(**{**values, **changes}))
+
+
+def stages(*numbers: int, **last: Any) -> Callable[[], Iterable[rounds_pb2.StageEvent]]:
+    events = [rounds_pb2.StageEvent(stage=number) for number in numbers]
+    events[-1] = rounds_pb2.StageEvent(stage=numbers[-1], **last)
+    return lambda: events
+
+
+ALL_THE_WAY = stages(rounds_pb2.TRAINING, rounds_pb2.UPLOAD, rounds_pb2.CLOSED, model_id="next", num_reports=3)
+
+
+@dataclass
+class Bench:
+    """A phone with its gallery, and the coordinator it talks to."""
+
+    script: Script
+    gallery: Gallery
+    participant: Participant
+    events: list[Event] = field(default_factory=list)
+    uploads: list[bytes] = field(default_factory=list)
+
+    @property
+    def owner(self) -> int:
+        return self.gallery.person("Owner").id
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.gallery.private_state(self.owner, "t1")
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    def keep_old_state(self) -> None:
+        earlier = Pending(self.owner, "t1", 1, 1, b"", OLD_STATE)
+        self.gallery.keep_pending(earlier)
+        self.gallery.settle(earlier, counted=True)
+
+    def state_is_old(self) -> bool:
+        return bool(np.array_equal(self.state["class_embedding"], OLD_STATE["class_embedding"]))
+
+
+@pytest.fixture(scope="module")
+def engine() -> TorchRuntime:
+    return TorchRuntime(small_model().spec, small_model().layout)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, gallery: Gallery, engine: TorchRuntime) -> Iterator[Bench]:
+    model = small_model()
+    theta = np.ascontiguousarray(model.theta, "<f4").tobytes()
+    crops = noise_crops(1)
+    gallery.enrol("Owner", crops, Template.of(project(crops), "a" * 64, SPEC), now_unix_s=0, consent=True)
+    script, fleet = Script(), Fleet.create()
+    script.manifest = lambda: models_pb2.ModelManifest(
+        model_id=model.model_id,
+        spec_json=model_to_json(model.spec, model.layout),
+        theta=common_pb2.BlobRef(sha256=hashlib.sha256(theta).hexdigest(), size_bytes=len(theta)),
+    )
+    script.download = lambda offset: (
+        common_pb2.DataChunk(offset=start, data=theta[start : start + 200_000])
+        for start in range(offset, len(theta), 200_000)
+    )
+    script.check_in = assignment
+    script.follow = ALL_THE_WAY
+    settings = ClientSettings(retry=RetryPolicy(give_up_s=3.0))
+    with (
+        scripted_coordinator(fleet, script) as address,
+        CoordinatorClient(fleet.identity(address), ShiftedClock(), random.Random(0), settings) as client,
+    ):
+        made = Bench(script, gallery, None)  # type: ignore[arg-type]
+
+        def upload(sent: list[rounds_pb2.UploadChunk]) -> rounds_pb2.UploadStatus:
+            made.uploads.append(b"".join(chunk.data for chunk in sent))
+            return rounds_pb2.UploadStatus(accepted=True)
+
+        def tell(event: Event | Transfer) -> None:
+            if isinstance(event, Event):
+                made.events.append(event)
+
+        script.upload = upload
+        made.participant = Participant(
+            client,
+            gallery,
+            ModelStore(tmp_path / "models"),
+            Agreement(min_cohort=2),
+            StatedConditions(),
+            lambda _model: engine,
+            tell,
+        )
+        yield made
+
+
+def refusal(bench: Bench, error: type[MienError], match: str | None = None) -> None:
+    with pytest.raises(error, match=match):
+        bench.participant.step()
+
+
+# --- a round that counts ---
+
+
+def test_a_round_is_announced_trained_uploaded_and_forgotten(bench: Bench) -> None:
+    assert bench.participant.step() == Counted(RoundRef("t1", 2, 1), "next", 3)
+    kinds = bench.kinds()
+    order = ["assigned", "fetching", "disclosure", "training", "trained", "uploading", "uploaded", "counted"]
+    assert list(dict.fromkeys(kinds)) == order
+    (sent,) = bench.uploads
+    contribution = layout_of(TASK).parse(sent)
+    lanes = layout_of(TASK).slices
+    assert contribution.vector[lanes["weight"]] == 3
+    assert np.abs(contribution.vector[lanes["delta"]]).max() > 0
+    assert bench.gallery.pending() is None
+    assert np.linalg.norm(bench.state["class_embedding"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_same_round_trained_twice_gives_the_same_update(bench: Bench) -> None:
+    bench.script.follow = stages(rounds_pb2.UPLOAD, rounds_pb2.ABORTED)
+    for _ in range(2):
+        bench.participant.step()
+    assert bench.uploads[0] == bench.uploads[1]
+
+
+def test_a_kept_model_is_not_fetched_again(bench: Bench) -> None:
+    bench.participant.step()
+    before = bench.script.calls.count("download")
+    bench.participant.step()
+    assert bench.script.calls.count("download") == before == 1
+
+
+# --- rounds that do not count ---
+
+
+@pytest.mark.parametrize(
+    ("follow", "code"),
+    [
+        (stages(rounds_pb2.TRAINING, rounds_pb2.ABORTED, reason="too few"), "aborted"),
+        (stages(rounds_pb2.UPLOAD, rounds_pb2.ABORTED, reason="too few"), "aborted"),
+        (stages(rounds_pb2.TRAINING, rounds_pb2.CLOSED), "late"),
+    ],
+)
+def test_a_round_that_ends_without_us_changes_nothing(bench: Bench, follow: Any, code: str) -> None:
+    bench.keep_old_state()
+    bench.script.follow = follow
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert outcome.code == code
+    assert bench.state_is_old()
+    assert bench.gallery.pending() is None
+
+
+@pytest.mark.parametrize("error", [LateError("went on"), NotFoundError("who?"), ReplayError("other bytes")])
+@pytest.mark.parametrize("where", ["report_trained", "upload", "follow"])
+def test_a_refusal_by_the_round_changes_nothing(bench: Bench, error: MienError, where: str) -> None:
+    bench.keep_old_state()
+    setattr(bench.script, where, bench.script.fails_first(9, error, None))
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert outcome.code == error.code
+    assert bench.state_is_old()
+    assert bench.gallery.pending() is None
+
+
+@pytest.mark.parametrize("error", [CorruptDataError("bytes"), NonFiniteError("NaN"), LayoutMismatchError("length")])
+def test_an_update_that_the_server_cannot_use_is_a_visible_error(bench: Bench, error: MienError) -> None:
+    bench.keep_old_state()
+    bench.script.upload = bench.script.fails_first(1, error, None)
+    refusal(bench, type(error))
+    assert bench.state_is_old()
+    assert bench.gallery.pending() is None
+
+
+def test_a_coordinator_that_stays_away_leaves_the_round_pending(bench: Bench) -> None:
+    bench.keep_old_state()
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    pending = bench.gallery.pending()
+    assert pending is not None
+    assert bench.state_is_old()
+    # Later: the very same bytes, and the state that was trained with them.
+    sent: list[bytes] = []
+
+    def upload(chunks: list[rounds_pb2.UploadChunk]) -> rounds_pb2.UploadStatus:
+        sent.append(b"".join(chunk.data for chunk in chunks))
+        return rounds_pb2.UploadStatus(accepted=True)
+
+    bench.script.upload = upload
+    assert isinstance(bench.participant.step(), Counted)
+    assert sent == [pending.contribution]
+    np.testing.assert_array_equal(bench.state["class_embedding"], pending.private["class_embedding"])
+    assert bench.kinds().count("training") == 1
+
+
+def test_an_upload_that_counts_already_is_only_waited_for(bench: Bench) -> None:
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    bench.script.upload_status = lambda: rounds_pb2.UploadStatus(accepted=True)
+    calls = len(bench.script.calls)
+    assert isinstance(bench.participant.step(), Counted)
+    assert bench.script.calls[calls:] == ["upload_status", "follow"]
+
+
+def test_a_person_removed_in_the_meantime_takes_the_round_along(bench: Bench) -> None:
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    bench.gallery.remove("Owner")
+    assert bench.gallery.pending() is None
+
+
+# --- what a device does not take part in ---
+
+
+def changed(**values: Any) -> TaskSpec:
+    return replace(TASK, **values)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "message"),
+    [
+        (assignment(contribution_sha256="0" * 64), LayoutMismatchError, "of form 000000000000"),
+        (assignment(model_id="b" * 64), ModelMismatchError, "another model"),
+        (assignment(task_json=task_to_json(TASK).replace(b'"seed"', b'"seeds"')), VersionError, "upgrade mien"),
+        (assignment(changed(options={"margins": 1.0})), ConfigError, "options.margins"),
+        (assignment(changed(trainable=("nothing.*",)), contribution_sha256="1" * 64), ConfigError, "nothing"),
+        (assignment(changed(local=LocalSpec(lr=3e38, flip=False, epochs=4))), NonFiniteError, None),
+    ],
+)
+def test_assignments_that_do_not_fit_are_left_with_their_error(
+    bench: Bench, reply: Any, error: type[MienError], message: str | None
+) -> None:
+    bench.keep_old_state()
+    bench.script.check_in = lambda: reply
+    refusal(bench, error, message)
+    assert "upload" not in bench.script.calls
+    assert bench.state_is_old()
+    assert bench.gallery.pending() is None
+    # A task that cannot even be read names no round to leave.
+    assert bench.script.left_with == ([] if error is VersionError else [error.code])
+
+
+def test_an_unknown_method_asks_for_an_upgrade(bench: Bench) -> None:
+    unknown = task_to_json(TASK).replace(b'"fedavg"', b'"fednew"')
+    bench.script.check_in = lambda: assignment(task_json=unknown)
+    refusal(bench, ConfigError, "'fednew', unknown to this program; upgrade")
+    assert bench.script.left_with == ["config"]
+
+
+def test_the_floor_is_checked_before_anything_is_fetched(bench: Bench) -> None:
+    bench.participant = replace(bench.participant, agreement=Agreement(min_cohort=16))
+    refusal(bench, ConfigError, "agrees to 16 or more")
+    assert bench.script.calls == ["check_in"]
+    assert "disclosure" not in bench.kinds()
+
+
+def test_conditions_that_end_while_the_model_is_fetched_end_the_round(bench: Bench) -> None:
+    class Unplugged:
+        """Charging at first, not any more at the second look."""
+
+        looks = 0
+
+        def unmet(self) -> tuple[str, ...]:
+            self.looks += 1
+            return ("charging",) if self.looks > 1 else ()
+
+    bench.participant = replace(bench.participant, conditions=Unplugged())
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert "no longer charging" in outcome.reason
+    assert bench.script.left_with == ["late"]
+    assert "training" not in bench.kinds()
+
+
+def test_unmet_conditions_ask_nobody(bench: Bench) -> None:
+    bench.participant = replace(bench.participant, conditions=StatedConditions(idle=False, unmetered=False))
+    assert bench.participant.step() == NotNow(("idle", "unmetered"))
+    assert bench.script.calls == []
+
+
+def test_whose_images_train_must_be_clear(bench: Bench) -> None:
+    crops = noise_crops(2)
+    template = Template.of(project(crops), "a" * 64, SPEC)
+    bench.gallery.enrol("Other", crops, template, now_unix_s=0, consent=True)
+    refusal(bench, ConfigError, "2 people agreed to training; name one with --person")
+    bench.participant = replace(bench.participant, agreement=Agreement(min_cohort=2, person="other"))
+    assert isinstance(bench.participant.step(), Counted)
+    other = bench.gallery.person("Other")
+    assert bench.gallery.private_state(other.id, "t1")
+    assert bench.state == {}
+
+
+# --- the loop ---
+
+
+def test_the_loop_ends_after_its_rounds(bench: Bench) -> None:
+    answers = iter([rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=0.3, reason="soon"))])
+    bench.script.check_in = lambda: next(answers, None) or assignment()
+    clock = ShiftedClock()
+    ended = list(take_part(lambda: bench.participant, clock, rounds=2, idle_s=None))
+    assert len(ended) == 2
+    assert clock.pauses == [0.3]
+
+
+def test_rounds_that_do_not_count_are_not_counted(bench: Bench) -> None:
+    follows = iter([stages(rounds_pb2.ABORTED), stages(rounds_pb2.ABORTED)])
+    bench.script.follow = lambda: next(follows, ALL_THE_WAY)()
+    ended = list(take_part(lambda: bench.participant, ShiftedClock(), rounds=1, idle_s=None))
+    assert [type(outcome) for outcome in ended] == [NotCounted, NotCounted, Counted]
+
+
+def test_the_loop_ends_when_there_is_nothing_to_do(bench: Bench) -> None:
+    bench.script.check_in = Script().check_in
+    clock = ShiftedClock()
+    assert list(take_part(lambda: bench.participant, clock, rounds=None, idle_s=5.0)) == []
+    assert 3.0 <= sum(clock.pauses) <= 5.0
+
+
+def test_a_server_that_drains_is_asked_again(bench: Bench) -> None:
+    bench.script.check_in = bench.script.fails_first(2, DrainingError("bye", retry_after_s=0.1), assignment())
+    assert isinstance(bench.participant.step(), Counted)
+
+
+def test_a_broken_stream_during_upload_is_no_end(bench: Bench) -> None:
+    parts = iter([[rounds_pb2.UPLOAD], [rounds_pb2.UPLOAD, rounds_pb2.CLOSED]])
+
+    def follow() -> Iterable[rounds_pb2.StageEvent]:
+        numbers = next(parts)
+        yield from (rounds_pb2.StageEvent(stage=number) for number in numbers)
+        if numbers[-1] != rounds_pb2.CLOSED:
+            raise BrokenConnectionError
+
+    bench.script.follow = follow
+    assert isinstance(bench.participant.step(), Counted)
+    assert len(bench.uploads) == 1
+
+
+def test_waiting_is_an_answer(bench: Bench) -> None:
+    bench.script.check_in = Script().check_in
+    assert bench.participant.step() == Wait(1.5, "nothing")
+
+
+def test_models_of_no_use_are_cleared_away(bench: Bench, tmp_path: Path) -> None:
+    stale = tmp_path / "models" / ("d" * 64)
+    stale.parent.mkdir()
+    stale.write_bytes(b"old")
+    bench.participant.step()
+    assert not stale.exists()
+    assert bench.participant.models.has(small_model().model_id)
+
+
+def test_the_update_and_the_state_are_not_in_any_event(bench: Bench) -> None:
+    bench.participant.step()
+    assert all("array" not in repr(event) and len(repr(event)) < 500 for event in bench.events)
+    model: Model = small_model()
+    assert "array" not in repr(model)
