@@ -149,7 +149,7 @@ class Engine:
 
     async def _start_runner(self, task: TaskRecord) -> TaskRunner:
         model = await self._stores.thread.run(self._stores.store.model, task.base_model_id)
-        plan = plan_task(task_from_json(task.task_json), model.spec_json)
+        plan = plan_task(task_from_json(task.task_json), model.spec_json, has_public_faces=model.shard is not None)
         pulse = self._tasks_changed.setdefault(task.task_id, Pulse())
 
         def on_change(stage_changed: bool) -> None:
@@ -321,7 +321,7 @@ class Engine:
                 raise NotFoundError("no model is released yet; run model import and model release first")
             model_id = release.model_id
         model = await thread.run(store.model, model_id)
-        plan_task(task, model.spec_json)
+        plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
         record = TaskRecord(
             task_id=secrets.token_hex(8),
             name=task.name,

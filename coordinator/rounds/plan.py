@@ -26,16 +26,22 @@ class TaskPlan:
     contribution: ContributionLayout
 
 
-def plan_task(task: TaskSpec, spec_json: bytes) -> TaskPlan:
+def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> TaskPlan:
     """Return the plan of a task that trains the model described by `spec_json`.
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
-    tensor, or the contribution would reveal what the task has not opted in to.
+    tensor, the contribution would reveal what the task has not opted in to, or the method needs public faces and none
+    came with the model.
     """
     method = METHODS.get(task.method)
     if method is None:
         raise ConfigError(f"method is {task.method!r}; known methods: {', '.join(sorted(METHODS))}")
     from_mapping(method.options, task.options, where="options.")
+    if method.needs_public_faces(task) and not has_public_faces:
+        raise ConfigError(
+            f"method {task.method} needs public faces on every phone, and this model came without: import it with "
+            "`model import --public SHARD` (mien-sim data pack makes one), or choose another method or form"
+        )
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))
     contribution = method.contribution_layout(task, part, spec.input.dim)

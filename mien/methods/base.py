@@ -107,9 +107,18 @@ class ServerState:
     rounds: int = 0
 
 
+def never(task: TaskSpec) -> bool:
+    """Return False, whatever the task."""
+    return False
+
+
 @dataclass(frozen=True)
 class Method:
-    """One paper's method, both halves side by side."""
+    """One paper's method, both halves side by side.
+
+    `needs_public_faces` tells whether devices need a public shard with the model, so that a task without one is refused
+    when it is submitted and not on every phone.
+    """
 
     name: str
     source: str
@@ -119,3 +128,4 @@ class Method:
     server_start: Callable[[TaskSpec, ParameterPart, Vector], ServerState]
     server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Mapping[str, Arrays]], ServerState]
     reply: Callable[[ServerState, str], Arrays]
+    needs_public_faces: Callable[[TaskSpec], bool] = never

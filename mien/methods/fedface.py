@@ -143,7 +143,7 @@ def _public_faces(inp: DeviceInput) -> tuple[NDArray[np.uint8], NDArray[np.int64
     if inp.public_crops is None or inp.public_labels is None or len(inp.public_crops) == 0:
         raise ConfigError(
             "fedface holds identities apart with public faces, and this model's bundle has none: add some with "
-            "`task submit --public DIR`, or let devices show their class embeddings with privacy.reveals = "
+            "`model import --public SHARD`, or let devices show their class embeddings with privacy.reveals = "
             '["class_embeddings"]'
         )
     _, labels = np.unique(inp.public_labels, return_inverse=True)
@@ -220,4 +220,5 @@ FEDFACE = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
+    needs_public_faces=lambda task: not reveals_class_embeddings(task),
 )

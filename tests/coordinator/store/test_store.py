@@ -130,9 +130,7 @@ def test_a_transition_is_whole_or_absent(store: Store) -> None:
     opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
     steps = {"d1": Step.UPLOADED}
     with pytest.raises(NotFoundError):
-        store.save_round(
-            RoundChange(opened, RoundState(Stage.UPLOAD, 9.0, {}, steps), steps=steps, committed=("d1",))
-        )
+        store.save_round(RoundChange(opened, RoundState(Stage.UPLOAD, 9.0, {}, steps), steps=steps, committed=("d1",)))
     assert store.participants(opened.id) == {}
     assert store.last_round("t1") == opened
 

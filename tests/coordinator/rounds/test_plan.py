@@ -1,0 +1,50 @@
+"""A task is judged when it is submitted, not on every phone."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.rounds.plan import plan_task
+from mien.errors import ConfigError
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
+from mien.wire.canonical import model_to_json
+
+LAYOUT = ParameterLayout((ParameterEntry("trunk.weight", (4, 3)), ParameterEntry("tail.weight", (5,))))
+SPEC_JSON = model_to_json(
+    ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=8), "made up", "none", ("tail.*",)), LAYOUT
+)
+
+
+def task(**fields: object) -> TaskSpec:
+    return from_mapping(TaskSpec, {"name": "t", "privacy": {"min_cohort": 4}, **fields})
+
+
+def test_a_plan_trains_the_models_own_part_unless_told_otherwise() -> None:
+    assert plan_task(task(), SPEC_JSON, has_public_faces=True).part.names == ("tail.weight",)
+    told = plan_task(task(trainable=["trunk.*"]), SPEC_JSON, has_public_faces=True)
+    assert told.part.names == ("trunk.weight",)
+
+
+def test_a_method_that_needs_public_faces_is_refused_without_them() -> None:
+    with pytest.raises(ConfigError, match="model import --public"):
+        plan_task(task(), SPEC_JSON, has_public_faces=False)
+
+
+def test_the_published_form_needs_none() -> None:
+    revealing = task(privacy={"min_cohort": 4, "reveals": ["class_embeddings"]})
+    plan = plan_task(revealing, SPEC_JSON, has_public_faces=False)
+    assert [lane.name for lane in plan.contribution.revealed] == ["class_embedding"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"method": "fedfoo"}, "known methods"),
+        ({"options": {"margn": 1.0}}, "margin"),
+        ({"trainable": ["tial.*"]}, "tial"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, object], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        plan_task(task(**fields), SPEC_JSON, has_public_faces=True)
