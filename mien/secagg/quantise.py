@@ -3,7 +3,8 @@
 q = floor(x * 2^f + r * 2^-32), x clipped, r a uniform u32. In steps of 2^-f, an element is off by at most 1, by less
 than 2^-22 on average, and with a variance of at most 1/4. The integer weight multiplies q, not x, so precision does not
 depend on the weight. Arithmetic is IEEE double (a product, a power of two, a sum, a floor), so languages agree bit for
-bit. There is no exact float mode: floats have no modulus, and what does not wrap cannot hide.
+bit; only the norm behind the L2 clip depends on the order of summation, in its last digit, and nobody compares it.
+There is no exact float mode: floats have no modulus, and what does not wrap cannot hide.
 """
 
 from __future__ import annotations
