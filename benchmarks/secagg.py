@@ -1,0 +1,317 @@
+"""Secure aggregation at full size: what masking costs a device and unmasking costs the server, beside the PRG's bound.
+
+A complete attempt of protocol MSA1 in one process: 100 devices, complete graph, 10^6 parameters, 10 devices lost
+between sharing and upload. The full run adds 1000 devices with 96 neighbours and the ring of 24 bits.
+
+Times are CPU seconds of this process, all threads together, the best of several repetitions, because the machine may
+be shared; `*_wall_s` are wall-clock times. The bound `prg_bound_s` is AES-128-CTR alone, in the same process and in
+blocks of the same size, for as many bytes as the server has to expand. What uploads cost (hash, signature, addition) is
+the best over all uploads times their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from benchmarks import _common
+from mien.errors import CertificateError
+from mien.secagg import (
+    Addends,
+    Assignment,
+    CohortTerms,
+    DevicePolicy,
+    DeviceRound,
+    EcdsaSigner,
+    Identity,
+    MemoryLog,
+    Profile,
+    RoundConfig,
+    ServerRound,
+    VerifiedLeaf,
+)
+from mien.secagg.keys import identity_id
+from mien.secagg.masks import BLOCK_WORDS, add_masks, key_stream
+from mien.secagg.planner import estimate, plan_numbers
+
+NUM_PARAMETERS: Final = 1_000_000
+AIMS: Final = {
+    "server_unmask_s": 1.5,
+    "device_mask_over_prg": 1.5,
+    "bytes_per_parameter": 4.1,
+    "bytes_per_parameter_24_bits": 3.1,
+    "server_unmask_n1000_s": 12.0,
+}
+_SPKI: Final = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+_T = TypeVar("_T")
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = _common.options("secagg", (__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--repetitions", type=int, default=0, metavar="N", help="default: 3 with --quick, else 5")
+    args = parser.parse_args()
+    _common.run(lambda: benchmark(args), only_json=args.json)
+
+
+def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the figures that the benchmark prints."""
+    started = time.monotonic()
+    repetitions = args.repetitions or (3 if args.quick else 5)
+    _common.progress("PRG and masking on one core")
+    prg_s, mask_s = mask_times(num_masks=100, repetitions=repetitions)
+    _common.progress("100 devices, complete graph, 10 lost")
+    measured = measure(
+        _config(100, CohortTerms(Profile.MALICIOUS_SERVER, 60, 100, 99, 67)), lost=10, repetitions=repetitions
+    )
+    lean = _config(100, CohortTerms(Profile.MALICIOUS_SERVER, 60, 100, 99, 67), ring_bits=24)
+    result: dict[str, Any] = {
+        "server_unmask_s": round(measured.server_s, 3),
+        "server_unmask_wall_s": round(measured.server_wall_s, 3),
+        "prg_bound_s": round(prg_s * measured.num_masks, 3),
+        "server_over_prg_bound": round(measured.server_s / (prg_s * measured.num_masks), 2),
+        "server_masks": measured.num_masks,
+        "server_uploads_s": round(measured.uploads_s, 3),
+        "server_open_s": round(measured.open_s, 3),
+        "device_mask_over_prg": round(mask_s / prg_s, 2),
+        "device_mask_step_s": round(measured.device_mask_s, 4),
+        "device_share_step_s": round(measured.device_share_s, 4),
+        "prg_gigabytes_per_s": round(4e-9 * NUM_PARAMETERS / prg_s, 2),
+        "bytes_per_parameter": round(measured.payload_bytes / NUM_PARAMETERS, 5),
+        "bytes_per_parameter_with_messages": round(measured.upload_bytes / NUM_PARAMETERS, 5),
+        "bytes_per_parameter_24_bits": round(estimate(lean, 100).bytes_per_parameter, 5),
+    }
+    if not args.quick:
+        result |= _large(prg_s, repetitions)
+    return {
+        **result,
+        "aims": AIMS,
+        "missed": sorted(name for name, aim in AIMS.items() if name in result and result[name] > aim),
+        "times": f"CPU seconds, best of {repetitions}; *_wall_s: wall clock, {_common.num_cores()} threads",
+        "reference": "AES-128-CTR alone in the same process (prg_bound_s); Flower's SecAgg+ is not measured here",
+        "flower_server_s": None,
+        "machine": _common.machine(),
+        "commit": _common.commit(),
+        "command": _common.command(),
+        "duration_s": round(time.monotonic() - started, 1),
+    }
+
+
+def _large(prg_s: float, repetitions: int) -> dict[str, Any]:
+    _common.progress("1000 devices, 96 neighbours, 100 lost: some minutes")
+    large = measure(
+        _config(1000, CohortTerms(Profile.MALICIOUS_SERVER, 600, 1000)), lost=100, repetitions=min(2, repetitions)
+    )
+    return {
+        "server_unmask_n1000_s": round(large.server_s, 3),
+        "server_unmask_n1000_wall_s": round(large.server_wall_s, 3),
+        "prg_bound_n1000_s": round(prg_s * large.num_masks, 3),
+        "server_masks_n1000": large.num_masks,
+    }
+
+
+# Masks alone
+
+
+def mask_times(num_masks: int, repetitions: int) -> tuple[float, float]:
+    """Return CPU seconds a mask of NUM_PARAMETERS words: key stream alone, and key stream added to a vector."""
+    seeds = [secrets.token_bytes(32) for _ in range(num_masks)]
+    vector = np.zeros(NUM_PARAMETERS, np.uint32)
+    prg, mask = [], []
+    for _ in range(repetitions):  # in turns, so that both meet the same machine
+        prg.append(_timed(lambda: _expand(seeds))[1] / num_masks)
+        mask.append(_timed(lambda: add_masks(vector, seeds[::2], seeds[1::2]))[1] / num_masks)
+    return min(prg), min(mask)
+
+
+def _expand(seeds: list[bytes]) -> None:
+    """Make the bytes of all masks, block by block as `add_masks` does, and add nothing."""
+    streams = [key_stream(seed) for seed in seeds]
+    target = np.empty(4 * BLOCK_WORDS, np.uint8)
+    zeros = memoryview(bytes(4 * BLOCK_WORDS))
+    for start in range(0, NUM_PARAMETERS, BLOCK_WORDS):
+        size = 4 * min(BLOCK_WORDS, NUM_PARAMETERS - start)
+        for stream in streams:
+            stream.update_into(zeros[:size], target[:size].data)
+
+
+# A whole attempt
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One attempt's figures; times in CPU seconds unless they say wall."""
+
+    uploads_s: float
+    open_s: float
+    server_s: float
+    server_wall_s: float
+    device_mask_s: float
+    device_share_s: float
+    num_masks: int
+    payload_bytes: int
+    upload_bytes: int
+
+
+def measure(config: RoundConfig, *, lost: int, repetitions: int) -> Measured:
+    """Return what an attempt costs of which `lost` devices vanish after sharing; the sum is checked exactly."""
+    server = ServerRound(config, verify=_verify, threads=_common.num_cores())
+    devices = {identity.id: _device(config, server, identity) for identity in _identities(config.cohort.n_max)}
+    upload_bytes = 0
+    for device_id, device in devices.items():
+        message = device.advertise()
+        upload_bytes = len(message)
+        server.accept_advertise(device_id, message)
+    shares, share_times = _each(devices, server.close_keys(), lambda device, message: device.share(message))
+    for device_id, message in shares.items():
+        server.accept_shares(device_id, message)
+    delivered = server.close_shares()
+
+    expected = np.zeros(config.size, np.int64)
+    mask_times_s, upload_times, upload_walls = [], [], []
+    survivors = sorted(delivered)[lost:]
+    for number, device_id in enumerate(survivors):
+        addends = _addends(config, number)
+        device = devices[device_id]
+        masked, cpu, _ = _timed3(lambda device=device, d=device_id, a=addends: device.mask(delivered[d], a))  # type: ignore[misc]
+        mask_times_s.append(cpu)
+        _, cpu, wall = _timed3(lambda d=device_id, m=masked: server.accept_masked(d, m.message, m.payload))  # type: ignore[misc]
+        upload_times.append(cpu)
+        upload_walls.append(wall)
+        expected += addends.weight * (addends.update.astype(np.float64) * 2**config.numbers.frac_bits).astype(np.int64)
+    survivors_message = server.close_upload()
+    agreed = {d: devices[d].agree(survivors_message) for d in survivors}
+    for device_id, message in agreed.items():
+        server.accept_consistency(device_id, message)
+    answers = {d: devices[d].unmask(proof) for d, proof in server.close_consistency().items()}
+    _, accept_s, accept_wall_s = _timed3(lambda: _accept_answers(server, answers))
+
+    openings = [_timed3(server.open) for _ in range(repetitions)]
+    opened = openings[0][0].sum
+    if not np.array_equal(opened.update * 2**config.numbers.frac_bits, expected):
+        raise SystemExit("the opened sum is not the integer sum: this is a bug, its times mean nothing")
+    uploads_s = min(upload_times) * len(survivors)
+    open_s = min(cpu for _, cpu, _ in openings) + accept_s
+    open_wall_s = min(wall for *_, wall in openings) + accept_wall_s
+    one = survivors[0]
+    messages = upload_bytes + sum(len(m[one]) for m in (shares, agreed, answers)) + 2 + 32 + 64
+    return Measured(
+        uploads_s=uploads_s,
+        open_s=open_s,
+        server_s=uploads_s + open_s,
+        server_wall_s=min(upload_walls) * len(survivors) + open_wall_s,
+        device_mask_s=min(mask_times_s),
+        device_share_s=min(share_times),
+        num_masks=_num_masks(server, survivors),
+        payload_bytes=server.payload_bytes,
+        upload_bytes=server.payload_bytes + messages,
+    )
+
+
+def _accept_answers(server: ServerRound, answers: Mapping[bytes, bytes]) -> None:
+    for device_id, message in answers.items():
+        server.accept_unmask(device_id, message)
+
+
+def _num_masks(server: ServerRound, survivors: list[bytes]) -> int:
+    """Return how many masks the server expands: one a survivor, one for each lost neighbour of one."""
+    topology = server.topology
+    alive = {topology.index_of[device] for device in survivors}
+    return sum(1 + sum(i not in alive for i in topology.graph.neighbours(index)) for index in alive)
+
+
+def _each(
+    devices: Mapping[bytes, DeviceRound], messages: Mapping[bytes, bytes], step: Callable[[DeviceRound, bytes], bytes]
+) -> tuple[dict[bytes, bytes], list[float]]:
+    """Return every device's answer to its message, and what each took."""
+    answers, times = {}, []
+    for device_id, message in messages.items():
+        device = devices[device_id]
+        answers[device_id], cpu = _timed(lambda device=device, message=message: step(device, message))  # type: ignore[misc]
+        times.append(cpu)
+    return answers, times
+
+
+def _timed3(call: Callable[[], _T]) -> tuple[_T, float, float]:
+    """Return a call's result, its CPU seconds (all threads) and its wall-clock seconds."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = call()
+    return result, time.process_time() - cpu, time.perf_counter() - wall
+
+
+def _timed(call: Callable[[], _T]) -> tuple[_T, float]:
+    result, cpu, _ = _timed3(call)
+    return result, cpu
+
+
+# Who and what
+
+
+def _config(n: int, cohort: CohortTerms, *, ring_bits: int = 32) -> RoundConfig:
+    numbers = plan_numbers(n, l2_clip=1000.0, max_weight=16 if ring_bits == 32 else 1, ring_bits=ring_bits)
+    return RoundConfig(
+        task_id=bytes(16),
+        task_sha256=bytes(32),
+        round=1,
+        attempt=1,
+        model_sha256=bytes(32),
+        layout_sha256=bytes(32),
+        app_graph_sha256=bytes(32),
+        size=NUM_PARAMETERS,
+        num_metrics=2,
+        numbers=numbers,
+        cohort=cohort,
+    )
+
+
+def _addends(config: RoundConfig, number: int) -> Addends:
+    """Return an update whose elements lie on the grid of steps, so that rounding is exact and the sum is known."""
+    steps = np.random.default_rng(number).integers(-(2**12), 2**12, config.size)
+    return Addends(
+        number % config.numbers.max_weight + 1, (steps * 2.0**-config.numbers.frac_bits).astype(np.float32), (1.0, 2.0)
+    )
+
+
+def _identities(n: int) -> list[Identity]:
+    """Return fresh identities; a leaf is a public key here, because checking chains is not what is measured."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(n)]
+    return [Identity(identity_id(k.public_key()), k.public_key().public_bytes(*_SPKI), EcdsaSigner.of(k)) for k in keys]
+
+
+_known: dict[bytes, VerifiedLeaf] = {}
+
+
+def _verify(leaf: bytes) -> VerifiedLeaf:
+    if leaf not in _known:
+        key = serialization.load_der_public_key(leaf)
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise CertificateError("not a key of this benchmark")
+        _known[leaf] = VerifiedLeaf(identity_id(key), key)
+    return _known[leaf]
+
+
+def _device(config: RoundConfig, server: ServerRound, identity: Identity) -> DeviceRound:
+    c = config
+    return DeviceRound(
+        server.invite,
+        identity=identity,
+        assignment=Assignment(
+            c.task_id, c.task_sha256, c.model_sha256, c.layout_sha256, c.app_graph_sha256, c.size, c.num_metrics
+        ),
+        policy=replace(DevicePolicy(), min_cohort=config.cohort.n_min),
+        verify=_verify,
+        log=MemoryLog(),
+        random_bytes=secrets.token_bytes,
+    )
+
+
+if __name__ == "__main__":
+    main()
