@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import functools
+import json
 import re
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -13,7 +19,12 @@ import coordinator.cli
 import coordinator.registrar.cli
 import device_sdk.cli
 import simulation.cli
+from coordinator.config import CoordinatorConfig
+from coordinator.registrar.config import RegistrarConfig
+from device_sdk.config import DeviceConfig
 from mien.errors import MienError
+from mien.methods import METHODS
+from mien.specs import TaskSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
@@ -58,16 +69,24 @@ def test_the_tour_walks_both_paths() -> None:
         assert any(file.startswith(room) for file in files), room
 
 
-def commands(program: str) -> set[str]:
-    """Return every verb of a program, groups joined by a space."""
+@functools.cache
+def verbs(program: str) -> dict[str, Any]:
+    """Return every command of a program by its words, groups joined by a space."""
 
-    def walk(command: object, prefix: str) -> set[str]:
+    def walk(command: Any, prefix: str) -> dict[str, Any]:
         children = getattr(command, "commands", None)
         if not children:
-            return {prefix}
-        return {verb for name, child in children.items() for verb in walk(child, f"{prefix} {name}".strip())}
+            return {prefix: command}
+        return {
+            verb: leaf for name, child in children.items() for verb, leaf in walk(child, f"{prefix} {name}").items()
+        }
 
-    return walk(typer.main.get_command(PROGRAMS[program]), "")
+    return {verb.strip(): leaf for verb, leaf in walk(typer.main.get_command(PROGRAMS[program]), "").items()}
+
+
+def commands(program: str) -> set[str]:
+    """Return the words of every command of a program."""
+    return set(verbs(program))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -95,3 +114,65 @@ def test_every_error_is_documented() -> None:
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
     missing = [cls.code for cls in leaves(MienError) if f"`{cls.code}`" not in text]
     assert not missing
+
+
+COMMAND = re.compile(rf"^\s*(?:\$ )?((?:{'|'.join(PROGRAMS)}) .+)$|`((?:{'|'.join(PROGRAMS)})\s[^`]+)`", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_documented_option_exists(page: Path) -> None:
+    for line, inline in COMMAND.findall(page.read_text(encoding="utf-8")):
+        text = (line or inline).partition("#")[0]
+        if text.count("'") % 2 or text.count('"') % 2:  # prose, or a command that a line break cuts
+            continue
+        program, *words = shlex.split(text)
+        known = verbs(program)
+        verb = next((v for v in (" ".join(words[:2]), " ".join(words[:1])) if v in known), None)
+        given = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--help"]
+        if verb is None:
+            assert not given, f"{page.name}: {text}"
+            continue
+        options = {name for each in known[verb].params for name in (*each.opts, *each.secondary_opts)}
+        assert set(given) <= options, f"{page.name}: {text}"
+
+
+ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]*)` \|", re.MULTILINE)
+REFERENCES = {
+    ("operator.md", "### Task reference"): TaskSpec,
+    ("operator.md", "## Coordinator settings"): CoordinatorConfig,
+    ("operator.md", "## Registrar settings"): RegistrarConfig,
+    ("device.md", "## Settings"): DeviceConfig,
+    **{("operator.md", f"### Options of `{name}`"): method.options for name, method in METHODS.items()},
+}
+"""Where each record that people write in TOML is described, field by field, with its default."""
+
+
+def defaults(record: type[Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every field of a record by its dotted name, with its default as TOML writes it."""
+    for field in dataclasses.fields(record):
+        name = prefix + field.name
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            yield name, "required"
+            continue
+        value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if dataclasses.is_dataclass(value):
+            yield from defaults(type(value), f"{name}.")
+        else:
+            yield name, written(value)
+
+
+def written(value: object) -> str:
+    """Return a value as TOML writes it; `unset` for None, which TOML cannot write."""
+    if value is None:
+        return "unset"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+
+
+@pytest.mark.parametrize(("page", "heading"), REFERENCES, ids=lambda part: part.strip("# "))
+def test_every_field_is_documented_with_its_default(page: str, heading: str) -> None:
+    _, found, rest = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    assert found, f"{page} has no {heading}"
+    section = re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    assert dict(ROW.findall(section)) == dict(defaults(REFERENCES[page, heading]))
