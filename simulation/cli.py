@@ -9,7 +9,14 @@ import typer
 
 from mien.shell import cli
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Emulate phones and measure what training does.")
+# Never pretty exceptions: they may print what variables hold, and here these are faces.
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Emulate phones and measure what training does.",
+)
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepare data sets.")
 app.add_typer(data_app, name="data")
 

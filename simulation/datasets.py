@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, iter_image_files
-from mien.errors import EmptyFolderError, InputError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 
 People = Mapping[str, list[Path]]
 
@@ -42,23 +44,35 @@ class LabelledCrops:
 def find_people(folder: Path, *, min_images: int = 1) -> dict[str, list[Path]]:
     """Return name -> image files of `folder`/name/*.jpg, sorted; people with too few images are left out.
 
-    Raises NotFoundError if there is no such folder, EmptyFolderError if nobody is left.
+    Hidden folders and files are left out, links are followed. Raises NotFoundError if there is no such folder or it
+    cannot be read, EmptyFolderError if nobody is left, ConfigError if a link shows one person under two names.
     """
     if not folder.is_dir():
         raise NotFoundError(f"there is no folder {folder}; name one that holds a folder of images per person")
-    people = {}
-    for child in sorted(p for p in folder.iterdir() if p.is_dir()):
-        try:
-            files = list(iter_image_files(child))
-        except EmptyFolderError:
-            continue
-        if len(files) >= min_images:
+    people, folder_of = {}, dict[Path, str]()
+    try:
+        for child in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+            files = _image_files(child)
+            if len(files) < max(1, min_images):
+                continue
+            # The same person twice would be scored as two people and could land on both sides of a split.
+            if (other := folder_of.setdefault(child.resolve(), child.name)) != child.name:
+                raise ConfigError(f"{folder}: {other} and {child.name} are one folder; remove the link")
             people[child.name] = files
+    except OSError as error:
+        raise NotFoundError(f"{folder} cannot be read ({error.strerror}); check its permissions") from error
     if not people:
         raise EmptyFolderError(
             f"{folder} holds nobody with at least {min_images} images; it must hold one folder of images per person"
         )
     return people
+
+
+def _image_files(folder: Path) -> list[Path]:
+    try:
+        return list(iter_image_files(folder))
+    except EmptyFolderError:
+        return []
 
 
 def read_people(people: People, pipeline: FacePipeline) -> LabelledCrops:
@@ -75,20 +89,29 @@ def read_people(people: People, pipeline: FacePipeline) -> LabelledCrops:
             except InputError as error:
                 failures.append(Failure(f"{path.parent.name}/{path.name}", error.code))
     if not crops:
-        raise EmptyFolderError("no image of these people gives a usable face; see the quality hints of `mien-device`")
+        reasons = ", ".join(f"{code} ({count})" for code, count in Counter(f.code for f in failures).most_common())
+        raise EmptyFolderError(f"no image of these {len(people)} people gives a face: {reasons}; use other images")
     return LabelledCrops(np.stack(crops), np.array(labels, np.int64), tuple(people), tuple(failures))
 
 
 def digest(people: People) -> str:
-    """Return a hex digest over the names and contents of everybody's files: the data set's identity in records."""
+    """Return a hex digest over the names and contents of everybody's files: the data set's identity in records.
+
+    Raises NotFoundError for a file that cannot be read (any more).
+    """
     total = hashlib.sha256()
     for name, path in _files(people):
-        total.update(f"{name}/{path.name}".encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        try:
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").digest()
+        except OSError as error:
+            raise NotFoundError(f"{name}/{path.name} cannot be read ({error.strerror}); the set has changed") from error
+        total.update(os.fsencode(f"{name}/{path.name}") + b"\0" + content)
     return total.hexdigest()
 
 
 def split_people(people: People, counts: Iterable[int], seed: int) -> list[dict[str, list[Path]]]:
-    """Return disjoint groups of people, drawn by `seed`; raises EmptyFolderError if there are too few.
+    """Return disjoint groups of people, drawn by `seed`; raises EmptyFolderError if one of them would lack people.
 
     A count of -1 takes everybody who is left and may stand last only.
     """
@@ -96,8 +119,8 @@ def split_people(people: People, counts: Iterable[int], seed: int) -> list[dict[
     np.random.default_rng(seed).shuffle(names)
     groups, position = [], 0
     for count in counts:
-        stop = len(names) if count < 0 else position + count
-        if stop > len(names) or stop == position:
+        stop = len(names) if count == -1 else position + count
+        if not position < stop <= len(names):
             raise EmptyFolderError(f"the folder holds {len(names)} usable people, which is too few for this split")
         groups.append({name: people[name] for name in sorted(names[position:stop])})
         position = stop

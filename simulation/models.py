@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from mien.errors import LayoutMismatchError
+from mien.errors import AlreadyExistsError, LayoutMismatchError, NotFoundError
 from mien.layout import ParameterLayout, Vector, model_id
-from mien.shell.files import read_limited, write_atomically
+from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.specs import ModelSpec
 from mien.wire.canonical import MAX_JSON_BYTES, model_from_json, model_to_json
 
@@ -32,7 +32,9 @@ class Model:
 
 
 def read_model(folder: Path) -> Model:
-    """Return the model in a folder; raises CorruptDataError, LayoutMismatchError or NonFiniteError."""
+    """Return the model in a folder; raises NotFoundError, CorruptDataError, LayoutMismatchError or NonFiniteError."""
+    if not folder.is_dir():
+        raise NotFoundError(f"there is no folder {folder}; name one that mien-coordinator model export wrote")
     spec, layout = model_from_json(read_limited(folder / "model.json", MAX_JSON_BYTES, what="model.json"))
     data = read_limited(folder / "theta.f32", MAX_THETA_BYTES, what="theta.f32")
     if len(data) != 4 * layout.size:
@@ -43,7 +45,12 @@ def read_model(folder: Path) -> Model:
 
 
 def write_model(model: Model, folder: Path) -> None:
-    """Write a model's two files; the parameters first, so that a `model.json` always has its parameters beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a model's two files; the parameters first, so that a `model.json` always has its parameters beside it.
+
+    Raises AlreadyExistsError for a folder that holds a model: a crash in between would leave parts of both.
+    """
+    if (folder / "model.json").exists():
+        raise AlreadyExistsError(f"{folder} holds a model already; name a new folder")
+    make_folder(folder)
     write_atomically(folder / "theta.f32", np.ascontiguousarray(model.theta, "<f4").tobytes())
     write_atomically(folder / "model.json", model_to_json(model.spec, model.layout))

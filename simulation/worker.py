@@ -3,7 +3,8 @@
     python -m simulation.worker import FILE --out DIR
     python -m simulation.worker evaluate --model DIR --data FOLDER --protocol folder|lfw --json
 
-The last line on standard output is one JSON object; an error is one JSON object on standard error and an exit code.
+The last line on standard output is one JSON object; the last line on standard error is one too where the work failed,
+and the exit code is the error's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import typer
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
-from mien.backbones import build_backbone, layout_of, load_theta
+from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model
 from mien.errors import ConfigError
 from mien.evaluation import NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
@@ -31,15 +32,20 @@ MAX_MODEL_BYTES: Final = 1 << 30
 TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Work that the coordinator does in a child process."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Work that the coordinator does in a child process.",
 )
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Nothing but JSON is printed, with this option or without.")]
 
 
 @app.command("import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="A public ONNX or TFLite model file.")],
     out: Annotated[Path, typer.Option(help="Folder for model.json and theta.f32.")],
+    as_json: Json = True,
 ) -> None:
     """Unpack a public model file into a model folder."""
     imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
@@ -54,7 +60,7 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="Folder with the faces.")],
     protocol: Annotated[str, typer.Option(help="folder or lfw.")] = "folder",
     aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
-    as_json: Json = False,
+    as_json: Json = True,
 ) -> None:
     """Measure a model on faces and print one JSON object."""
     protocols = {"folder": evaluate_folder, "lfw": evaluate_lfw}
@@ -96,7 +102,7 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[s
         raise ConfigError("--aligned does not go with --protocol lfw, whose images are raw")
     pairs = read_pairs(folder)
     backbone = build_backbone(model.spec.backbone, model.spec.input)
-    load_theta(backbone, layout_of(backbone), model.theta)
+    load_theta(backbone, model.layout, model.theta)
     embedded = embed_samples(backbone, folder, pairs, lambda text: cli.ERR.print(text, highlight=False))
     result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed).system
     return {
@@ -115,4 +121,4 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[s
 
 
 if __name__ == "__main__":
-    cli.run(app)
+    cli.run(app, json_errors=True)

@@ -20,24 +20,30 @@ ERR = Console(stderr=True)
 """Where progress, warnings and errors go."""
 
 
-def run(app: typer.Typer) -> NoReturn:
-    """Run a command line; a MienError becomes one sentence on stderr and its exit code, never a traceback."""
+def run(app: typer.Typer, *, json_errors: bool | None = None) -> NoReturn:
+    """Run a command line; a MienError becomes one sentence on stderr and its exit code, never a traceback.
+
+    `json_errors` as in `fail`.
+    """
     try:
         app(standalone_mode=True)
     except MienError as error:
-        fail(error)
+        fail(error, as_json=json_errors)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     sys.exit(0)
 
 
-def fail(error: MienError) -> NoReturn:
-    """Print an error as one sentence (or, after --json, one JSON object) on stderr and end with its exit code."""
-    if "--json" in sys.argv[1:]:
+def fail(error: MienError, *, as_json: bool | None = None) -> NoReturn:
+    """Print an error as one sentence or one JSON object on stderr and end with its exit code.
+
+    `as_json` None: JSON if the command line says --json.
+    """
+    if ("--json" in sys.argv[1:]) if as_json is None else as_json:
         print(json.dumps({"error": error.code, "message": error.message}), file=sys.stderr)
     else:
         ERR.print(f"[bold red]error[/] ({error.code}): ", end="", highlight=False)
-        ERR.print(error.message, markup=False, highlight=False)
+        ERR.print(error.message, markup=False, highlight=False, soft_wrap=True)
     sys.exit(TABLE[type(error)].exit_code)
 
 
@@ -52,4 +58,4 @@ def emit(value: Any, *, as_json: bool, human: Callable[[], object]) -> None:
 def warn(message: str) -> None:
     """Print a warning on stderr."""
     ERR.print("[bold yellow]warning[/]: ", end="", highlight=False)
-    ERR.print(message, markup=False, highlight=False)
+    ERR.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -25,6 +25,15 @@ def storage_errors(what: str) -> Iterator[None]:
         raise
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, or leave it as it is; raises AlreadyExistsError where a file is in the way."""
+    try:
+        with storage_errors(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise AlreadyExistsError(f"{folder} cannot be a folder: a file is in the way; name another one") from error
+
+
 def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write a file so that a crash at any instant leaves the old content or the new, never a mixture.
 
@@ -86,6 +95,7 @@ def read_limited(path: Path, limit_bytes: int, *, what: str) -> bytes:
 __all__ = [
     "StorageError",
     "create_private",
+    "make_folder",
     "read_limited",
     "read_private",
     "storage_errors",

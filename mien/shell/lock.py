@@ -13,10 +13,11 @@ from mien.shell.files import storage_errors
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, program: str) -> Iterator[None]:
+def exclusive(path: Path, *, program: str, option: str = "--home") -> Iterator[None]:
     """Hold a lock file for as long as the block runs; raises AlreadyExistsError while another process holds it.
 
-    The kernel frees the lock when the process ends, however it ends; the file itself stays.
+    `option` is what names the folder on the command line. The kernel frees the lock when the process ends, however it
+    ends; the file itself stays.
     """
     with storage_errors(path.name):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -25,7 +26,7 @@ def exclusive(path: Path, *, program: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise AlreadyExistsError(
-                f"another {program} is using this folder; stop it first or name another --home"
+                f"another {program} is using this folder; stop it first or name another {option}"
             ) from error
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,14 +14,12 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
 from mien.evaluation import (
     Comparisons,
-    OperatingPoint,
     all_pairs,
     bootstrap_by_identity,
     det_curve,
     equal_error_rate,
     kfold_accuracy,
     normalise,
-    point_at_fmr,
 )
 from mien.evaluation.protocols.folders import PairSample, sample_pairs
 from mien.layout import Vector
@@ -38,48 +37,44 @@ REPLICATES: Final = 300
 
 @dataclass(frozen=True)
 class OwnSample:
-    """A fixed sample of pairs of the released model's own population (LFW), ready to be scored by any model."""
+    """A fixed sample of pairs of the released model's own population (LFW), ready to be scored by any model.
+
+    `pairs` number the rows of `faces`; pairs of which an image gave no face are not in it.
+    """
 
     faces: LabelledCrops = field(repr=False)
     pairs: PairSample = field(repr=False)
 
     @classmethod
     def read(cls, lfw_images: Path, spec: FaceInputSpec) -> OwnSample:
-        """Return the sample: 150 mated and 150 non-mated pairs, the same on every machine; FTE is counted."""
-        people = find_people(lfw_images)
-        files = [path for each in people.values() for path in each]
-        keys, labels = [f"{p.parent.name}/{p.name}" for p in files], [p.parent.name for p in files]
-        half = OWN_PAIRS // 2
-        wanted = sample_pairs(keys, labels, num_mated=half, num_non_mated=half, seed=OWN_SEED)
-        used = {files[i].parent.name: list[Path]() for i in wanted.used}
-        for i in wanted.used:
-            used[files[i].parent.name].append(files[i])
-        faces = read_people(used, FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE))
+        """Return the sample: 150 mated and 150 non-mated pairs, the same on every machine; FTE is counted.
+
+        Raises UndefinedMetricError if the folder holds too few pairs; see also `find_people` and `read_people`.
+        """
+        files = [path for each in find_people(lfw_images).values() for path in each]
+        keys, half = [_key(path) for path in files], OWN_PAIRS // 2
+        wanted = sample_pairs(keys, [p.parent.name for p in files], num_mated=half, num_non_mated=half, seed=OWN_SEED)
+        used = [files[i] for i in wanted.used]  # as in `files`: person by person
+        people = {name: list(paths) for name, paths in itertools.groupby(used, lambda path: path.parent.name)}
+        faces = read_people(people, FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE))
         lost = {failure.file for failure in faces.failures}
-        position = {
-            key: row
-            for row, key in enumerate(
-                f"{p.parent.name}/{p.name}"
-                for each in used.values()
-                for p in each
-                if f"{p.parent.name}/{p.name}" not in lost
-            )
-        }
-        kept = [
-            i
-            for i in range(wanted.mated.size)
-            if keys[wanted.first[i]] in position and keys[wanted.second[i]] in position
-        ]
+        row_of = {key: row for row, key in enumerate(key for key in map(_key, used) if key not in lost)}
+        first, second = ([keys[i] for i in side] for side in (wanted.first, wanted.second))
+        kept = [i for i in range(wanted.mated.size) if first[i] in row_of and second[i] in row_of]
         return cls(
             faces,
             PairSample(
-                np.array([position[keys[wanted.first[i]]] for i in kept], np.int64),
-                np.array([position[keys[wanted.second[i]]] for i in kept], np.int64),
+                np.array([row_of[first[i]] for i in kept], np.int64),
+                np.array([row_of[second[i]] for i in kept], np.int64),
                 wanted.mated[kept],
                 wanted.subjects[kept],
                 wanted.seed,
             ),
         )
+
+
+def _key(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
 
 
 def comparisons_of(runtime: Runtime, theta: Vector, faces: LabelledCrops) -> Comparisons:
@@ -101,12 +96,6 @@ def model_result(name: str, model: Model, comparisons: Comparisons, num_fte: int
         num_replicates=REPLICATES,
     )
     return ModelResult(name, model.model_id, comparisons, num_fte, interval)
-
-
-def public_point(model: Model, public: LabelledCrops, target_fmr: float) -> OperatingPoint:
-    """Return the operating point at `target_fmr` on the public people: where the phones' threshold comes from."""
-    runtime = load_runtime(model.spec, model.layout)
-    return point_at_fmr(det_curve(comparisons_of(runtime, model.theta, public)), target_fmr)
 
 
 def own_population(sample: OwnSample, before: Model, after: Model) -> OwnPopulation:

@@ -7,31 +7,45 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from mien.errors import BY_CODE, InputError, MienError, UnreachableError
+from mien.errors import (
+    BY_CODE,
+    AlreadyExistsError,
+    CorruptDataError,
+    MienError,
+    MissingDependencyError,
+    UnreachableError,
+)
+from mien.shell.files import make_folder
 
 STOP_S: Final = 20.0
 CALL_S: Final = 300.0
+# How much of what a program last said goes into an error.
+LAST_WORDS: Final = 300
 
 
 class Programs:
-    """Starts Mien's programs, keeps each one's output in a file, and leaves none behind.
+    """Starts Mien's programs, keeps the output of servers and phones in files, and leaves none behind.
 
-    Use as a context manager: leaving it ends every child, by SIGTERM first.
+    Use as a context manager: leaving it, however that comes about, ends every child, by SIGTERM first.
     """
 
     def __init__(self, log_folder: Path, *, threads: int = 1) -> None:
         self._log_folder = log_folder
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._logs: list[IO[bytes]] = []
-        # Ten phones on two cores: more threads than cores only get in each other's way.
-        self._environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MIEN_THREADS": str(threads)}
-        log_folder.mkdir(parents=True, exist_ok=True)
+        self._named: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: list[subprocess.Popen[bytes]] = []
+        # Settings of the caller's own Mien are not the children's. Ten phones on two cores: more threads than cores
+        # only get in each other's way.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("MIEN_")}
+        self._environment = own | {"OMP_NUM_THREADS": str(threads)}
+        make_folder(log_folder)
 
     def __enter__(self) -> Self:
         return self
@@ -39,95 +53,119 @@ class Programs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop_all()
-        for log in self._logs:
-            log.close()
+        _end(self._children)
 
-    def call(self, program: str, *arguments: str) -> Any:
-        """Return the JSON that a command prints last; a command that fails raises its own error here.
+    def call(self, program: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
+        """Return the JSON that a command prints last, None if it prints nothing.
 
-        A command that answers and ends with another code than 0 (`verify` of a stranger) has not failed.
+        `answers` are the exit codes that come with an answer (`verify` says no with 1). Any other code raises the
+        command's own error here; a command that takes longer than `CALL_S` raises UnreachableError.
         """
-        done = subprocess.run(
-            self._command(program, *arguments, "--json"),
-            capture_output=True,
-            text=True,
-            timeout=CALL_S,
-            env=self._environment,
-            check=False,
-        )
-        lines = done.stdout.strip().splitlines()
-        if done.returncode != 0 and not lines:
-            raise _failure(program, arguments[0], done.stderr)
-        return json.loads(lines[-1]) if lines else None
+        command = self._command(program, *arguments, "--json")
+        with self._child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            try:
+                printed, problem = child.communicate(timeout=CALL_S)
+            except subprocess.TimeoutExpired as error:
+                raise UnreachableError(
+                    f"{program} {arguments[0]} took more than {CALL_S:.0f} s; see the logs"
+                ) from error
+        if child.returncode not in answers:
+            raise _failure(program, arguments[0], child.returncode, problem.decode(errors="replace"))
+        lines = printed.decode(errors="replace").strip().splitlines()
+        return _parsed(program, arguments[0], lines[-1]) if lines else None
 
     def lines(self, program: str, *arguments: str) -> Iterator[Any]:
-        """Yield the JSON lines that a command prints, until it ends; a command that fails raises its own error."""
-        with subprocess.Popen(
-            self._command(program, *arguments, "--json"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self._environment,
-        ) as child:
+        """Yield the JSON lines that a command prints, until it ends; a command that fails raises its own error.
+
+        Whoever stops reading ends the command.
+        """
+        command = self._command(program, *arguments, "--json")
+        with (
+            tempfile.TemporaryFile() as problem,
+            self._child(command, stdout=subprocess.PIPE, stderr=problem) as child,
+        ):
             assert child.stdout is not None
-            assert child.stderr is not None
-            try:
-                for line in child.stdout:
-                    yield json.loads(line)
-                problem = child.stderr.read()
-            finally:
-                child.terminate()
-        if child.returncode > 0:
-            raise _failure(program, arguments[0], problem)
+            for line in child.stdout:
+                yield _parsed(program, arguments[0], line.decode(errors="replace"))
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_S)
+            if child.returncode != 0:
+                problem.seek(0)
+                raise _failure(program, arguments[0], child.returncode, problem.read().decode(errors="replace"))
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a program under `name`; its output goes to `name`.log."""
-        log = (self._log_folder / f"{name}.log").open("wb")
-        self._logs.append(log)
-        child = subprocess.Popen(
-            self._command(program, *arguments), stdout=log, stderr=subprocess.STDOUT, env=self._environment
-        )
-        self._running[name] = child
+        """Start a program under `name`; its output goes to `name`.log. Raises AlreadyExistsError for a name in use."""
+        if name in self._named:
+            raise AlreadyExistsError(f"a program called {name} was started already; choose another name")
+        with self.log_of(name).open("wb") as log:
+            child = self._popen(self._command(program, *arguments), stdout=log, stderr=subprocess.STDOUT)
+        self._named[name] = child
         return child
 
     def log_of(self, name: str) -> Path:
         """Return the file that holds the output of the program started under `name`."""
         return self._log_folder / f"{name}.log"
 
-    def wait_for_port(self, name: str, address: str, timeout_s: float = 30.0) -> None:
+    def wait_for_port(self, name: str, address: str, timeout_s: float = 60.0) -> None:
         """Return when the server `name` accepts connections; raises UnreachableError if it ended or takes too long."""
         host, port = address.rsplit(":", 1)
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and self._running[name].poll() is None:
+        while time.monotonic() < deadline:
+            self.require_running(name)
             try:
                 socket.create_connection((host, int(port)), timeout=1.0).close()
             except OSError:
                 time.sleep(0.05)
             else:
                 return
-        raise UnreachableError(f"{name} did not start; see {self.log_of(name)}")
+        raise UnreachableError(f"{name} does not answer after {timeout_s:.0f} s; {self._log_says(name)}")
+
+    def require_running(self, *names: str) -> None:
+        """Raise UnreachableError, with what its log says last, if one of these programs has ended."""
+        for name in names:
+            code = self._named[name].poll()
+            if code is not None:
+                raise UnreachableError(f"{name} ended by itself (exit code {code}); {self._log_says(name)}")
 
     def stop(self, *names: str) -> None:
-        """End these children: SIGTERM, then SIGKILL for those that do not listen."""
-        children = [self._running[name] for name in names]
-        for child in children:
-            if child.poll() is None:
-                child.terminate()
-        deadline = time.monotonic() + STOP_S
-        for child in children:
-            try:
-                child.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        """End these programs: SIGTERM, then after `STOP_S` SIGKILL for those that do not listen."""
+        _end([self._named[name] for name in names])
 
-    def stop_all(self) -> None:
-        """End every child, the last started first."""
-        self.stop(*reversed(self._running))
+    def _log_says(self, name: str) -> str:
+        path = self.log_of(name)
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - 4096))
+            words = log.read().decode(errors="replace").strip().splitlines()
+        return f"its log {path} ends: {words[-1][-LAST_WORDS:]}" if words else f"its log {path} is empty"
 
     def _command(self, program: str, *arguments: str) -> list[str]:
         return [str(Path(sys.executable).parent / program), *arguments]
+
+    def _popen(
+        self, command: list[str], *, stdout: IO[bytes] | int, stderr: IO[bytes] | int
+    ) -> subprocess.Popen[bytes]:
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=self._environment
+            )
+        except FileNotFoundError as error:
+            raise MissingDependencyError(
+                f"there is no program {Path(command[0]).name} beside {sys.executable}; install mien[simulation] there"
+            ) from error
+        self._children.append(child)
+        return child
+
+    @contextmanager
+    def _child(
+        self, command: list[str], *, stdout: IO[bytes] | int, stderr: IO[bytes] | int
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A child that has ended when the block is left."""
+        with self._popen(command, stdout=stdout, stderr=stderr) as child:
+            try:
+                yield child
+            finally:
+                _end([child])
+        self._children.remove(child)
 
 
 def free_ports(count: int) -> list[int]:
@@ -142,7 +180,33 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _failure(program: str, verb: str, stderr: str) -> MienError:
+def _end(children: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End these children; whatever interrupts the wait for their own end, none is left."""
+    running = [child for child in children if child.poll() is None]
+    deadline = time.monotonic() + STOP_S
+    try:
+        for child in running:
+            child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            for child in running:
+                child.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for child in running:
+            child.kill()  # does nothing to one that has ended
+        for child in running:
+            child.wait()
+
+
+def _parsed(program: str, verb: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise CorruptDataError(
+            f"{program} {verb} printed what is not JSON: {line.strip()[:LAST_WORDS]!r}; is it of another version?"
+        ) from error
+
+
+def _failure(program: str, verb: str, exit_code: int | None, stderr: str) -> MienError:
     """Return the error that a failed command printed as JSON, or one that shows the end of what it printed."""
     for line in reversed(stderr.strip().splitlines()):
         try:
@@ -151,4 +215,5 @@ def _failure(program: str, verb: str, stderr: str) -> MienError:
             continue
         if isinstance(answer, Mapping) and answer.get("error") in BY_CODE:
             return BY_CODE[str(answer["error"])](f"{program} {verb}: {answer.get('message', '')}")
-    return InputError(f"{program} {verb} failed: {stderr.strip()[-500:]}")
+    said = stderr.strip()[-LAST_WORDS:] or "it said nothing"
+    return CorruptDataError(f"{program} {verb} failed (exit code {exit_code}): {said}")

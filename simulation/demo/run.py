@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, NoReturn
 
 import tomli_w
+from rich.markup import escape
 from rich.table import Table
 
+from coordinator.commands import tasks
 from device_sdk.runtimes import load_runtime
-from mien.errors import AlreadyExistsError, InputError, LateError
+from mien.errors import (
+    TABLE,
+    AlreadyExistsError,
+    EmptyFolderError,
+    LateError,
+    LowQualityError,
+    MultipleFacesError,
+    NoFaceError,
+    UndefinedMetricError,
+)
 from mien.methods.base import Runtime
 from mien.shell import cli
-from mien.shell.files import write_atomically
-from mien.specs import TaskSpec, from_mapping, to_mapping
+from mien.shell.files import make_folder, write_atomically
+from mien.shell.lock import exclusive
+from mien.specs import CohortSpec, TaskSpec, to_mapping
 from simulation.datasets import LabelledCrops, People, read_people
 from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
 from simulation.demo.people import DemoPeople, people_from, synthetic_people
@@ -37,6 +52,8 @@ from simulation.report.demo_page import DemoReport, OwnPopulation, PhoneCheck, P
 DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "experiments" / "demo" / "fedface.toml"
 MARKER: Final = ".mien-demo"
 TARGET_FMR: Final = 0.01
+# `verify` answers with these exit codes: yes, no, and the three kinds of pictures that it does not take.
+VERIFY_ANSWERS: Final = (0, 1, *(TABLE[cls].exit_code for cls in (NoFaceError, MultipleFacesError, LowQualityError)))
 
 
 @dataclass(frozen=True)
@@ -69,22 +86,25 @@ class Stage:
         """Return what an operator's command on the coordinator answers."""
         return self.programs.call("mien-coordinator", *arguments, "--home", self.home("coordinator"))
 
-    def phone(self, name: str, *arguments: str) -> Any:
-        """Return what a command on a phone answers."""
-        return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"))
+    def phone(self, name: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
+        """Return what a command on a phone answers, with one of the exit codes `answers`."""
+        return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"), answers=answers)
 
 
 def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
-    """Run the demo and leave `report.html` in `options.out`; every child process has ended on return."""
+    """Run the demo and leave `report.html` in `options.out`.
+
+    However it ends, every child process has ended and the programs' state (keys, encrypted galleries) is gone; logs and
+    report stay.
+    """
     started = time.monotonic()
+    task = read_task(options)
     people = (
         synthetic_people(options.num_phones)
         if options.faces is None
         else people_from(options.faces, options.num_phones, seed=options.seed)
     )
-    task = read_task(options)
-    folder = _fresh_state(options.out)
-    with Programs(options.out / "logs") as programs:
+    with _ended_by_signals(), _state(options.out) as folder, Programs(options.out / "logs") as programs:
         stage = Stage(options, folder, programs, people, task)
         with _step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
             start_servers(stage)
@@ -103,18 +123,19 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
             report = measure(stage, before, after, rounds, phone, submitted["discloses"], started)
     page = options.out / "report.html"
     write_atomically(page, render_demo(report).encode())
-    shutil.rmtree(folder)
     conclude(report, page, as_json=as_json)
 
 
 def read_task(options: DemoOptions) -> TaskSpec:
-    """Return the demo's task, its cohort being all phones."""
-    with (options.task or DEFAULT_TASK).open("rb") as file:
-        values: dict[str, Any] = tomllib.load(file)
-    values["cohort"] = values.get("cohort", {}) | {"size": options.num_phones}
-    if options.rounds is not None:
-        values["rounds"] = options.rounds
-    return from_mapping(TaskSpec, values)
+    """Return the demo's task, its cohort being all phones; where these are fewer than its floors, the floors follow."""
+    task = tasks.read_task(options.task or DEFAULT_TASK)
+    num_phones = options.num_phones
+    return dataclasses.replace(
+        task,
+        rounds=task.rounds if options.rounds is None else options.rounds,
+        cohort=CohortSpec(size=num_phones, min_reports=min(task.cohort.min_reports, num_phones)),
+        privacy=dataclasses.replace(task.privacy, min_cohort=min(task.privacy.min_cohort, num_phones)),
+    )
 
 
 def start_servers(stage: Stage) -> None:
@@ -137,7 +158,11 @@ def start_servers(stage: Stage) -> None:
 
 
 def release_pretrained(stage: Stage) -> Model:
-    """Import SFace with the public people, release it with a threshold, and return it."""
+    """Import SFace with the public people, release it, and return it.
+
+    No threshold is kept with it: phones would refuse their owners' pictures by it on enrolment, and for people of
+    another kind than it was trained on it is too weak for that.
+    """
     _link(stage.people.public, stage.folder / "public")
     shard = stage.folder / "public.safetensors"
     stage.programs.call(
@@ -145,12 +170,11 @@ def release_pretrained(stage: Stage) -> Model:
         "--licence", stage.people.terms, "--source", stage.people.dataset,
     )  # fmt: skip
     imported = stage.operator("model", "import", str(sface_path()), "--public", str(shard), "--release")
-    record_threshold(stage, imported["model_id"])
     return _exported(stage, imported["model_id"], "before")
 
 
 def join_and_enrol(stage: Stage) -> None:
-    """Invite, join and enrol every phone, as many at a time as there are cores."""
+    """Invite, join and enrol every phone, as many at a time as there are cores; the first that fails ends it."""
 
     def one(name: str) -> None:
         invite = stage.operator("device", "invite", "--note", "demo phone")
@@ -159,8 +183,12 @@ def join_and_enrol(stage: Stage) -> None:
         stage.phone(name, "enroll", "owner", *images, "--consent")
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for _ in pool.map(one, stage.people.phones):
-            pass
+        try:
+            for done in as_completed([pool.submit(one, name) for name in stage.people.phones]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def submit(stage: Stage) -> Mapping[str, Any]:
@@ -169,16 +197,20 @@ def submit(stage: Stage) -> Mapping[str, Any]:
     file.write_text(tomli_w.dumps(to_mapping(stage.task)), encoding="utf-8")
     answer: Mapping[str, Any] = stage.operator("task", "submit", str(file))
     for sentence in answer["discloses"]:
-        cli.ERR.print(f"    [yellow]![/] {sentence}", highlight=False)
+        cli.ERR.print(f"    [yellow]![/] {escape(sentence)}", highlight=False, soft_wrap=True)
     return answer
 
 
 def train(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
-    """Let every phone take part until the task is over, and return the report of every attempt of a round."""
+    """Let every phone take part until the task is over, and return the report of every attempt of a round.
+
+    Raises UnreachableError when a phone ended by itself, LateError when the task did not end well.
+    """
     agreed = [flag for lane in stage.task.privacy.reveals for flag in ("--allow-reveal", lane)]
-    for name in stage.people.phones:
+    phones = {name: f"phone-{name}" for name in stage.people.phones}
+    for name, program in phones.items():
         stage.programs.start(
-            f"phone-{name}", "mien-device", "participate", "--home", stage.home(f"phones/{name}"),
+            program, "mien-device", "participate", "--home", stage.home(f"phones/{name}"),
             "--min-cohort", str(stage.task.privacy.min_cohort), *agreed,
         )  # fmt: skip
     ended: dict[tuple[int, int], Mapping[str, Any]] = {}
@@ -191,39 +223,28 @@ def train(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
             if key not in ended:
                 ended[key] = attempt
                 _tell_round(attempt, status["rounds_total"])
+        stage.programs.require_running(*phones.values())
         if status["state"] in ("paused", "failed", "cancelled"):
             raise LateError(f"the task is {status['state']}: {status['reason']}; see {stage.options.out / 'logs'}")
-    stage.programs.stop(*(f"phone-{name}" for name in stage.people.phones))
-    return [ended[key] for key in sorted(ended)]
+    stage.programs.stop(*phones.values())
+    rounds = [ended[key] for key in sorted(ended)]
+    if sum(attempt["stage"] == "closed" for attempt in rounds) != stage.task.rounds:
+        raise LateError(f"the task ended before its {stage.task.rounds} rounds; see {stage.options.out / 'logs'}")
+    return rounds
 
 
 def release_trained(stage: Stage, model_id: str) -> Model:
-    """Release the last round's model with its own threshold, and return it."""
+    """Release the last round's model with thresholds measured on the public people, and return it."""
     stage.operator("model", "release", model_id)
-    record_threshold(stage, model_id)
+    stage.operator("model", "evaluate", model_id, "--data", str(stage.folder / "public"), "--keep-thresholds")
     return _exported(stage, model_id, "after")
-
-
-def record_threshold(stage: Stage, model_id: str) -> None:
-    """Measure a model on the public people and keep the threshold with it, for the phones."""
-    stage.operator(
-        "model", "evaluate", model_id, "--data", str(stage.folder / "public"), "--record-threshold", str(TARGET_FMR)
-    )
 
 
 def check_one_phone(stage: Stage) -> PhoneCheck:
     """Return what the first phone decides of its owner's picture and of the next phone's owner's."""
     owner, stranger = list(stage.people.phones)[:2]
     stage.phone(owner, "update")
-    decided = {
-        who: stage.phone(owner, "verify", "owner", str(stage.people.probes(whose)[0]), "--show-score",
-                         "--max-fmr", str(TARGET_FMR))
-        for who, whose in (("owner", owner), ("stranger", stranger))
-    }  # fmt: skip
-    for answer in decided.values():
-        if answer["decision"] not in ("match", "unknown"):
-            raise InputError(f"the phone could not use a picture: {answer.get('message', answer['decision'])}")
-    mine, other = decided["owner"], decided["stranger"]
+    mine, other = (_decided(stage, owner, stage.people.probes(whose)) for whose in (owner, stranger))
     return PhoneCheck(
         device=f"phone of {owner}",
         threshold=mine["threshold"],
@@ -235,6 +256,19 @@ def check_one_phone(stage: Stage) -> PhoneCheck:
         stranger_score=other["score"],
         stranger_accepted=other["decision"] == "match",
     )
+
+
+def _decided(stage: Stage, owner: str, probes: list[Path]) -> Mapping[str, Any]:
+    """Return what a phone decides of the first of these pictures that it takes."""
+    refused = []
+    for probe in probes:
+        answer: Mapping[str, Any] = stage.phone(
+            owner, "verify", "owner", str(probe), "--show-score", "--max-fmr", str(TARGET_FMR), answers=VERIFY_ANSWERS
+        )
+        if answer["decision"] in ("match", "unknown"):
+            return answer
+        refused.append(answer["message"])
+    raise LowQualityError(f"the phone took none of the pictures to verify with: {'; '.join(refused)}")
 
 
 def measure(
@@ -250,10 +284,10 @@ def measure(
     people, seed = stage.people, stage.options.seed
     test = read_people(people.test, people.pipeline(before.spec.input))
     # One runtime for all models: the frozen trunk's features are computed once.
-    runtime = load_runtime(before.spec, before.layout, threads=len(os.sched_getaffinity(0)))
+    runtime = load_runtime(before.spec, before.layout)
     scores = {m.model_id: comparisons_of(runtime, m.theta, test) for m in (before, after)}
     num_fte = len(test.failures)
-    own, skipped = _own_population(before, after)
+    own, skipped = _own_population(stage.options.faces, before, after)
     return DemoReport(
         method=stage.task.method,
         num_phones=len(people.phones),
@@ -318,7 +352,7 @@ def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
         cli.OUT.print(
             f"One phone: its owner is {report.phone.owner_decision}, a stranger {report.phone.stranger_decision}."
         )
-        cli.OUT.print(f"Report with DET curves and costs: {page}", soft_wrap=True)
+        cli.OUT.print(f"Report with DET curves and costs: {page}", markup=False, soft_wrap=True)
 
     cli.emit(result, as_json=as_json, human=human)
 
@@ -327,6 +361,8 @@ def _round_cost(
     stage: Stage, attempt: Mapping[str, Any], runtime: Runtime, base: Model, test: LabelledCrops
 ) -> RoundCost:
     closed = attempt["stage"] == "closed"
+    # Phones hold the first round's model since they enrolled; every other round begins with a new one.
+    num_fetched = attempt["num_selected"] if attempt["round"] > 1 and attempt["attempt"] == 1 else 0
     eer = None
     if closed:
         model = _exported(stage, attempt["model_id"], f"round-{attempt['round']}")
@@ -335,7 +371,7 @@ def _round_cost(
         number=attempt["round"],
         num_asked=attempt["num_selected"],
         num_reported=attempt["num_reports"],
-        bytes_down=attempt["num_selected"] * 4 * base.layout.size,
+        bytes_down=num_fetched * 4 * base.layout.size,
         bytes_up=attempt["upload_bytes"],
         duration_s=(attempt["ended_unix_ms"] - attempt["started_unix_ms"]) / 1000,
         eer=eer,
@@ -343,12 +379,17 @@ def _round_cost(
     )
 
 
-def _own_population(before: Model, after: Model) -> tuple[OwnPopulation | None, str]:
+def _own_population(faces: Path | None, before: Model, after: Model) -> tuple[OwnPopulation | None, str]:
     """Return what training cost on LFW, or why that was not measured."""
     images = Path(os.environ.get("MIEN_DATA", "")) / "lfw" / "images"
     if "MIEN_DATA" not in os.environ or not images.is_dir():
         return None, "MIEN_DATA names no folder with lfw/images"
-    return own_population(OwnSample.read(images, before.spec.input), before, after), ""
+    if faces is not None and faces.resolve() == images.resolve():
+        return None, "the phones hold people of LFW themselves"
+    try:
+        return own_population(OwnSample.read(images, before.spec.input), before, after), ""
+    except (UndefinedMetricError, EmptyFolderError) as error:  # an incomplete LFW must not cost the report
+        return None, error.message
 
 
 def _exported(stage: Stage, model_id: str, name: str) -> Model:
@@ -369,6 +410,8 @@ def _tell_round(attempt: Mapping[str, Any], total: int) -> None:
         + (f", loss {loss:.3f}" if loss is not None else "")
         + (f" ({attempt['reason']})" if attempt["reason"] else ""),
         highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -380,29 +423,57 @@ def _link(people: People, folder: Path) -> None:
             (folder / name / path.name).symlink_to(path.resolve())
 
 
+@contextmanager
+def _state(out: Path) -> Iterator[Path]:
+    """An empty folder for the programs' state, removed afterwards; one demo at a time has it."""
+    make_folder(out)
+    with exclusive(out / ".lock", program="mien-sim demo", option="--out"):
+        folder = _fresh_state(out)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
 def _fresh_state(out: Path) -> Path:
     """Return an empty folder for the programs' state; only a folder that a demo made is ever emptied."""
     folder = out / "state"
-    if folder.exists():
-        if not (folder / MARKER).exists():
+    if folder.exists() or folder.is_symlink():
+        if folder.is_symlink() or not (folder / MARKER).is_file():
             raise AlreadyExistsError(f"{folder} was not made by the demo; name another folder with --out")
         shutil.rmtree(folder)
-    (folder / "phones").mkdir(parents=True)
+    make_folder(folder)
     (folder / MARKER).touch()
+    (folder / "phones").mkdir()
     return folder
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as an exception does, so that it cleans up after itself."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def _step(title: str) -> Iterator[None]:
     """Say what begins, and how long it took."""
     started = time.monotonic()
-    cli.ERR.print(f"[bold cyan]>[/] {title} …", highlight=False)
+    cli.ERR.print(f"[bold cyan]>[/] {escape(title)} …", highlight=False, soft_wrap=True)
     yield
     cli.ERR.print(f"    done in {time.monotonic() - started:.1f} s", style="dim", highlight=False)
 
 
 def _command() -> str:
-    return " ".join(["mien-sim", *sys.argv[1:]])
+    return shlex.join(["mien-sim", *sys.argv[1:]])
 
 
 def _commit() -> str:
