@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from device_sdk.models import Model
@@ -17,26 +16,17 @@ from mien.layout import model_id
 from mien.methods.base import Crops, Embeddings
 from mien.specs import Threshold
 from simulation.pretrained import sface_path
+from simulation.synthetic import committed_faces
 
-ROOT = Path(__file__).resolve().parents[2]
-OWNER, STRANGER = "asian_0529", "caucasian_0449"
-"""Two identities that SFace tells apart: on these renders own images score above 0.85, the other's below 0.7."""
+OWNER, STRANGER = "asian_0007", "caucasian_0002"
+"""Two of the committed identities that SFace tells apart: own images score above 0.8, the other's below 0.6."""
 
-DECIDES_AT = 0.78
-
-
-def faces_root() -> Path:
-    """Return the folder of synthetic identities, one folder each; skips the test where there is none."""
-    data = os.environ.get("MIEN_DATA", "")
-    for folder in (ROOT / "simulation" / "synthetic" / "faces", Path(data) / "synthetic_raw"):
-        if (folder / OWNER).is_dir():
-            return folder
-    pytest.skip(f"no synthetic faces: {OWNER} is neither in simulation/synthetic/faces nor in $MIEN_DATA/synthetic_raw")
+DECIDES_AT = 0.75
 
 
 def images_of(identity: str) -> list[Path]:
-    """Return an identity's image files in order."""
-    return sorted((faces_root() / identity).glob("*.jpg"))
+    """Return a committed identity's image files in order."""
+    return list(committed_faces("phones")[identity])
 
 
 @cache
@@ -46,8 +36,6 @@ def sface() -> Model:
     identity = model_id(imported.layout.sha256, imported.theta)
     spec = imported.spec
     threshold = Threshold(DECIDES_AT, 1e-3, "made up for tests", 100, 1000, identity, "2026-01-01")
-    from dataclasses import replace
-
     return Model(identity, replace(spec, thresholds=(threshold,)), imported.layout, imported.theta, None)
 
 

@@ -39,7 +39,7 @@ from tests.integration.house import READY_S, ROOT, House, free_port
 
 _T = TypeVar("_T")
 
-IDENTITIES = ("asian_0529", "caucasian_0449", "african_0000", "asian_0223", "caucasian_0143")
+IDENTITIES = ("asian_0007", "caucasian_0002", "african_0000", "asian_0001", "caucasian_0008")
 
 
 @cache

@@ -33,7 +33,7 @@ from mien.methods import METHODS
 from mien.shell.lock import exclusive
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec, Threshold
 from tests.device_sdk.programs import mien_device, start_mien_device
-from tests.device_sdk.synthetic import OWNER, STRANGER, faces_root, images_of, sface
+from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of, sface
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
 
 DEADLINES = DeadlineSpec(selecting_s=60.0, training_s=60.0, upload_s=60.0)
@@ -56,7 +56,6 @@ def task(name: str, *, size: int = 2, rounds: int = 1, **changes: object) -> Tas
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    faces_root()
     with real_fleet(tmp_path_factory.mktemp("fleet")) as running:
         running.release(small_model())
         yield running
@@ -102,7 +101,7 @@ def expected_theta(layout: ContributionLayout, spec: TaskSpec, uploads: list[byt
 
 
 def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Path) -> None:
-    home, people = tmp_path / "phone", faces_root()
+    home = tmp_path / "phone"
     fleet.release(sface())
     try:
         joined = mien_device("join", fleet.invite("story"), "--home", home, "--keystore", "file", "--json")
@@ -122,15 +121,15 @@ def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Pat
 
         # Works without any server from here on.
         fleet.house.stop()
-        own = mien_device("verify", "Ada", people / OWNER / "06.jpg", "--home", home)
+        own = mien_device("verify", "Ada", images_of(OWNER)[6], "--home", home)
         assert (own.returncode, own.stdout) == (0, "Match: Ada.\n"), own.stderr
-        other = mien_device("verify", "Ada", people / STRANGER / "06.jpg", "--home", home, "--json", "--show-score")
+        other = mien_device("verify", "Ada", images_of(STRANGER)[6], "--home", home, "--json", "--show-score")
         assert other.returncode == 1
         decided = json.loads(other.stdout)
         assert decided["decision"] == "unknown"
-        assert -1 <= decided["score"] < decided["threshold"] == 0.78
-        found = mien_device("identify", people / OWNER / "07.jpg", "--home", home, "--json")
-        assert json.loads(found.stdout) == {"decision": "match", "name": "Ada", "threshold": 0.78}
+        assert -1 <= decided["score"] < decided["threshold"] == DECIDES_AT
+        found = mien_device("identify", images_of(OWNER)[7], "--home", home, "--json")
+        assert json.loads(found.stdout) == {"decision": "match", "name": "Ada", "threshold": DECIDES_AT}
         assert "%" not in own.stdout + other.stdout
 
         listed = mien_device("gallery", "list", "--home", home, "--json")
@@ -268,7 +267,6 @@ def _kill_at(process: subprocess.Popen[str], stage: str) -> None:
 
 
 def test_a_coordinator_killed_in_mid_round_is_waited_for(tmp_path: Path) -> None:
-    faces_root()
     with real_fleet(tmp_path) as fleet:
         fleet.release(small_model())
         task_id = fleet.submit(task("restart", size=2))
