@@ -17,7 +17,7 @@ from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.enroll import Enrolment, RefusedImage, enroll, gather_images
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.gallery import Gallery, Person, from_plain
+from device_sdk.gallery import Gallery, Person, from_plain, name_is_taken
 from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
@@ -193,10 +193,14 @@ class Device:
         `consent` is the person's own agreement that their pictures train the shared model. The first enrolment fetches
         the released model. Errors as `device_sdk.enroll.enroll`.
         """
+        # What costs nothing to find out comes before the model is fetched.
+        gathered = _gather(images)
+        if self.gallery.has(name) and not add:
+            raise name_is_taken(name)
         recogniser = self.recogniser()
         return enroll(
             name,
-            _gather(images),
+            gathered,
             self.gallery,
             recogniser,
             self._pipeline,

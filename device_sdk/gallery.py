@@ -152,6 +152,11 @@ class Gallery:
         with self._vault.reading() as view:
             return tuple(sorted(_people(view), key=lambda person: person.name.casefold()))
 
+    def has(self, name: str) -> bool:
+        """Tell whether somebody of that name is enrolled; raises ConfigError for what is no name."""
+        with self._vault.reading() as view:
+            return _found(view, name) is not None
+
     def person(self, name: str) -> Person:
         """Return the person of that name; raises NotEnrolledError."""
         with self._vault.reading() as view:
@@ -177,9 +182,7 @@ class Gallery:
             _check_model(change.facts.get("model_id"), template.model_id)
             person = _found(change, clean)
             if person is not None and not add:
-                raise AlreadyExistsError(
-                    f"{clean!r} is enrolled already; remove them first, choose another name, or use --add"
-                )
+                raise name_is_taken(clean)
             consent_unix_s = now_unix_s if consent else None
             if person is None:
                 person_id = change.insert("persons", _person_json(clean, now_unix_s, consent_unix_s))
@@ -364,6 +367,13 @@ def from_plain(data: bytes) -> tuple[BackedUp, ...]:
         )
     except (KeyError, TypeError, ConfigError) as error:
         raise CorruptDataError("the exported gallery is of another format; export it again") from error
+
+
+def name_is_taken(name: str) -> AlreadyExistsError:
+    """Return the error for a name that somebody enrolled has."""
+    return AlreadyExistsError(
+        f"{clean_name(name)!r} is enrolled already; remove them first, choose another name, or use --add"
+    )
 
 
 def clean_name(name: str) -> str:

@@ -16,7 +16,18 @@ from device_sdk.backup import unseal_backup
 from device_sdk.cli import app
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore, open_key_store
-from mien.errors import TABLE, CorruptDataError, InviteError, KeyStoreError, MienError, NotEnrolledError
+from mien.errors import (
+    TABLE,
+    AlreadyExistsError,
+    ConfigError,
+    CorruptDataError,
+    EmptyFolderError,
+    InviteError,
+    KeyStoreError,
+    MienError,
+    NotEnrolledError,
+    NotFoundError,
+)
 from mien.wire.tensors import unpack_metadata
 from tests.device_sdk.people import noise_crops, template_of
 from tests.device_sdk.programs import mien_device
@@ -175,6 +186,16 @@ def test_enrolling_before_joining_says_what_is_missing(tmp_path: Path) -> None:
     error = refused("enroll", "Ada", folder, "--home", tmp_path / "new", "--keystore", "file")
     assert isinstance(error, InviteError)
     assert "join" in error.message
+
+
+def test_mistakes_are_found_before_a_model_is_fetched(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    assert isinstance(refused("enroll", "Cy", folder, "--home", home), EmptyFolderError)
+    assert isinstance(refused("enroll", "Cy", tmp_path / "none", "--home", home), NotFoundError)
+    (folder / "a.jpg").write_bytes(b"")
+    assert isinstance(refused("enroll", "ada", folder, "--home", home), AlreadyExistsError)
+    assert isinstance(refused("enroll", " ", folder, "--home", home), ConfigError)
 
 
 @pytest.mark.parametrize(
