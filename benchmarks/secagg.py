@@ -16,11 +16,13 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from numpy.typing import NDArray
 
 from benchmarks import _common
 from mien.errors import CertificateError
@@ -127,8 +129,8 @@ def mask_times(num_masks: int, repetitions: int) -> tuple[float, float]:
     vector = np.zeros(NUM_PARAMETERS, np.uint32)
     prg, mask = [], []
     for _ in range(repetitions):  # in turns, so that both meet the same machine
-        prg.append(_timed(lambda: _expand(seeds))[1] / num_masks)
-        mask.append(_timed(lambda: add_masks(vector, seeds[::2], seeds[1::2]))[1] / num_masks)
+        prg.append(_timed(partial(_expand, seeds)).cpu_s / num_masks)
+        mask.append(_timed(partial(add_masks, vector, seeds[::2], seeds[1::2])).cpu_s / num_masks)
     return min(prg), min(mask)
 
 
@@ -163,57 +165,73 @@ class Measured:
 
 def measure(config: RoundConfig, *, lost: int, repetitions: int) -> Measured:
     """Return what an attempt costs of which `lost` devices vanish after sharing; the sum is checked exactly."""
+    # 1. Keys and shares.
     server = ServerRound(config, verify=_verify, threads=_common.num_cores())
     devices = {identity.id: _device(config, server, identity) for identity in _identities(config.cohort.n_max)}
-    upload_bytes = 0
-    for device_id, device in devices.items():
-        message = device.advertise()
-        upload_bytes = len(message)
+    keys = {device_id: device.advertise() for device_id, device in devices.items()}
+    for device_id, message in keys.items():
         server.accept_advertise(device_id, message)
-    shares, share_times = _each(devices, server.close_keys(), lambda device, message: device.share(message))
-    for device_id, message in shares.items():
-        server.accept_shares(device_id, message)
+    shared = {d: _timed(partial(devices[d].share, roster)) for d, roster in server.close_keys().items()}
+    for device_id, share in shared.items():
+        server.accept_shares(device_id, share.result)
     delivered = server.close_shares()
-
-    expected = np.zeros(config.size, np.int64)
-    mask_times_s, upload_times, upload_walls = [], [], []
+    # 2. Masked vectors of those who are left.
     survivors = sorted(delivered)[lost:]
-    for number, device_id in enumerate(survivors):
-        addends = _addends(config, number)
-        device = devices[device_id]
-        masked, cpu, _ = _timed3(lambda device=device, d=device_id, a=addends: device.mask(delivered[d], a))  # type: ignore[misc]
-        mask_times_s.append(cpu)
-        _, cpu, wall = _timed3(lambda d=device_id, m=masked: server.accept_masked(d, m.message, m.payload))  # type: ignore[misc]
-        upload_times.append(cpu)
-        upload_walls.append(wall)
-        expected += addends.weight * (addends.update.astype(np.float64) * 2**config.numbers.frac_bits).astype(np.int64)
+    uploads = _upload(server, {d: devices[d] for d in survivors}, delivered)
+    # 3. Agreement and shares of the secrets.
     survivors_message = server.close_upload()
     agreed = {d: devices[d].agree(survivors_message) for d in survivors}
     for device_id, message in agreed.items():
         server.accept_consistency(device_id, message)
     answers = {d: devices[d].unmask(proof) for d, proof in server.close_consistency().items()}
-    _, accept_s, accept_wall_s = _timed3(lambda: _accept_answers(server, answers))
-
-    openings = [_timed3(server.open) for _ in range(repetitions)]
-    opened = openings[0][0].sum
-    if not np.array_equal(opened.update * 2**config.numbers.frac_bits, expected):
+    accepted = _timed(partial(_accept_answers, server, answers))
+    # 4. The sum, again and again.
+    openings = [_timed(server.open) for _ in range(repetitions)]
+    if not np.array_equal(openings[0].result.sum.update * 2**config.numbers.frac_bits, uploads.expected):
         raise SystemExit("the opened sum is not the integer sum: this is a bug, its times mean nothing")
-    uploads_s = min(upload_times) * len(survivors)
-    open_s = min(cpu for _, cpu, _ in openings) + accept_s
-    open_wall_s = min(wall for *_, wall in openings) + accept_wall_s
-    one = survivors[0]
-    messages = upload_bytes + sum(len(m[one]) for m in (shares, agreed, answers)) + 2 + 32 + 64
+    messages = [m[survivors[0]] for m in (keys, agreed, answers)] + [shared[survivors[0]].result]
+    open_s = min(opening.cpu_s for opening in openings) + accepted.cpu_s
     return Measured(
-        uploads_s=uploads_s,
+        uploads_s=uploads.accept_s * len(survivors),
         open_s=open_s,
-        server_s=uploads_s + open_s,
-        server_wall_s=min(upload_walls) * len(survivors) + open_wall_s,
-        device_mask_s=min(mask_times_s),
-        device_share_s=min(share_times),
+        server_s=uploads.accept_s * len(survivors) + open_s,
+        server_wall_s=uploads.accept_wall_s * len(survivors) + min(o.wall_s for o in openings) + accepted.wall_s,
+        device_mask_s=uploads.mask_s,
+        device_share_s=min(share.cpu_s for share in shared.values()),
         num_masks=_num_masks(server, survivors),
         payload_bytes=server.payload_bytes,
-        upload_bytes=server.payload_bytes + messages,
+        upload_bytes=server.payload_bytes + uploads.message_bytes + sum(map(len, messages)),
     )
+
+
+@dataclass(frozen=True)
+class _Uploads:
+    """Best times of one upload, on the device and on the server, and the plain integer sum of all."""
+
+    mask_s: float
+    accept_s: float
+    accept_wall_s: float
+    message_bytes: int
+    expected: NDArray[np.int64]
+
+
+def _upload(server: ServerRound, devices: Mapping[bytes, DeviceRound], delivered: Mapping[bytes, bytes]) -> _Uploads:
+    """Mask and accept one vector after another, so that only one is in memory."""
+    config, message_bytes = server.config, 0
+    expected = np.zeros(config.size, np.int64)
+    masks, accepts = [], []
+    for number, (device_id, device) in enumerate(devices.items()):
+        addends = _addends(config, number)
+        steps = (addends.update.astype(np.float64) * 2**config.numbers.frac_bits).astype(np.int64)
+        expected += addends.weight * steps
+        masked = _timed(partial(device.mask, delivered[device_id], addends))
+        message, payload = masked.result.message, masked.result.payload
+        accepted = _timed(partial(server.accept_masked, device_id, message, payload))
+        masks.append(masked.cpu_s)
+        accepts.append((accepted.cpu_s, accepted.wall_s))
+        message_bytes = len(message)
+    best_s, best_wall_s = (min(times) for times in zip(*accepts, strict=True))
+    return _Uploads(min(masks), best_s, best_wall_s, message_bytes, expected)
 
 
 def _accept_answers(server: ServerRound, answers: Mapping[bytes, bytes]) -> None:
@@ -228,28 +246,19 @@ def _num_masks(server: ServerRound, survivors: list[bytes]) -> int:
     return sum(1 + sum(i not in alive for i in topology.graph.neighbours(index)) for index in alive)
 
 
-def _each(
-    devices: Mapping[bytes, DeviceRound], messages: Mapping[bytes, bytes], step: Callable[[DeviceRound, bytes], bytes]
-) -> tuple[dict[bytes, bytes], list[float]]:
-    """Return every device's answer to its message, and what each took."""
-    answers, times = {}, []
-    for device_id, message in messages.items():
-        device = devices[device_id]
-        answers[device_id], cpu = _timed(lambda device=device, message=message: step(device, message))  # type: ignore[misc]
-        times.append(cpu)
-    return answers, times
+@dataclass(frozen=True)
+class _Timed(Generic[_T]):
+    """What a call returned, its CPU seconds (all threads) and its wall-clock seconds."""
+
+    result: _T
+    cpu_s: float
+    wall_s: float
 
 
-def _timed3(call: Callable[[], _T]) -> tuple[_T, float, float]:
-    """Return a call's result, its CPU seconds (all threads) and its wall-clock seconds."""
+def _timed(call: Callable[[], _T]) -> _Timed[_T]:
     cpu, wall = time.process_time(), time.perf_counter()
     result = call()
-    return result, time.process_time() - cpu, time.perf_counter() - wall
-
-
-def _timed(call: Callable[[], _T]) -> tuple[_T, float]:
-    result, cpu, _ = _timed3(call)
-    return result, cpu
+    return _Timed(result, time.process_time() - cpu, time.perf_counter() - wall)
 
 
 # Who and what

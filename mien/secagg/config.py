@@ -160,7 +160,20 @@ class RoundConfig:
             raise ConfigError(f"an update of {self.size} elements with {self.num_metrics} metrics does not fit a sum")
         if self.noise.mechanism is not Mechanism.NONE and self.numbers.max_weight != 1:
             raise ConfigError("with noise every device weighs 1, or its weight would tell; set max_weight to 1")
-        self.numbers.check_no_wrap(self.cohort.n_max)
+        self.numbers.check_no_wrap(self.cohort.n_max, self.noise_bound)
+
+    @property
+    def noise_bound(self) -> int:
+        """The largest absolute value of devices' own noise in a lane of the sum, in steps; 0 unless they add any.
+
+        16 standard deviations, were each device to add the whole noise of the sum (one honest survivor expected); and
+        64 steps, where the noise is too small for a Gaussian's tail. Noise that the server adds never wraps: it is
+        added outside the ring.
+        """
+        if self.noise.mechanism is not Mechanism.SKELLAM:
+            return 0
+        deviation = self.noise.noise_multiplier * self.numbers.l2_clip * 2.0**self.numbers.frac_bits
+        return math.ceil(16 * deviation * math.sqrt(self.cohort.n_max)) + 64
 
     @property
     def attempt_id(self) -> AttemptId:

@@ -549,7 +549,8 @@ def refused() -> Json:
     return {
         "round": "round_n9_two_losses.json",
         "how": "replay the side of `device` (index in the roster) with its drawn bytes, but change message `kind`: "
-        "byte `offset` XOR `xor`, or the whole by `replace`; it must refuse with an error of this `code` and answer nothing",
+        "byte `offset` XOR `xor`, or the whole by `replace`; it must refuse with an error of this `code`, and answer "
+        "nothing",
         "cases": rows,
     }
 

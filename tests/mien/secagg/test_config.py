@@ -130,6 +130,21 @@ def test_noise_is_named_whole_or_not_at_all(terms: tuple[Mechanism, float, float
         NoiseTerms(*terms)
 
 
+def test_devices_noise_takes_room_in_the_ring() -> None:
+    numbers = NumberFormat(32, 16, 1.0, 1.0, 1)
+    loud = NoiseTerms(Mechanism.SKELLAM, 4.0, 8.0, 1e-5)
+    config = replace(CONFIG, numbers=numbers, noise=loud)
+    # 16 * 4 * 2^16 * sqrt(40), rounded up, and 64.
+    assert config.noise_bound == 26527108 + 64
+    assert (
+        CONFIG.noise_bound
+        == replace(config, noise=replace(loud, mechanism=Mechanism.CENTRAL_GAUSSIAN)).noise_bound
+        == 0
+    )
+    with pytest.raises(ConfigError, match="ring of 32 bits"):
+        replace(config, noise=replace(loud, noise_multiplier=400.0))
+
+
 def test_deadlines_are_positive() -> None:
     with pytest.raises(ConfigError):
         StageDeadlines(upload_s=0)
