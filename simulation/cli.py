@@ -67,6 +67,9 @@ def pack(
         packed,
         as_json=as_json,
         human=lambda: cli.OUT.print(
-            f"{out}: {packed['images']} crops of {packed['identities']} people, {packed['fte']} refused"
+            f"{out}: {packed['images']} crops of {packed['identities']} people, {packed['fte']} refused",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         ),
     )

@@ -19,7 +19,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
 from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model
-from mien.errors import ConfigError
+from mien.errors import ConfigError, NotFoundError
 from mien.evaluation import NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
 from mien.evaluation.protocols import lfw
 from mien.shell import cli
@@ -48,6 +48,8 @@ def import_file(
     as_json: Json = True,
 ) -> None:
     """Unpack a public model file into a model folder."""
+    if not file.is_file():
+        raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
     imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
     model = Model(imported.spec, imported.layout, imported.theta)
     write_model(model, out)
