@@ -115,7 +115,7 @@ class ParameterLayout:
         """
         for pattern in patterns:
             if not any(fnmatch.fnmatchcase(e.name, pattern) for e in self.entries):
-                raise ConfigError(f"trainable pattern {pattern!r} matches no tensor of the model; see `model list`")
+                raise ConfigError(f"trainable pattern {pattern!r} matches no tensor; `model export` shows their names")
         names = tuple(e.name for e in self.entries if any(fnmatch.fnmatchcase(e.name, p) for p in patterns))
         return ParameterPart(self, names)
 

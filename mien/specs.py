@@ -107,8 +107,8 @@ class ModelSpec:
 class CohortSpec:
     """Who takes part in a round: `size` reports are wanted, `over_selection` times as many devices are asked."""
 
-    size: int = 8
-    min_reports: int = 4
+    size: int = 20
+    min_reports: int = 16
     over_selection: float = 1.0
 
     def __post_init__(self) -> None:

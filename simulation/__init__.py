@@ -1,1 +1,1 @@
-""""""
+"""Emulated phones, experiments, evaluation and the demo: the one package that may import both sides."""

@@ -77,7 +77,7 @@ def test_crops_of_another_form_are_refused(crops: np.ndarray) -> None:
         (FaceInputSpec, {"mean": math.inf}, "finite mean"),
         (FaceInputSpec, {"colour": "GBR"}, "RGB or BGR"),
         (FaceInputSpec, {"dim": 0}, "dim is 0"),
-        (CohortSpec, {"min_reports": 9}, "between 1 and size"),
+        (CohortSpec, {"min_reports": 21}, "between 1 and size"),
         (CohortSpec, {"min_reports": 0}, "between 1 and size"),
         (CohortSpec, {"over_selection": 0.9}, "over_selection is 0.9"),
         (CohortSpec, {"over_selection": math.nan}, "over_selection"),
@@ -104,7 +104,7 @@ def test_crops_of_another_form_are_refused(crops: np.ndarray) -> None:
         (TaskSpec, {**TASK, "name": "a/b"}, "task name"),
         (TaskSpec, {**TASK, "name": "x" * 81}, "task name"),
         (TaskSpec, {**TASK, "rounds": 0}, "rounds is 0"),
-        (TaskSpec, {"name": "demo"}, "min_reports"),
+        (TaskSpec, {"name": "demo", "cohort": CohortSpec(min_reports=15)}, "min_reports"),
     ],
 )
 def test_wrong_values_are_refused_by_name(cls: type[Any], fields: dict[str, Any], message: str) -> None:
