@@ -1,0 +1,130 @@
+"""The registry, and laws that every method in it keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mien.contribution import Total
+from mien.errors import ConfigError, NonFiniteError
+from mien.methods import METHODS, find_method
+from mien.methods.base import DeviceInput, Method
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
+from tests.tiny import made_up_crops, tiny_cnn
+
+TINY = tiny_cnn()
+PART = TINY.part()
+PUBLIC = np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)])
+LABELS = np.repeat(np.arange(4), 3)
+
+
+def task_of(method: Method, **changes: object) -> TaskSpec:
+    task = TaskSpec(
+        name="law",
+        method=method.name,
+        cohort=CohortSpec(size=3, min_reports=2),
+        local=LocalSpec(lr=0.1),
+        privacy=PrivacySpec(min_cohort=2, max_weight=4),
+    )
+    return dataclasses.replace(task, **changes)  # type: ignore[arg-type]
+
+
+def input_of(task: TaskSpec, num_images: int = 3, seed: int = 1) -> DeviceInput:
+    return DeviceInput(
+        task=task,
+        part=PART,
+        dim=8,
+        theta=TINY.theta,
+        crops=made_up_crops(num_images, seed=seed),
+        public_crops=PUBLIC,
+        public_labels=LABELS,
+        seed=seed,
+    )
+
+
+def test_the_registry_knows_each_method_by_its_own_name() -> None:
+    assert list(METHODS) == ["fedavg", "fedface"]
+    assert all(method.name == name for name, method in METHODS.items())
+    assert find_method("fedface") is METHODS["fedface"]
+
+
+def test_an_unknown_method_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'fedface'"):
+        find_method("fedfaces")
+    with pytest.raises(ConfigError, match="known methods: fedavg, fedface"):
+        find_method("quantum")
+
+
+@pytest.fixture(params=list(METHODS.values()), ids=list(METHODS))
+def method(request: pytest.FixtureRequest) -> Method:
+    chosen: Method = request.param
+    return chosen
+
+
+def test_a_contribution_has_the_announced_form_and_its_addends(method: Method) -> None:
+    task = task_of(method)
+    output = method.device_round(input_of(task), TINY.runtime())
+    layout = method.contribution_layout(task, PART, 8)
+    assert output.contribution.layout.sha256 == layout.sha256
+    assert layout.revealed == ()
+    total = Total.empty(layout).plus(output.contribution)
+    assert (total["count"][0], total["weight"][0]) == (1.0, 3.0)
+    assert total.mean("loss_before")[0] == pytest.approx(output.metrics["loss_before"], rel=1e-6)
+    assert total.mean("loss_after")[0] == pytest.approx(output.metrics["loss_after"], rel=1e-6)
+    assert np.abs(total["delta"]).max() > 0
+
+
+def test_the_weight_is_capped(method: Method) -> None:
+    output = method.device_round(input_of(task_of(method), num_images=7), TINY.runtime())
+    assert Total.empty(output.contribution.layout).plus(output.contribution)["weight"][0] == 4.0
+
+
+def test_equal_seeds_give_equal_contributions(method: Method) -> None:
+    one, same = (method.device_round(input_of(task_of(method)), TINY.runtime()) for _ in range(2))
+    np.testing.assert_array_equal(one.contribution.vector, same.contribution.vector)
+
+
+def test_the_server_takes_a_momentum_step_on_the_weighted_mean(method: Method) -> None:
+    """Two rounds of the same two devices: v1 = d, theta1 = theta + lr d, v2 = mu d + d, theta2 = theta1 + lr v2."""
+    task = task_of(method, server=ServerSpec(lr=0.5, momentum=0.8))
+    total = Total.empty(method.contribution_layout(task, PART, 8))
+    updates = []
+    for seed, num_images in ((1, 2), (2, 4)):
+        contribution = method.device_round(input_of(task, num_images, seed), TINY.runtime()).contribution
+        total = total.plus(contribution)
+        updates.append((num_images, contribution.vector[contribution.layout.slices["delta"]].astype(np.float64)))
+    mean = sum(delta for _, delta in updates) / sum(weight for weight, _ in updates)
+    state = method.server_start(task, PART, TINY.theta)
+    first = method.server_step(task, PART, state, total, {})
+    second = method.server_step(task, PART, first, total, {})
+    start = PART.gather(TINY.theta).astype(np.float64)
+    np.testing.assert_allclose(PART.gather(first.theta), start + 0.5 * mean, atol=1e-7)
+    np.testing.assert_allclose(PART.gather(second.theta), start + 0.5 * mean + 0.5 * 1.8 * mean, atol=1e-6)
+    assert (first.rounds, second.rounds) == (1, 2)
+    frozen = TINY.part("stem.*")
+    np.testing.assert_array_equal(frozen.gather(second.theta), frozen.gather(TINY.theta))
+    np.testing.assert_array_equal(state.arrays["momentum"], 0.0)  # the old state is as it was
+
+
+def test_a_round_without_reports_is_no_round(method: Method) -> None:
+    task = task_of(method)
+    empty = Total.empty(method.contribution_layout(task, PART, 8))
+    with pytest.raises(NonFiniteError, match="aborted"):
+        method.server_step(task, PART, method.server_start(task, PART, TINY.theta), empty, {})
+
+
+def test_faces_stay_out_of_the_repr(method: Method) -> None:
+    output = method.device_round(input_of(task_of(method)), TINY.runtime())
+    assert "array" not in repr(output)
+    assert "array" not in repr(input_of(task_of(method)))
+    assert "array" not in repr(method.server_start(task_of(method), PART, TINY.theta))
+
+
+def test_a_wrong_option_is_named(method: Method) -> None:
+    task = task_of(method, options={"margn": 0.5})
+    with pytest.raises(ConfigError, match=r"options\.margn.*options\.margin"):
+        method.device_round(input_of(task), TINY.runtime())
+    with pytest.raises(ConfigError, match=r"options\.margin"):
+        method.device_round(input_of(task_of(method, options={"margin": 2.0})), TINY.runtime())
