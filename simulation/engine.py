@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.contribution import Arrays, ContributionLayout, Total
+from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Runtime, ServerState
+from mien.methods.base import Crops, DeviceInput, DeviceOutput, Runtime, ServerState
 from mien.specs import TaskSpec
 
 
@@ -85,7 +85,18 @@ def run_task(
         total = Total.empty(method.contribution_layout(task, part, dim))
         revealed: dict[str, Arrays] = {}
         for device in devices:
-            inp = _input(task, part, dim, state, method, cohort, private, device, number)
+            inp = DeviceInput(
+                task=task,
+                part=part,
+                dim=dim,
+                theta=state.theta,
+                crops=cohort.crops[device],
+                private=private.get(device, {}),
+                reply=method.reply(state, device),
+                public_crops=cohort.public.crops if cohort.public else None,
+                public_labels=cohort.public.labels if cohort.public else None,
+                seed=device_seed(task, device, number),
+            )
             output = method.device_round(inp, runtime)
             total = _receive(total, revealed, device, output)
             private[device] = output.private
@@ -109,36 +120,10 @@ def device_seed(task: TaskSpec, device: str, number: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def _input(
-    task: TaskSpec,
-    part: ParameterPart,
-    dim: int,
-    state: ServerState,
-    method: Method,
-    cohort: Cohort,
-    private: Mapping[str, Arrays],
-    device: str,
-    number: int,
-) -> DeviceInput:
-    return DeviceInput(
-        task=task,
-        part=part,
-        dim=dim,
-        theta=state.theta,
-        crops=cohort.crops[device],
-        private=private.get(device, {}),
-        reply=method.reply(state, device),
-        public_crops=cohort.public.crops if cohort.public else None,
-        public_labels=cohort.public.labels if cohort.public else None,
-        seed=device_seed(task, device, number),
-    )
-
-
 def _receive(total: Total, revealed: dict[str, Arrays], device: str, output: DeviceOutput) -> Total:
     """Return the sum with one more contribution, which travels as bytes here too."""
-    layout: ContributionLayout = total.layout
-    contribution = layout.parse(output.contribution.to_bytes())
-    if layout.revealed:
+    contribution = total.layout.parse(output.contribution.to_bytes())
+    if total.layout.revealed:
         revealed[device] = {lane: values.copy() for lane, values in contribution.revealed().items()}
     return total.plus(contribution)
 
