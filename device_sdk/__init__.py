@@ -12,12 +12,15 @@
         for outcome in device.participate(rounds=3): ...
 
 Importing this package is cheap: its names are loaded when they are first used, and torch only to embed or train.
+It speaks TLS 1.3 only, which has to be settled before gRPC is loaded; so it is settled here.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
+
+from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
     from device_sdk.client import Wait
@@ -52,6 +55,8 @@ __all__ = [
     "Unknown",
     "Wait",
 ]
+
+refuse_tls12()
 
 _HOME_OF: Final = {
     "Wait": "client",

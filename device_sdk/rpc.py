@@ -16,7 +16,6 @@ from device_sdk.clock import Clock
 from device_sdk.identity import Identity
 from device_sdk.retry import Backoff, RetryPolicy
 from mien.errors import UnavailableError, VersionError
-from mien.shell.tls import refuse_tls12
 from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2
@@ -54,8 +53,7 @@ class Hello:
 
 
 def open_channel(address: str, authority: x509.Certificate, identity: Identity | None = None) -> grpc.Channel:
-    """Return a TLS 1.3 channel that trusts one authority only; with `identity`, mutual."""
-    refuse_tls12()
+    """Return a channel that trusts one authority only; with `identity`, mutual. TLS 1.3: see `device_sdk`."""
     credentials = grpc.ssl_channel_credentials(
         root_certificates=to_pem(authority),
         private_key=identity.key_pem if identity else None,

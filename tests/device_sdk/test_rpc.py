@@ -1,0 +1,78 @@
+"""The channel to a server: which versions of TLS it takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from coordinator import pki
+
+_CONNECT = """
+import sys
+from pathlib import Path
+from cryptography import x509
+from device_sdk.rpc import open_channel
+import grpc
+
+authority = x509.load_pem_x509_certificate(Path(sys.argv[2]).read_bytes())
+with open_channel(sys.argv[1], authority) as channel:
+    try:
+        grpc.channel_ready_future(channel).result(timeout=2)
+    except grpc.FutureTimeoutError:
+        pass
+"""
+"""A program that uses nothing of Mien's but the device: what a test process has imported besides decides nothing."""
+
+
+def versions_agreed(folder: Path, highest: ssl.TLSVersion) -> set[str | None]:
+    """Return the TLS versions that a device and a server of a pinned authority agree on; None where they do not."""
+    now = datetime.now(UTC)
+    authority = pki.create_authority("registrar", now)
+    leaf = pki.issue_server_leaf(authority, ["127.0.0.1"], now)
+    for name, data in (("ca.pem", authority.certificate_pem), ("chain.pem", leaf.chain_pem), ("key", leaf.key_pem)):
+        (folder / name).write_bytes(data)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "chain.pem", folder / "key")
+    context.set_alpn_protocols(["h2"])
+    context.maximum_version = highest
+    agreed: set[str | None] = set()
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                raw, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                raw.settimeout(10)
+                with context.wrap_socket(raw, server_side=True) as tls:
+                    agreed.add(tls.version())
+            except OSError:
+                agreed.add(None)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        command = [sys.executable, "-c", _CONNECT, address, str(folder / "ca.pem")]
+        # The servers' own choice, which importing them put into this process' environment, must not help.
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_SSL_CIPHER_SUITES"}
+        subprocess.run(command, check=True, timeout=60, env=environment)
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join(20)
+    return agreed
+
+
+@pytest.mark.parametrize(
+    ("highest", "agreed"), [(ssl.TLSVersion.TLSv1_3, "TLSv1.3"), (ssl.TLSVersion.TLSv1_2, None)], ids=["1.3", "1.2"]
+)
+def test_a_device_takes_tls13_only(tmp_path: Path, highest: ssl.TLSVersion, agreed: str | None) -> None:
+    assert versions_agreed(tmp_path, highest) == {agreed}
