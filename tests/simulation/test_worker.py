@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from coordinator import worker as parent
 from device_sdk.faces import ChoiceRule, FacePipeline
-from mien.backbones import build_backbone, layout_of, theta_of
 from mien.backbones.importers import import_model
 from mien.errors import (
     TABLE,
@@ -30,7 +29,6 @@ from mien.errors import (
     UndefinedMetricError,
 )
 from mien.layout import ParameterLayout
-from mien.specs import ModelSpec
 from simulation import cli as sim
 from simulation import worker
 from simulation.datasets import digest, find_people, read_people
@@ -39,16 +37,9 @@ from simulation.pretrained import sface_path
 from simulation.synthetic import committed_faces
 from tests.golden import _reference_evaluation as reference
 from tests.golden import _reference_sface as reference_sface
+from tests.simulation.untrained import untrained_model
 
 ODD = Path(__file__).resolve().parents[1] / "data" / "faces"
-
-
-def random_model(seed: int = 0) -> Model:
-    """Return an untrained phone backbone: quick to make and to run."""
-    backbone = build_backbone("mobilefacenet_folded", dim=16, seed=seed)
-    layout = layout_of(backbone)
-    spec = ModelSpec(backbone.name, layout.sha256, backbone.input_spec, "random", "none", backbone.default_trainable)
-    return Model(spec, layout, theta_of(backbone))
 
 
 def people_in(folder: Path, num_people: int, num_images: int) -> Path:
@@ -147,7 +138,7 @@ class TestCommand:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     def test_answer_is_one_json_object(self, tmp_path: Path) -> None:
-        write_model(random_model(), tmp_path / "model")
+        write_model(untrained_model(), tmp_path / "model")
         done = self.run("evaluate", "--model", tmp_path / "model", "--data", people_in(tmp_path / "people", 2, 2))
         assert done.returncode == 0
         assert done.stderr == ""
@@ -155,7 +146,7 @@ class TestCommand:
         assert json.loads(line)["mated"] == 2
 
     def test_error_is_one_json_object_and_an_exit_code(self, tmp_path: Path) -> None:
-        model = random_model()
+        model = untrained_model()
         model.theta[5] = np.nan
         write_model(model, tmp_path / "model")
         done = self.run("evaluate", "--model", tmp_path / "model", "--data", people_in(tmp_path / "people", 2, 2))
@@ -192,35 +183,35 @@ class TestWhatIsRefused:
         assert not (tmp_path / "out").exists()
 
     def test_folder_that_holds_a_model(self, tmp_path: Path) -> None:
-        write_model(random_model(), tmp_path)
+        write_model(untrained_model(), tmp_path)
         done = CliRunner().invoke(worker.app, ["import", str(sface_path()), "--out", str(tmp_path)])
         assert isinstance(done.exception, MienError)
         assert done.exception.code == "already_exists"
-        assert read_model(tmp_path).spec.source == "random"
+        assert read_model(tmp_path).spec.source == "untrained"
 
     def test_one_person_or_one_image_each_has_no_eer(self, tmp_path: Path) -> None:
         with pytest.raises(UndefinedMetricError, match="non-mated"):
-            worker.evaluate_folder(random_model(), people_in(tmp_path / "one", 1, 3))
+            worker.evaluate_folder(untrained_model(), people_in(tmp_path / "one", 1, 3))
         with pytest.raises(UndefinedMetricError, match="mated"):
-            worker.evaluate_folder(random_model(), people_in(tmp_path / "three", 3, 1))
+            worker.evaluate_folder(untrained_model(), people_in(tmp_path / "three", 3, 1))
 
     def test_folder_without_faces(self, tmp_path: Path) -> None:
         (tmp_path / "ada").mkdir()
         with pytest.raises(EmptyFolderError, match="nobody"):
-            worker.evaluate_folder(random_model(), tmp_path)
+            worker.evaluate_folder(untrained_model(), tmp_path)
         shutil.copy(ODD / "no_face.jpg", tmp_path / "ada")
         with pytest.raises(EmptyFolderError, match="no_face"):
-            worker.evaluate_folder(random_model(), tmp_path)
+            worker.evaluate_folder(untrained_model(), tmp_path)
 
     def test_raw_pictures_are_no_aligned_crops(self, tmp_path: Path) -> None:
         with pytest.raises(EmptyFolderError, match=r"image \(2\)"):
-            worker.evaluate_folder(random_model(), people_in(tmp_path, 1, 2), aligned=True)
+            worker.evaluate_folder(untrained_model(), people_in(tmp_path, 1, 2), aligned=True)
 
     @pytest.mark.parametrize("protocol", [worker.evaluate_folder, worker.evaluate_lfw])
     def test_model_of_another_layout(self, tmp_path: Path, protocol: object) -> None:
         """Two equally large tensors that change places leave the size as it is: only the layout's hash tells."""
         assert callable(protocol)
-        model = random_model()
+        model = untrained_model()
         entries = list(model.layout.entries)
         i, j = next((i, j) for j, b in enumerate(entries) for i, a in enumerate(entries[:j]) if a.shape == b.shape)
         entries[i], entries[j] = entries[j], entries[i]
@@ -232,12 +223,12 @@ class TestWhatIsRefused:
 
     def test_lfw_that_is_not_whole(self, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match=r"pairs\.txt"):
-            worker.evaluate_lfw(random_model(), tmp_path)
+            worker.evaluate_lfw(untrained_model(), tmp_path)
         write_pairs(tmp_path)
         with pytest.raises(NotFoundError, match="images of LFW are missing"):
-            worker.evaluate_lfw(random_model(), tmp_path)
+            worker.evaluate_lfw(untrained_model(), tmp_path)
         with pytest.raises(ConfigError, match="--aligned"):
-            worker.evaluate_lfw(random_model(), tmp_path, aligned=True)
+            worker.evaluate_lfw(untrained_model(), tmp_path, aligned=True)
 
 
 def write_pairs(folder: Path) -> None:
