@@ -27,12 +27,21 @@ MAX_CHAIN: Final = 8
 HANDSHAKE_S: Final = 10.0
 DEVICE_PREFIX: Final = "mien:device:"
 POPULATION_PREFIX: Final = "mien:population:"
+# What the library raises for structures that it cannot read; some of these are not ValueErrors.
+_UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> tuple[x509.Certificate, ...]:
     """Return the certificates that whoever listens at `address` (host:port) shows, leaf first; nothing is verified.
 
-    Raises UnreachableError when nobody answers or what answers does not speak TLS 1.3.
+    Raises UnreachableError when nobody answers or what answers does not speak TLS 1.3 or shows no certificate that can
+    be read.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -43,8 +52,12 @@ def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> t
         raise UnreachableError(
             f"{address} does not answer ({error.strerror or type(error).__name__}); check address and network, retry"
         ) from error
-    except (SSL.Error, ValueError) as error:
+    except SSL.Error as error:
         raise UnreachableError(f"{address} answers, but not with TLS 1.3; check the address, retry") from error
+    except _UNREADABLE as error:
+        raise UnreachableError(
+            f"{address} answers, but without a certificate that can be read; check the address, retry"
+        ) from error
 
 
 def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Certificate, ...]:
@@ -133,13 +146,21 @@ def check_device_certificate(
     """
     if not is_issued_by(certificate, authority) or certificate.public_key() != key.public_key():
         raise CertificateError("the registrar gave a certificate that is not ours; join again, or ask the operator")
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    uris = _uris(certificate)
     ids = [uri.removeprefix(DEVICE_PREFIX) for uri in uris if uri.startswith(DEVICE_PREFIX)]
     populations = [uri.removeprefix(POPULATION_PREFIX) for uri in uris if uri.startswith(POPULATION_PREFIX)]
     if ids != [device_id(key.public_key())] or len(populations) != 1:
         raise CertificateError("the registrar gave a certificate that names another device; ask the operator")
     return ids[0], populations[0]
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    """Return the URIs among a certificate's names; none where it has no names or they cannot be read."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (*_UNREADABLE, x509.ExtensionNotFound):
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def load_certificate(der: bytes, *, whose: str) -> x509.Certificate:
@@ -150,7 +171,7 @@ def load_certificate(der: bytes, *, whose: str) -> x509.Certificate:
         certificate = x509.load_der_x509_certificate(der)
         # Parsed lazily: damage in the extensions shows here.
         certificate.extensions.get_extension_for_class(x509.BasicConstraints)
-    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
+    except (*_UNREADABLE, x509.ExtensionNotFound) as error:
         raise CertificateError(f"{whose} certificate is damaged or of an unknown kind; join again") from error
     return certificate
 
