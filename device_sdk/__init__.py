@@ -25,7 +25,7 @@ from mien.shell.tls import refuse_tls12
 if TYPE_CHECKING:
     from device_sdk.client import Wait
     from device_sdk.device import Device, DeviceStatus, ModelUpdate
-    from device_sdk.enroll import Enrolment, RefusedImage
+    from device_sdk.enroll import Enrollment, RefusedImage
     from device_sdk.gallery import Person
     from device_sdk.identity import Identity
     from device_sdk.participate import Conditions, Counted, Event, NotCounted, StatedConditions, Transfer
@@ -37,7 +37,7 @@ __all__ = [
     "Counted",
     "Device",
     "DeviceStatus",
-    "Enrolment",
+    "Enrollment",
     "Event",
     "Identity",
     "LowQuality",
@@ -61,7 +61,7 @@ refuse_tls12()
 _HOME_OF: Final = {
     "Wait": "client",
     **dict.fromkeys(("Device", "DeviceStatus", "ModelUpdate"), "device"),
-    **dict.fromkeys(("Enrolment", "RefusedImage"), "enroll"),
+    **dict.fromkeys(("Enrollment", "RefusedImage"), "enroll"),
     "Person": "gallery",
     "Identity": "identity",
     **dict.fromkeys(("Conditions", "Counted", "Event", "NotCounted", "StatedConditions", "Transfer"), "participate"),

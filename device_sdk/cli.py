@@ -124,24 +124,24 @@ def enroll(
         if not as_json:
             shell.warn(image.message)
 
-    with _device(home, as_json, {"keystore": keystore, "enrolment.min_images": min_images}) as device:
+    with _device(home, as_json, {"keystore": keystore, "enrollment.min_images": min_images}) as device:
         try:
-            enrolment = device.enroll(name, images, consent=agreed, add=add, on_refused=on_refused)
+            enrollment = device.enroll(name, images, consent=agreed, add=add, on_refused=on_refused)
         except LowQualityError as error:
             if not as_json:
                 raise
             _fail_with_refused(error, refused)
-    person = enrolment.person
+    person = enrollment.person
     result = {
         "name": person.name,
-        "images_used": enrolment.num_used,
+        "images_used": enrollment.num_used,
         "templates": person.num_templates,
         "trains": person.trains,
-        "refused": [_refused_json(image) for image in enrolment.refused],
+        "refused": [_refused_json(image) for image in enrollment.refused],
     }
 
     def human() -> None:
-        _say(f"{person.name} is enrolled with {enrolment.num_used} pictures ({len(refused)} refused).")
+        _say(f"{person.name} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
         _say("Their pictures train the model." if person.trains else "Their pictures do not train the model.")
 
     shell.emit(result, as_json=as_json, human=human)

@@ -51,14 +51,14 @@ class VerificationConfig:
 
 
 @dataclass(frozen=True)
-class EnrolmentConfig:
+class EnrollmentConfig:
     """`min_images`: how many usable pictures a template needs."""
 
     min_images: int = 3
 
     def __post_init__(self) -> None:
         if self.min_images < 1:
-            raise ConfigError(f"enrolment.min_images is {self.min_images}; it must be at least 1")
+            raise ConfigError(f"enrollment.min_images is {self.min_images}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DeviceConfig:
     threads: int = 1
     participation: ParticipationConfig = field(default_factory=ParticipationConfig)
     verification: VerificationConfig = field(default_factory=VerificationConfig)
-    enrolment: EnrolmentConfig = field(default_factory=EnrolmentConfig)
+    enrollment: EnrollmentConfig = field(default_factory=EnrollmentConfig)
     quality: QualityPolicy = field(default_factory=QualityPolicy)
 
     def __post_init__(self) -> None:

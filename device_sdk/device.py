@@ -15,7 +15,7 @@ from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Manifest
 from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
-from device_sdk.enroll import Enrolment, RefusedImage, enroll, gather_images
+from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.gallery import Gallery, Person, from_plain, name_is_taken
 from device_sdk.home import Home, default_root
@@ -187,7 +187,7 @@ class Device:
         consent: bool,
         add: bool = False,
         on_refused: Callable[[RefusedImage], None] = lambda _image: None,
-    ) -> Enrolment:
+    ) -> Enrollment:
         """Enrol a person from pictures (a folder, or a sequence of files, folders or pixel arrays), all or nothing.
 
         `consent` is the person's own agreement that their pictures train the shared model. The first enrolment fetches
@@ -207,7 +207,7 @@ class Device:
             now_unix_s=int(self.clock.unix_s()),
             consent=consent,
             add=add,
-            min_images=self.config.values.enrolment.min_images,
+            min_images=self.config.values.enrollment.min_images,
             unlike_below=self._known_threshold(recogniser.model),
             on_refused=on_refused,
         )

@@ -52,7 +52,7 @@ class RefusedImage:
 
 
 @dataclass(frozen=True)
-class Enrolment:
+class Enrollment:
     """What enrolling did: who, how many pictures the template is made of, and which were refused."""
 
     person: Person
@@ -82,11 +82,11 @@ def enroll(
     min_images: int = DEFAULT_MIN_IMAGES,
     unlike_below: float | None = None,
     on_refused: Callable[[RefusedImage], None] = lambda _image: None,
-) -> Enrolment:
+) -> Enrollment:
     """Enrol a person with all usable pictures or not at all; see `collect` for what is usable.
 
     `on_refused` hears of every refused picture at once. Raises LowQualityError when fewer than `min_images` are usable,
-    AlreadyExistsError for a name that is taken (see `Gallery.enrol`).
+    AlreadyExistsError for a name that is taken (see `Gallery.enroll`).
     """
     collected = collect(images, recogniser, pipeline, unlike_below=unlike_below, on_refused=on_refused)
     num_used = len(collected.crops)
@@ -96,7 +96,7 @@ def enroll(
             "Add better pictures, or lower --min-images",
             reasons=tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons)),
         )
-    person = gallery.enrol(
+    person = gallery.enroll(
         name,
         collected.crops,
         recogniser.template(collected.features),
@@ -104,7 +104,7 @@ def enroll(
         consent=consent,
         add=add,
     )
-    return Enrolment(person, num_used, collected.refused)
+    return Enrollment(person, num_used, collected.refused)
 
 
 def collect(

@@ -162,7 +162,7 @@ class Gallery:
         with self._vault.reading() as view:
             return _find(view, name)
 
-    def enrol(
+    def enroll(
         self,
         name: str,
         crops: Crops,

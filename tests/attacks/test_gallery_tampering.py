@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> Path:
     gallery = open_gallery(tmp_path)
     for seed, name in enumerate(NAMES):
         crops = noise_crops(seed)
-        gallery.enrol(name, crops, template_of(crops), now_unix_s=0, consent=True)
+        gallery.enroll(name, crops, template_of(crops), now_unix_s=0, consent=True)
     gallery.close()
     return tmp_path
 

@@ -106,7 +106,7 @@ def home(tmp_path: Path) -> Path:
     gallery = Gallery.open(root / "device.db", FileKeyStore(root / "keys"))
     for seed, name in enumerate(("Ada", "Bo")):
         crops = noise_crops(seed)
-        gallery.enrol(name, crops, template_of(crops), now_unix_s=1_700_000_000, consent=name == "Ada")
+        gallery.enroll(name, crops, template_of(crops), now_unix_s=1_700_000_000, consent=name == "Ada")
     gallery.close()
     return root
 
@@ -168,7 +168,7 @@ def test_settings_are_shown_with_their_origin(home: Path) -> None:
     (home / "device.toml").write_text("[participation]\nmin_cohort = 8\n")
     shown = call("config", "show", "--home", home)
     assert shown["participation.min_cohort"] == {"value": 8, "from": "device.toml"}
-    assert shown["enrolment.min_images"] == {"value": 3, "from": "default"}
+    assert shown["enrollment.min_images"] == {"value": 3, "from": "default"}
 
 
 def test_people_see_tables_and_sentences(home: Path) -> None:

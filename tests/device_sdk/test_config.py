@@ -15,7 +15,7 @@ def test_defaults_are_the_cautious_ones() -> None:
     config = DeviceConfig()
     assert config.participation.min_cohort == 16
     assert config.participation.allow_reveal == ()
-    assert config.enrolment.min_images == 3
+    assert config.enrollment.min_images == 3
     assert config.verification.threshold is None
     assert config.keystore == "auto"
 
@@ -23,12 +23,12 @@ def test_defaults_are_the_cautious_ones() -> None:
 def test_each_value_says_where_it_is_from(tmp_path: Path) -> None:
     path = tmp_path / "device.toml"
     path.write_text('threads = 2\n[participation]\nmin_cohort = 8\nallow_reveal = ["class_embeddings"]\n')
-    resolved = load_config(path, {"participation.min_cohort": 4, "enrolment.min_images": None})
+    resolved = load_config(path, {"participation.min_cohort": 4, "enrollment.min_images": None})
     found = {item.name: (item.value, item.origin) for item in resolved.settings}
     assert found["threads"] == (2, "device.toml")
     assert found["participation.min_cohort"] == (4, "option")
     assert found["participation.allow_reveal"] == (["class_embeddings"], "device.toml")
-    assert found["enrolment.min_images"] == (3, "default")
+    assert found["enrollment.min_images"] == (3, "default")
     assert found["verification.threshold"] == (None, "default")
     assert resolved.values.participation.min_cohort == 4
 
@@ -42,7 +42,7 @@ def test_each_value_says_where_it_is_from(tmp_path: Path) -> None:
         ("[participation]\nmin_cohort = 1", "hides nobody"),
         ('[participation]\nallow_reveal = ["photos"]', "class_embeddings"),
         ("[verification]\nmax_fmr = 2.0", "max_fmr"),
-        ("[enrolment]\nmin_images = 0", "at least 1"),
+        ("[enrollment]\nmin_images = 0", "at least 1"),
         ("[quality]\nmin_score = -1.0", "quality.min_score"),
         ("participation = 3", "participation"),
         ("= nonsense", "not TOML"),

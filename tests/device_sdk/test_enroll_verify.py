@@ -138,7 +138,7 @@ def test_every_refused_picture_is_named_with_its_reason(
     cv2.imwrite(str(folder / "wall.png"), np.full((200, 200, 3), 90, np.uint8))
     shutil.copy(images_of(STRANGER)[1], folder / "somebody.jpg")
     heard: list[RefusedImage] = []
-    enrolment = enroll(
+    enrollment = enroll(
         "Owner",
         gather_images([folder]),
         gallery,
@@ -149,7 +149,7 @@ def test_every_refused_picture_is_named_with_its_reason(
         unlike_below=DECIDES_AT,
         on_refused=heard.append,
     )
-    reasons = {image.name: image.reasons for image in enrolment.refused}
+    reasons = {image.name: image.reasons for image in enrollment.refused}
     assert reasons == {
         # Sorted by name, "00.jpg" comes first and "again.jpg" is the copy.
         "again.jpg": (DUPLICATE,),
@@ -158,9 +158,9 @@ def test_every_refused_picture_is_named_with_its_reason(
         "wall.png": ("no_face",),
         "somebody.jpg": (UNLIKE,),
     }
-    assert all(image.name in image.message for image in enrolment.refused)
-    assert tuple(heard) == enrolment.refused
-    assert (enrolment.num_used, enrolment.person.num_images) == (4, 4)
+    assert all(image.name in image.message for image in enrollment.refused)
+    assert tuple(heard) == enrollment.refused
+    assert (enrollment.num_used, enrollment.person.num_images) == (4, 4)
 
 
 def test_too_few_good_pictures_enrol_nobody(gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline) -> None:
@@ -198,10 +198,10 @@ def test_a_second_enrolment_needs_add(enrolled: Gallery, recogniser: Recogniser,
     more = images_of(OWNER)[5:8]
     with pytest.raises(AlreadyExistsError):
         enroll("Owner", more, enrolled, recogniser, pipeline, now_unix_s=0, consent=False)
-    enrolment = enroll("Owner", more, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True)
-    assert (enrolment.person.num_templates, enrolment.person.num_images) == (2, 7)
+    enrollment = enroll("Owner", more, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True)
+    assert (enrollment.person.num_templates, enrollment.person.num_images) == (2, 7)
     # Consent once given is not taken back by adding pictures.
-    assert enrolment.person.trains
+    assert enrollment.person.trains
 
 
 def test_folders_and_files_are_gathered(tmp_path: Path) -> None:

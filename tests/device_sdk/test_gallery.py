@@ -38,9 +38,9 @@ from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project
 TEMPLATE_1 = '[{"name": "Ada", "enrolled_unix_s": 1, "templates": [{"id": 1}]}]'
 
 
-def enrol(gallery: Gallery, name: str, seed: int = 1, *, consent: bool = True, add: bool = False) -> None:
+def enroll(gallery: Gallery, name: str, seed: int = 1, *, consent: bool = True, add: bool = False) -> None:
     crops = noise_crops(seed)
-    gallery.enrol(name, crops, template_of(crops), now_unix_s=1000, consent=consent, add=add)
+    gallery.enroll(name, crops, template_of(crops), now_unix_s=1000, consent=consent, add=add)
 
 
 def pending(person_id: int, **changes: object) -> Pending:
@@ -63,8 +63,8 @@ def test_features_without_a_direction_make_no_template(features: list[list[float
 
 
 def test_what_is_enrolled_comes_back(gallery: Gallery) -> None:
-    enrol(gallery, "  Ada ")
-    enrol(gallery, "Bo", seed=2, consent=False)
+    enroll(gallery, "  Ada ")
+    enroll(gallery, "Bo", seed=2, consent=False)
     ada, bo = gallery.people()
     assert (ada.name, ada.num_images, ada.num_templates, ada.trains) == ("Ada", 3, 1, True)
     assert (bo.name, bo.consent_unix_s, bo.trains) == ("Bo", None, False)
@@ -82,10 +82,10 @@ def test_an_empty_gallery_is_no_error(gallery: Gallery) -> None:
 
 
 def test_a_name_is_taken_once_but_may_have_several_templates(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     with pytest.raises(AlreadyExistsError, match="--add"):
-        enrol(gallery, "ADA", seed=2)
-    enrol(gallery, "ada", seed=2, add=True)
+        enroll(gallery, "ADA", seed=2)
+    enroll(gallery, "ada", seed=2, add=True)
     assert gallery.person("Ada").num_templates == 2
     assert gallery.references(MODEL_A).names == ("Ada", "Ada")
     assert gallery.training_crops("Ada").shape == (6, 112, 112, 3)
@@ -94,7 +94,7 @@ def test_a_name_is_taken_once_but_may_have_several_templates(gallery: Gallery) -
 @pytest.mark.parametrize("name", ["", "   ", "x" * 81, "a\nb", "\x1b[31m"])
 def test_names_that_are_none_are_refused(gallery: Gallery, name: str) -> None:
     with pytest.raises(ConfigError, match="name"):
-        enrol(gallery, name)
+        enroll(gallery, name)
 
 
 def test_who_is_not_enrolled_is_named(gallery: Gallery) -> None:
@@ -104,7 +104,7 @@ def test_who_is_not_enrolled_is_named(gallery: Gallery) -> None:
 
 
 def test_images_train_only_with_consent(gallery: Gallery) -> None:
-    enrol(gallery, "Ada", consent=False)
+    enroll(gallery, "Ada", consent=False)
     with pytest.raises(ConfigError, match="--consent"):
         gallery.training_crops("Ada")
     gallery.set_consent("Ada", granted_unix_s=2000)
@@ -113,7 +113,7 @@ def test_images_train_only_with_consent(gallery: Gallery) -> None:
 
 
 def test_withdrawn_consent_takes_the_private_state_along(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     ada = gallery.person("Ada")
     gallery.keep_pending(pending(ada.id))
     gallery.settle(pending(ada.id), counted=True)
@@ -124,8 +124,8 @@ def test_withdrawn_consent_takes_the_private_state_along(gallery: Gallery) -> No
 
 
 def test_a_removed_person_leaves_nothing(gallery: Gallery, tmp_path: Path) -> None:
-    enrol(gallery, "Ada")
-    enrol(gallery, "Bo", seed=2)
+    enroll(gallery, "Ada")
+    enroll(gallery, "Bo", seed=2)
     ada = gallery.person("Ada")
     gallery.keep_pending(pending(ada.id))
     assert gallery.remove("ada").name == "Ada"
@@ -138,19 +138,19 @@ def test_a_removed_person_leaves_nothing(gallery: Gallery, tmp_path: Path) -> No
 
 
 def test_templates_of_two_models_never_meet(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     with pytest.raises(ModelMismatchError):
         gallery.references(MODEL_B)
     crops = noise_crops(2)
     with pytest.raises(ModelMismatchError):
-        gallery.enrol("Bo", crops, template_of(crops, MODEL_B), now_unix_s=0, consent=False)
+        gallery.enroll("Bo", crops, template_of(crops, MODEL_B), now_unix_s=0, consent=False)
     assert [person.name for person in gallery.people()] == ["Ada"]
 
 
 def test_reembedding_makes_every_template_anew_from_its_crops(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
-    enrol(gallery, "Ada", seed=3, add=True)
-    enrol(gallery, "Bo", seed=2)
+    enroll(gallery, "Ada")
+    enroll(gallery, "Ada", seed=3, add=True)
+    enroll(gallery, "Bo", seed=2)
     assert gallery.reembed(MODEL_B, SPEC, lambda crops: project(crops, seed=9)) == 3
     assert gallery.model_id == MODEL_B
     with pytest.raises(ModelMismatchError):
@@ -161,8 +161,8 @@ def test_reembedding_makes_every_template_anew_from_its_crops(gallery: Gallery) 
 
 
 def test_a_failed_reembedding_leaves_the_old_templates(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
-    enrol(gallery, "Bo", seed=2)
+    enroll(gallery, "Ada")
+    enroll(gallery, "Bo", seed=2)
     calls = iter((1.0, np.nan))
     with pytest.raises(NonFiniteError):
         gallery.reembed(MODEL_B, SPEC, lambda crops: project(crops) * np.float32(next(calls)))
@@ -171,13 +171,13 @@ def test_a_failed_reembedding_leaves_the_old_templates(gallery: Gallery) -> None
 
 
 def test_reembedding_notices_a_change_that_came_between(gallery: Gallery, tmp_path: Path) -> None:
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     other = Gallery.open(tmp_path / "home" / "device.db", FileKeyStore(tmp_path / "home" / "keys"))
     arrivals = iter(("Bo", None, None))
 
     def embed(crops: np.ndarray) -> np.ndarray:
         if name := next(arrivals):
-            enrol(other, name, seed=2)
+            enroll(other, name, seed=2)
         return project(crops, seed=9)
 
     assert gallery.reembed(MODEL_B, SPEC, embed) == 2
@@ -186,7 +186,7 @@ def test_reembedding_notices_a_change_that_came_between(gallery: Gallery, tmp_pa
 
 
 def test_private_state_is_replaced_only_by_a_round_that_counted(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     ada = gallery.person("Ada").id
     first, second = pending(ada), pending(ada, round=4, private={"w": np.full((1, 4), 2, np.float32)})
     gallery.keep_pending(first)
@@ -208,7 +208,7 @@ def test_private_state_is_replaced_only_by_a_round_that_counted(gallery: Gallery
 
 
 def test_nothing_of_a_person_is_on_disk_in_clear(gallery: Gallery, tmp_path: Path) -> None:
-    enrol(gallery, "Ada Lovelace")
+    enroll(gallery, "Ada Lovelace")
     gallery.keep_pending(pending(gallery.person("Ada Lovelace").id, contribution=b"contribution bytes"))
     files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"device.db", "gallery.key"}
@@ -226,7 +226,7 @@ def test_nothing_of_a_person_is_on_disk_in_clear(gallery: Gallery, tmp_path: Pat
 
 
 def test_biometric_data_is_not_in_representations(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     template = template_of(noise_crops(1))
     assert "array" not in repr((template, gallery.references(MODEL_A), pending(1)))
 
@@ -234,7 +234,7 @@ def test_biometric_data_is_not_in_representations(gallery: Gallery) -> None:
 def test_the_gallery_opens_again_with_its_key_only(tmp_path: Path, key_store: FileKeyStore) -> None:
     path = tmp_path / "home" / "device.db"
     gallery = Gallery.open(path, key_store)
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     gallery.close()
     Gallery.open(path, key_store).close()
     key_file = tmp_path / "home" / "keys" / "gallery.key"
@@ -251,7 +251,7 @@ def test_the_gallery_opens_again_with_its_key_only(tmp_path: Path, key_store: Fi
 def test_wiping_makes_old_copies_worthless(tmp_path: Path, key_store: FileKeyStore) -> None:
     path = tmp_path / "home" / "device.db"
     gallery = Gallery.open(path, key_store)
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     gallery.close()
     copy = path.read_bytes()
     Gallery.wipe(path, key_store)
@@ -289,19 +289,19 @@ def test_a_gallery_in_use_says_so(gallery: Gallery, tmp_path: Path, monkeypatch:
 def test_a_full_disk_changes_nothing(tmp_path: Path, key_store: FileKeyStore) -> None:
     path = tmp_path / "home" / "device.db"
     gallery = Gallery.open(path, key_store)
-    enrol(gallery, "Ada")
+    enroll(gallery, "Ada")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # A file may not grow beyond this: what the database gets is a short write, as on a full disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 8192, before[1]))
     try:
         with pytest.raises(DiskFullError):
-            enrol(gallery, "Bo", seed=2)
+            enroll(gallery, "Bo", seed=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert [person.name for person in gallery.people()] == ["Ada"]
-    enrol(gallery, "Bo", seed=2)
+    enroll(gallery, "Bo", seed=2)
     gallery.close()
     again = Gallery.open(path, key_store)
     assert len(again.people()) == 2
@@ -309,8 +309,8 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, key_store: FileKeyStore) ->
 
 
 def test_a_backup_opens_with_its_password_only(gallery: Gallery) -> None:
-    enrol(gallery, "Ada")
-    enrol(gallery, "Bo", seed=2, consent=False)
+    enroll(gallery, "Ada")
+    enroll(gallery, "Bo", seed=2, consent=False)
     data = seal_backup(gallery.to_plain(), "correct horse")
     assert b"Ada" not in data
     plain = unseal_backup(data, "correct horse")
@@ -326,9 +326,9 @@ def test_a_backup_opens_with_its_password_only(gallery: Gallery) -> None:
 
 
 def test_a_backup_is_restored_whole_or_not_at_all(gallery: Gallery, tmp_path: Path) -> None:
-    enrol(gallery, "Ada")
-    enrol(gallery, "Ada", seed=3, add=True)
-    enrol(gallery, "Bo", seed=2, consent=False)
+    enroll(gallery, "Ada")
+    enroll(gallery, "Ada", seed=3, add=True)
+    enroll(gallery, "Bo", seed=2, consent=False)
     people = from_plain(gallery.to_plain())
     made = [(person, [template_of(crops, MODEL_B) for crops in person.crops]) for person in people]
     other = Gallery.open(tmp_path / "other" / "device.db", FileKeyStore(tmp_path / "other" / "keys"))
@@ -366,7 +366,7 @@ def test_an_empty_gallery_can_be_backed_up(gallery: Gallery) -> None:
 
 def test_threads_take_turns(gallery: Gallery) -> None:
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda seed: enrol(gallery, f"p{seed}", seed), range(12)))
+        list(pool.map(lambda seed: enroll(gallery, f"p{seed}", seed), range(12)))
     assert len(gallery.people()) == 12
 
 
@@ -385,7 +385,7 @@ print("ready", flush=True)
 for i in range(10_000):
     crops = noise_crops(i % 7)
     model = gallery.model_id or MODEL_A
-    gallery.enrol(f"p{i}", crops, template_of(crops, model), now_unix_s=0, consent=True)
+    gallery.enroll(f"p{i}", crops, template_of(crops, model), now_unix_s=0, consent=True)
     if i % 3 == 2:
         gallery.reembed(MODEL_B if model == MODEL_A else MODEL_A, SPEC, project)
     if i > 3:

@@ -129,7 +129,7 @@ def bench(tmp_path: Path, gallery: Gallery, engine: TorchRuntime) -> Iterator[Be
     model = small_model()
     theta = np.ascontiguousarray(model.theta, "<f4").tobytes()
     crops = noise_crops(1)
-    gallery.enrol("Owner", crops, Template.of(project(crops), "a" * 64, SPEC), now_unix_s=0, consent=True)
+    gallery.enroll("Owner", crops, Template.of(project(crops), "a" * 64, SPEC), now_unix_s=0, consent=True)
     script, fleet = Script(), Fleet.create()
     script.manifest = lambda: models_pb2.ModelManifest(
         model_id=model.model_id,
@@ -357,7 +357,7 @@ def test_unmet_conditions_ask_nobody(bench: Bench) -> None:
 def test_whose_images_train_must_be_clear(bench: Bench) -> None:
     crops = noise_crops(2)
     template = Template.of(project(crops), "a" * 64, SPEC)
-    bench.gallery.enrol("Other", crops, template, now_unix_s=0, consent=True)
+    bench.gallery.enroll("Other", crops, template, now_unix_s=0, consent=True)
     refusal(bench, ConfigError, "2 people agreed to training; name one with --person")
     bench.participant = replace(bench.participant, agreement=Agreement(min_cohort=2, person="other"))
     assert isinstance(bench.participant.step(), Counted)

@@ -16,7 +16,7 @@ def test_the_public_names_are_these() -> None:
         "Counted",
         "Device",
         "DeviceStatus",
-        "Enrolment",
+        "Enrollment",
         "Event",
         "Identity",
         "LowQuality",
