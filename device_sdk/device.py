@@ -16,7 +16,7 @@ from device_sdk.client import CoordinatorClient, Manifest
 from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
-from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.gallery import Gallery, Person, from_plain, name_is_taken
 from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles
@@ -36,7 +36,7 @@ from device_sdk.participate import (
 )
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.runtimes import load_runtime
-from device_sdk.verify import ImageSource, Outcome, identify, verify
+from device_sdk.verify import Outcome, identify, verify
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,

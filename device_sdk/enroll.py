@@ -12,10 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.faces import FacePipeline, iter_image_files
+from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
 from device_sdk.gallery import Gallery, Person
 from device_sdk.recogniser import MASTER, Recogniser
-from device_sdk.verify import ImageSource, acquire
 from mien.errors import (
     ConfigError,
     ImageError,
@@ -132,7 +131,7 @@ def collect(
     for number, image in enumerate(images, start=1):
         name = _name_of(image, number)
         try:
-            crop = acquire(image, pipeline)
+            crop = pipeline.acquire_source(image).crop
         except (NoFaceError, MultipleFacesError, LowQualityError, ImageError, NotFoundError) as error:
             refuse(name, _reasons(error), error.message)
             continue

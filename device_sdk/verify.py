@@ -6,20 +6,14 @@ rate is up to N times the threshold's false match rate.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from device_sdk.faces import FacePipeline
+from device_sdk.faces import FacePipeline, ImageSource
 from device_sdk.gallery import Gallery, References
 from device_sdk.recogniser import Operating, Recogniser
 from mien.errors import LowQualityError, MultipleFacesError, NoFaceError, NotEnrolledError
-
-ImageSource = str | os.PathLike[str] | NDArray[np.uint8]
-"""An image file, or pixels (H, W, 3) uint8 RGB."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ def _compare(
     image: ImageSource, references: References, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
 ) -> Outcome:
     try:
-        crop = acquire(image, pipeline)
+        crop = pipeline.acquire_source(image).crop
     except NoFaceError as error:
         return NoFace(error.message)
     except MultipleFacesError as error:
@@ -102,10 +96,3 @@ def _compare(
     best = int(np.argmax(scores_N))
     score = float(scores_N[best])
     return Match(references.names[best], score, at) if score >= at.value else Unknown(score, at)
-
-
-def acquire(image: ImageSource, pipeline: FacePipeline) -> NDArray[np.uint8]:
-    """Return the aligned crop (112, 112, 3) of the one face in an image; raises what `FacePipeline` raises."""
-    if isinstance(image, str | Path | os.PathLike):
-        return pipeline.acquire_file(image).crop
-    return pipeline.acquire(image).crop

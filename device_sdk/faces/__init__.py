@@ -3,7 +3,7 @@
 from device_sdk.faces.align import align_face
 from device_sdk.faces.detector import ChoiceRule, Face, FaceDetector, choose_face, load_detector
 from device_sdk.faces.images import decode_image, iter_image_files
-from device_sdk.faces.pipeline import AcquiredFace, FacePipeline
+from device_sdk.faces.pipeline import AcquiredFace, FacePipeline, ImageSource
 from device_sdk.faces.quality import Appearance, Geometry, Quality, QualityPolicy, assess
 from device_sdk.faces.reasons import Reason
 
@@ -15,6 +15,7 @@ __all__ = [
     "FaceDetector",
     "FacePipeline",
     "Geometry",
+    "ImageSource",
     "Quality",
     "QualityPolicy",
     "Reason",

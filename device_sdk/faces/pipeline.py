@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from device_sdk.faces.align import align_face
 from device_sdk.faces.detector import ChoiceRule, Face, FaceDetector, choose_face, load_detector
@@ -21,6 +22,9 @@ from mien.specs import FaceInputSpec
 # upside down (LFW, 9897 and 1980 images). The median score of upside-down faces is 0.83, turned upright it is 0.93.
 SURE_SCORE: Final = 0.885
 BETTER_SCORE: Final = 0.03
+
+ImageSource = str | os.PathLike[str] | NDArray[np.uint8]
+"""An image file, or pixels (H, W, 3) uint8 RGB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,10 @@ class FacePipeline:
         self.policy = policy
         self.choice = choice
         self._detector = None if aligned else detector or load_detector()
+
+    def acquire_source(self, image: ImageSource) -> AcquiredFace:
+        """Return the face in an image file or in pixels, whichever it is; errors as `acquire_file` and `acquire`."""
+        return self.acquire(image) if isinstance(image, np.ndarray) else self.acquire_file(image)
 
     def acquire_file(self, path: str | os.PathLike[str]) -> AcquiredFace:
         """Return the face in an image file; errors are those of `decode_image` and `acquire`, naming the file."""

@@ -48,6 +48,18 @@ def test_same_image_same_crop(pipeline: FacePipeline, good: Path) -> None:
     assert first.quality == second.quality
 
 
+def test_a_source_is_a_file_or_pixels(pipeline: FacePipeline, good: Path, tmp_path: Path) -> None:
+    crop = pipeline.acquire_file(good).crop
+    for source in (good, str(good), decode_image(good)):
+        np.testing.assert_array_equal(pipeline.acquire_source(source).crop, crop)
+    wall = np.full((200, 200, 3), 120, np.uint8)
+    Image.fromarray(wall).save(tmp_path / "wall.png")
+    with pytest.raises(NoFaceError, match=r"^wall\.png: no face found"):
+        pipeline.acquire_source(tmp_path / "wall.png")
+    with pytest.raises(NoFaceError, match=r"^no face found"):
+        pipeline.acquire_source(wall)
+
+
 def test_crop_stays_out_of_the_representation(pipeline: FacePipeline, good: Path) -> None:
     text = repr(pipeline.acquire_file(good))
     assert "crop" not in text
