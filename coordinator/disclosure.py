@@ -14,7 +14,8 @@ UNMASKED: Final = (
 _REVEALED: Final = {
     "class_embeddings": (
         "Each phone also shows its class embedding in clear, after each round: a template of its owner's face. "
-        "It is stored encrypted for as long as the task exists; whoever holds this coordinator's keys can read it."
+        "It is stored encrypted and deleted when the task ends; until then whoever holds this coordinator's keys can "
+        "read it."
     ),
 }
 

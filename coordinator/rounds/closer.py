@@ -44,10 +44,11 @@ class Closed:
 class Closer:
     """Holds one task's server state, and takes its step at the end of a round."""
 
-    def __init__(self, plan: TaskPlan, stores: Stores, clock: Clock, max_step_ratio: float) -> None:
+    def __init__(self, task: TaskRecord, plan: TaskPlan, stores: Stores, clock: Clock, max_step_ratio: float) -> None:
         self._plan, self._stores, self._clock = plan, stores, clock
         self._max_step_ratio = max_step_ratio
         self._state: ServerState | None = None
+        self._blobs = task.state_blobs
 
     async def server_state(self, task: TaskRecord) -> ServerState:
         """Return what the server carries from round to round; read from disk when it is first needed."""
@@ -99,21 +100,23 @@ class Closer:
             task_id=task.task_id,
             round=record.round,
         )
-        return Closed(
-            state=state,
-            result=result,
-            model=model,
-            arrays_sha256=await in_thread(states.put_arrays, state.arrays),
-            revealed_sha256=await in_thread(states.put_revealed, task.task_id, state.revealed),
-        )
+        arrays_sha256 = await in_thread(states.put_arrays, state.arrays)
+        revealed_sha256 = await in_thread(states.put_revealed, task.task_id, state.revealed)
+        self._blobs |= {sha256 for sha256 in (arrays_sha256, revealed_sha256) if sha256}
+        return Closed(state, result, model, arrays_sha256, revealed_sha256)
 
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""
         tensors = self._plan.layout.unflatten(theta)
         return pack_tensors({name: tensors[name] for name in self._plan.part.names})
 
-    async def committed(self, closed: Closed, obsolete: set[str]) -> None:
-        """Go on from the committed state, and forget the server state that it replaced."""
+    async def committed(self, closed: Closed) -> None:
+        """Go on from the committed state, and forget the one that it replaced."""
         self._state = closed.state
-        kept = {closed.arrays_sha256, closed.revealed_sha256}
-        await in_thread(self._stores.states.remove, obsolete - kept)
+        await self.forget_unneeded()
+
+    async def forget_unneeded(self) -> None:
+        """Delete the server state that no task goes on from: all of this one's once it is over."""
+        needed = await self._stores.thread.run(self._stores.store.state_blobs)
+        await in_thread(self._stores.states.remove, self._blobs - needed)
+        self._blobs &= needed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -121,8 +121,9 @@ class Engine:
             try:
                 await self._start_runner(task)
             except MienError as error:  # one task that cannot go on must not keep the others from it
-                failed = replace(task, state=TaskState.FAILED, reason=error.message, ended_ms=self._clock.now_ms())
+                failed = task.ended(TaskState.FAILED, error.message, self._clock.now_ms())
                 await thread.run(store.save_task, failed, actor="coordinator", action="task.failed")
+                self._stores.states.remove(task.state_blobs - await thread.run(store.state_blobs))
                 _LOG.error("task cannot go on", task=task.name, reason=error.message)
         for round_id in self._stores.spool.rounds() - live:
             self._stores.spool.remove_round(round_id)

@@ -97,7 +97,7 @@ class TaskRunner:
         self._on_change = on_change
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
-        self._closer = Closer(plan, stores, clock, settings.max_step_ratio)
+        self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio)
         self._not_before = 0.0
         self._batch: Sequence[_Message] = ()
         self._has_ended = False
@@ -156,6 +156,9 @@ class TaskRunner:
             self._has_ended = True
             waiting = [*self._batch, *(self._inbox.get_nowait() for _ in range(self._inbox.qsize()))]
             _refuse(waiting, LateError("the task does not go on here now; check in again"))
+        if self._closing is not None:  # a sum that nobody wants any more writes state until it is through
+            await asyncio.wait({self._closing})
+        await self._closer.forget_unneeded()
 
     async def pick_up(self) -> None:
         """Go on where the last run of this program stopped; to be called before `run`."""
@@ -219,8 +222,8 @@ class TaskRunner:
         """Return the task after a command, None where it changes nothing."""
         if self.task.state.is_over or self.task.state is command.state:
             return None
-        ended_ms = self._clock.now_ms() if command.state.is_over else None
-        return replace(self.task, state=command.state, reason=command.reason, aborted_in_a_row=0, ended_ms=ended_ms)
+        task = replace(self.task, state=command.state, reason=command.reason, aborted_in_a_row=0)
+        return task.ended(command.state, command.reason, self._clock.now_ms()) if command.state.is_over else task
 
     async def _check_in(self, messages: Sequence[_Message]) -> None:
         """Offer all devices at once, so that the draw is among all of them; the first ones open a new attempt."""
@@ -312,6 +315,8 @@ class TaskRunner:
 
     def _task_after(self, closed: Closed) -> TaskRecord:
         rounds_closed = self.task.rounds_closed + 1
+        if self.task.state.is_over:  # cancelled while the sum was being taken: the model counts, the state does not
+            return replace(self.task, rounds_closed=rounds_closed, model_id=closed.model.model_id)
         task = replace(
             self.task,
             rounds_closed=rounds_closed,
@@ -320,9 +325,9 @@ class TaskRunner:
             arrays_sha256=closed.arrays_sha256,
             revealed_sha256=closed.revealed_sha256,
         )
-        if rounds_closed < self.plan.task.rounds or task.state.is_over:
+        if rounds_closed < self.plan.task.rounds:
             return task
-        return replace(task, state=TaskState.DONE, reason="", ended_ms=self._clock.now_ms())
+        return task.ended(TaskState.DONE, "", self._clock.now_ms())
 
     def _task_after_abort(self, reason: str) -> TaskRecord:
         aborted = self.task.aborted_in_a_row + 1
@@ -345,11 +350,10 @@ class TaskRunner:
                     asyncio.get_running_loop().call_later(_RETRY_S, self._inbox.put_nowait, message)
             return False
         if change.task is not None:
-            obsolete = {sha256 for sha256 in (self.task.arrays_sha256, self.task.revealed_sha256) if sha256}
             self.task = change.task
             closed = next((m.closed for m in accepted if m.closed is not None), None)
             if closed is not None and change.model is not None:
-                await self._closer.committed(closed, obsolete)
+                await self._closer.committed(closed)
         return True
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
@@ -382,7 +386,7 @@ class TaskRunner:
             try:
                 closed = await self._closer.close(self.task, record, device_ids)
             except StorageError as error:
-                if self._clock.now() >= give_up:
+                if self._clock.now() >= give_up or self.task.state.is_over:
                     self.tell(SumFailed(error.message))
                     return
                 _LOG.error("cannot close the round yet", task=self.task.name, reason=error.message)

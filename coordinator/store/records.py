@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from coordinator.rounds.machine import RoundState, Stage, Step
@@ -72,6 +72,15 @@ class TaskRecord:
     arrays_sha256: str | None = None
     revealed_sha256: str | None = None
     ended_ms: int | None = None
+
+    @property
+    def state_blobs(self) -> set[str]:
+        """The hashes of the server state that the task goes on from."""
+        return {sha256 for sha256 in (self.arrays_sha256, self.revealed_sha256) if sha256}
+
+    def ended(self, state: TaskState, reason: str, now_ms: int) -> TaskRecord:
+        """Return the task when it is over: it goes on from nothing, so its server state may be forgotten."""
+        return replace(self, state=state, reason=reason, ended_ms=now_ms, arrays_sha256=None, revealed_sha256=None)
 
 
 @dataclass(frozen=True)

@@ -187,9 +187,10 @@ class Store:
             self._log(db, actor, action, task.task_id, {"reason": task.reason})
 
     def state_blobs(self) -> set[str]:
-        """Return the hashes of all server state that some task still needs."""
+        """Return the hashes of all server state that some task still needs; one that is over needs none."""
+        goes_on = TASKS.c.state.not_in([state.value for state in TaskState if state.is_over])
         with self._transaction() as db:
-            rows = db.execute(sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256))
+            rows = db.execute(sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256).where(goes_on))
             return {sha256 for row in rows for sha256 in row if sha256}
 
     # Rounds

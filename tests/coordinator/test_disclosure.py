@@ -20,6 +20,7 @@ def test_every_task_says_that_sums_are_not_masked() -> None:
 def test_what_is_revealed_comes_last() -> None:
     shown = disclosures(TaskSpec("t", cohort=COHORT, privacy=PrivacySpec(reveals=("class_embeddings",))))
     assert "class embedding in clear" in shown[-1]
+    assert "deleted when the task ends" in shown[-1]
 
 
 def test_everything_that_can_be_revealed_has_words() -> None:

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator import pki
 from coordinator.store.sealing import MasterKey
 from mien.errors import RevokedError, UnavailableError
+from mien.layout import Vector
 from mien.methods import METHODS
-from mien.specs import CohortSpec, PrivacySpec
+from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import model_to_json
 from mien.wire.invite import Invite
 from mien.wire.tensors import PublicShard, unpack_tensors
@@ -289,6 +290,61 @@ def test_without_a_registrar_devices_wait_and_operators_work(house: House, tmp_p
     run(story())
 
 
+def revealing_task(name: str, *, rounds: int) -> TaskSpec:
+    """Return fedface as published, for two devices of a population of the same name."""
+    privacy = PrivacySpec(reveals=("class_embeddings",), min_cohort=2)
+    cohort = CohortSpec(size=2, min_reports=2)
+    return tiny_task(name, name, method="fedface", rounds=rounds, cohort=cohort, privacy=privacy)
+
+
+async def reveal(device: LightDevice, ref: rounds_pb2.RoundRef, task: TaskSpec, index: int) -> Vector:
+    """Return the class embedding that a device sent; those of all devices are nearly the same."""
+    vector = np.frombuffer(contribution(task, index), "<f4").copy()
+    embedding = np.zeros(SPEC.input.dim, np.float32)
+    embedding[:2] = (1.0, 0.1 * index)  # so near that the server has to push them apart
+    embedding /= np.linalg.norm(embedding)
+    vector[layout_of(task).slices["class_embedding"]] = embedding
+    assert (await device.upload(ref, vector.tobytes())).accepted
+    return embedding
+
+
+def states_on_disk(house: House) -> int:
+    """Return how many pieces of server state a coordinator keeps."""
+    return sum(path.is_file() for path in (house.home.folder / "states").rglob("*"))
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
+def test_what_devices_revealed_is_deleted_when_the_task_ends(house: House, tmp_path: Path, end: str) -> None:
+    async def story() -> str:
+        house.start()
+        async with house.operator() as operator, house.devices(end, 2) as devices:
+            model_id = await house.give_model(operator, tmp_path)
+            rounds = 1 if end == "done" else 2
+            status = await operator.submit(revealing_task(end, rounds=rounds), end)
+            ref, task = await in_upload(devices)
+            await asyncio.gather(*(reveal(device, ref, task, i) for i, device in enumerate(devices)))
+            assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
+            if end != "done":
+                assert states_on_disk(house) == 2  # momentum, and what was revealed
+            if end == "cancelled":
+                await operator.cancel(status.task_id)
+            if end == "failed":
+                house.kill()
+                with house.store() as store:
+                    store.replace_spec(model_id, b"{}", actor="a fault")
+                house.start()
+        return status.task_id
+
+    task_id = run(story())
+    began = time.monotonic()
+    while states_on_disk(house):
+        assert time.monotonic() - began < 10
+        time.sleep(0.02)
+    with house.store() as store:
+        task = store.task(task_id)
+    assert (task.state, task.revealed_sha256, task.rounds_closed) == (end, None, 1)
+
+
 def test_what_devices_reveal_is_sealed_and_answered(house: House, tmp_path: Path) -> None:
     """fedface as published: class embeddings lie sealed on disk, and each device gets its own back, spread out."""
 
@@ -296,22 +352,10 @@ def test_what_devices_reveal_is_sealed_and_answered(house: House, tmp_path: Path
         house.start()
         async with house.operator() as operator, house.devices("shown", 2) as devices:
             await house.give_model(operator, tmp_path)
-            task = tiny_task(
-                "shown", "shown", method="fedface", rounds=2, cohort=CohortSpec(size=2, min_reports=2),
-                privacy=PrivacySpec(reveals=("class_embeddings",), min_cohort=2),
-            )  # fmt: skip
-            status = await operator.submit(task, "shown")
+            status = await operator.submit(revealing_task("shown", rounds=2), "shown")
             assert list(status.reveals) == ["class_embeddings"]
             ref, task = await in_upload(devices)
-            layout = layout_of(task)
-            shown = {}
-            for i, device in enumerate(devices):
-                vector = np.frombuffer(contribution(task, i), "<f4").copy()
-                embedding = np.zeros(SPEC.input.dim, np.float32)
-                embedding[:2] = (1.0, 0.1 * i)  # nearly the same: the server has to push them apart
-                vector[layout.slices["class_embedding"]] = embedding / np.linalg.norm(embedding)
-                shown[device.id] = vector[layout.slices["class_embedding"]].copy()
-                assert (await device.upload(ref, vector.tobytes())).accepted
+            shown = {device.id: await reveal(device, ref, task, i) for i, device in enumerate(devices)}
             assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
             house.kill()  # what was revealed survives, sealed
             house.start()

@@ -117,6 +117,21 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     assert store.last_round("t1") == saved == store.round("t1", 1, 1)
 
 
+@pytest.mark.parametrize("end", [TaskState.DONE, TaskState.CANCELLED, TaskState.FAILED])
+def test_a_task_that_is_over_needs_no_state(store: Store, end: TaskState) -> None:
+    going_on = replace(task("t1"), arrays_sha256="c" * 64, revealed_sha256="d" * 64)
+    ending = replace(task("t2", token="two"), arrays_sha256="e" * 64, revealed_sha256="f" * 64)
+    store.add_task(going_on)
+    store.add_task(ending)
+    assert store.state_blobs() == {"c" * 64, "d" * 64, "e" * 64, "f" * 64}
+    store.save_task(ending.ended(end, "why", 5), actor="alice", action="task.end")
+    ended = store.task("t2")
+    assert (ended.state, ended.reason, ended.ended_ms, ended.state_blobs) == (end, "why", 5, set())
+    assert store.state_blobs() == {"c" * 64, "d" * 64}
+    store.save_task(replace(ending, state=end), actor="alice", action="task.end")  # as an earlier program left it
+    assert store.state_blobs() == {"c" * 64, "d" * 64}
+
+
 def test_two_writers_cannot_overwrite_each_other(store: Store) -> None:
     opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
     first = store.save_round(RoundChange(opened, RoundState(Stage.TRAINING, 5.0)))
