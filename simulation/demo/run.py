@@ -314,7 +314,7 @@ def measure(
         seed=seed,
         own_population=own,
         own_population_skipped=skipped,
-        settings=tuple((key, str(value)) for key, value in to_mapping(stage.task).items()),
+        settings=tuple((f"Task: {key}", _in_words(value)) for key, value in to_mapping(stage.task).items()),
     )
 
 
@@ -470,6 +470,19 @@ def _step(title: str) -> Iterator[None]:
     cli.ERR.print(f"[bold cyan]>[/] {escape(title)} …", highlight=False, soft_wrap=True)
     yield
     cli.ERR.print(f"    done in {time.monotonic() - started:.1f} s", style="dim", highlight=False)
+
+
+def _in_words(value: object) -> str:
+    """Return a setting as the report shows it: `size 10, min_reports 4`."""
+    if isinstance(value, Mapping):
+        inner = (
+            (key, f"({_in_words(each)})" if isinstance(each, Mapping) else _in_words(each))
+            for key, each in value.items()
+        )
+        return ", ".join(f"{key} {words}" for key, words in inner) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
 
 
 def _command() -> str:

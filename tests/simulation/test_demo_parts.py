@@ -634,3 +634,18 @@ sys.exit(1)""",
 def test_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/x/mien-sim", "demo", "--faces", "my faces"])
     assert run._command() == "mien-sim demo --faces 'my faces'"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"size": 10, "min_reports": 4}, "size 10, min_reports 4"),
+        ({"public": {"images": 20, "scale": 4.0}}, "public (images 20, scale 4.0)"),
+        (["block13.*", "embedding.*"], "block13.*, embedding.*"),
+        ([], "none"),
+        ({}, "none"),
+        ("fedface", "fedface"),
+    ],
+)
+def test_settings_are_told_in_words(value: object, words: str) -> None:
+    assert run._in_words(value) == words
