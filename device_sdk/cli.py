@@ -211,6 +211,34 @@ def gallery_list(home: Home, as_json: Json = False) -> None:
     shell.emit({"people": rows}, as_json=as_json, human=human)
 
 
+@gallery_app.command("consent")
+def gallery_consent(
+    name: Name,
+    home: Home,
+    agreed: Annotated[bool, typer.Option("--give/--withdraw", help="The person agrees, or no longer does.")],
+    as_json: Json = False,
+) -> None:
+    """Give or withdraw a person's consent that their pictures train the shared model.
+
+    Withdrawal removes what training has kept of the person here, and an update that has not been sent. What was sent or
+    summed up already cannot be taken back. They are verified and identified all the same.
+
+    Example: mien-device gallery consent Ada --withdraw
+    """
+    with _device(home, as_json) as device:
+        person = device.set_consent(name, agreed=agreed)
+    result = {"name": person.name, "trains": person.trains, "consent_unix_s": person.consent_unix_s}
+
+    def human() -> None:
+        if person.trains:
+            _say(f"{person.name}'s pictures train the shared model from now on.")
+            return
+        _say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
+        _say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
 @gallery_app.command("remove")
 def gallery_remove(
     name: Name,

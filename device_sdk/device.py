@@ -227,6 +227,17 @@ class Device:
         """Remove a person and everything that was made of them."""
         return self.gallery.remove(name)
 
+    def set_consent(self, name: str, *, agreed: bool) -> Person:
+        """Record that a person agrees, or no longer agrees, that their pictures train the shared model.
+
+        Withdrawal removes the private state of training and an update that has not been sent; a round that runs goes on
+        without it. What was sent or summed already cannot be taken back.
+        """
+        person = self.gallery.person(name)
+        if agreed and person.trains:
+            return person
+        return self.gallery.set_consent(name, granted_unix_s=int(self.clock.unix_s()) if agreed else None)
+
     def export(self, path: str | os.PathLike[str], password: str) -> int:
         """Write the gallery to a file under a password; returns how many people are in it."""
         target = Path(path)

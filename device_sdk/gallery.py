@@ -239,7 +239,8 @@ class Gallery:
             person = _find(view, name)
             if not person.trains:
                 raise ConfigError(
-                    f"{person.name!r} has not agreed that their images train the model; enrol with --consent"
+                    f"{person.name!r} has not agreed that their images train the model; "
+                    "when they do, run `mien-device gallery consent`"
                 )
             return np.stack([_crop(record) for record in view.select("crops", person=person.id)])
 
@@ -297,10 +298,20 @@ class Gallery:
         return None
 
     def keep_pending(self, pending: Pending) -> None:
-        """Store a trained round before anything about it is reported; replaces an earlier one."""
+        """Store a trained round before anything about it is reported; replaces an earlier one.
+
+        Raises ConfigError when the person was removed or withdrew their consent while the phone trained.
+        """
         with self._vault.writing() as change:
+            if not any(person.id == pending.person_id and person.trains for person in _people(change)):
+                raise consent_ended()
             change.delete("pending")
             change.insert("pending", _pack_pending(pending), person=pending.person_id, tag=_round_tag(pending))
+
+    def is_pending(self, pending: Pending) -> bool:
+        """Tell whether a round is still to be brought to its end: not settled, and its person did not withdraw."""
+        with self._vault.reading() as view:
+            return any(True for _ in view.select("pending", person=pending.person_id, tag=_round_tag(pending)))
 
     def settle(self, pending: Pending, *, counted: bool) -> None:
         """Forget a round's contribution; its private state becomes the person's if the round counted it.
@@ -374,6 +385,11 @@ def name_is_taken(name: str) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"{clean_name(name)!r} is enrolled already; remove them first, choose another name, or use --add"
     )
+
+
+def consent_ended() -> ConfigError:
+    """Return the error for a round whose person was removed or withdrew their consent after it began."""
+    return ConfigError("the person whose pictures trained no longer agrees or was removed; nothing was sent")
 
 
 def clean_name(name: str) -> str:

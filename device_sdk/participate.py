@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from device_sdk.client import Assignment, CoordinatorClient, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
 from device_sdk.disclosure import check_agreed, disclosure
-from device_sdk.gallery import Gallery, Pending, Person
+from device_sdk.gallery import Gallery, Pending, Person, consent_ended
 from device_sdk.models import Model, ModelStore
 from device_sdk.recogniser import fit_crops
 from mien.contribution import ContributionLayout
@@ -288,6 +288,8 @@ class Participant:
             with closing(self.client.follow(ref)) as events:
                 for event in events:
                     if event.stage is Stage.UPLOAD and not counts:
+                        if not self.gallery.is_pending(pending):
+                            return self._withdraw(pending, consent_ended())
                         self._upload(ref, pending.contribution)
                         counts = True
                     elif event.stage is Stage.ABORTED:
@@ -315,6 +317,11 @@ class Participant:
         self.tell(Event("counted", text[0].upper() + text[1:], facts))
         return Counted(ref, event.model_id, event.num_reports)
 
+    def _withdraw(self, pending: Pending, error: MienError) -> NotCounted:
+        """Leave a round whose person changed their mind after training: its update stays here, and is gone already."""
+        self._leave(_ref(pending), error)
+        return self._not_counted(_ref(pending), error.code, error.message)
+
     def _settle_uncounted(self, pending: Pending, code: str, reason: str) -> NotCounted:
         self.gallery.settle(pending, counted=False)
         return self._not_counted(_ref(pending), code, reason)
@@ -337,7 +344,10 @@ class Participant:
             return self.gallery.person(self.agreement.person)
         agreed = [person for person in self.gallery.people() if person.trains]
         if not agreed:
-            raise ConfigError("nobody enrolled has agreed to training; run `mien-device enroll NAME DIR --consent`")
+            raise ConfigError(
+                "nobody enrolled has agreed to training; when somebody does, run "
+                "`mien-device gallery consent NAME --give`"
+            )
         if len(agreed) > 1:
             raise ConfigError(f"{len(agreed)} people agreed to training; name one with --person")
         return agreed[0]

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 from device_sdk.backup import unseal_backup
 from device_sdk.cli import app
-from device_sdk.gallery import Gallery
+from device_sdk.gallery import Gallery, Pending
 from device_sdk.keystore import FileKeyStore, open_key_store
 from mien.errors import (
     TABLE,
@@ -38,6 +39,7 @@ OPTIONS = {
     "verify": {"--home", "--show-score", "--threshold", "--max-fmr", "--json"},
     "identify": {"--home", "--show-score", "--threshold", "--max-fmr", "--json"},
     "gallery list": {"--home", "--json"},
+    "gallery consent": {"--home", "--give", "--json"},
     "gallery remove": {"--home", "--yes", "--json"},
     "gallery export": {"--home", "--password-file", "--json"},
     "gallery import": {"--home", "--password-file", "--keystore", "--json"},
@@ -140,6 +142,32 @@ def test_the_gallery_is_listed_changed_and_wiped(home: Path) -> None:
     assert isinstance(refused("gallery", "remove", "Bo", "--yes", "--home", home), NotEnrolledError)
     assert call("gallery", "wipe", "--yes", "--home", home) == {"wiped": True}
     assert call("gallery", "list", "--home", home) == {"people": []}
+
+
+def test_consent_is_withdrawn_and_given(home: Path) -> None:
+    gallery = Gallery.open(home / "device.db", FileKeyStore(home / "keys"))
+    ada = gallery.person("Ada")
+    for attempt in (1, 2):
+        gallery.keep_pending(Pending(ada.id, "task", 1, attempt, b"sum", {"w": np.ones(2, np.float32)}))
+        if attempt == 1:
+            gallery.settle(Pending(ada.id, "task", 1, attempt, b"sum", {}), counted=True)
+    gallery.close()
+    arguments = ("gallery", "consent", "ada", "--home", home)
+    done = CliRunner().invoke(app, [*map(str, arguments), "--withdraw"], catch_exceptions=False)
+    assert "no longer train" in done.output
+    assert "cannot be taken back" in " ".join(done.output.split())
+    gallery = Gallery.open(home / "device.db", FileKeyStore(home / "keys"))
+    assert gallery.pending() is None
+    assert gallery.private_state(ada.id, "task") == {}
+    gallery.close()
+
+    assert call(*arguments, "--withdraw") == {"name": "Ada", "trains": False, "consent_unix_s": None}
+    given = call(*arguments, "--give")
+    assert (given["trains"], given["consent_unix_s"] > 1_700_000_000) == (True, True)
+    # Given again it stays as old as it is.
+    assert call(*arguments, "--give") == given
+    assert isinstance(refused("gallery", "consent", "Nobody", "--give", "--home", home), NotEnrolledError)
+    assert CliRunner().invoke(app, [*map(str, arguments)]).exit_code == 2
 
 
 def test_nothing_is_destroyed_without_a_yes(home: Path) -> None:

@@ -105,7 +105,7 @@ def test_who_is_not_enrolled_is_named(gallery: Gallery) -> None:
 
 def test_images_train_only_with_consent(gallery: Gallery) -> None:
     enroll(gallery, "Ada", consent=False)
-    with pytest.raises(ConfigError, match="--consent"):
+    with pytest.raises(ConfigError, match="gallery consent"):
         gallery.training_crops("Ada")
     gallery.set_consent("Ada", granted_unix_s=2000)
     assert gallery.person("Ada").consent_unix_s == 2000
@@ -121,6 +121,20 @@ def test_withdrawn_consent_takes_the_private_state_along(gallery: Gallery) -> No
     gallery.set_consent("Ada", granted_unix_s=None)
     assert gallery.private_state(ada.id, "task") == {}
     assert gallery.person("Ada").num_images == 3
+
+
+def test_what_was_trained_is_not_kept_once_consent_is_withdrawn(gallery: Gallery) -> None:
+    enroll(gallery, "Ada")
+    ada = gallery.person("Ada")
+    gallery.keep_pending(pending(ada.id))
+    assert gallery.is_pending(pending(ada.id))
+    assert not gallery.is_pending(pending(ada.id, attempt=2))
+    gallery.set_consent("Ada", granted_unix_s=None)
+    assert not gallery.is_pending(pending(ada.id))
+    for person_id in (ada.id, ada.id + 1000):
+        with pytest.raises(ConfigError, match="no longer"):
+            gallery.keep_pending(pending(person_id))
+    assert gallery.pending() is None
 
 
 def test_a_removed_person_leaves_nothing(gallery: Gallery, tmp_path: Path) -> None:

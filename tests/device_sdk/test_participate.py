@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from device_sdk.client import ClientSettings, CoordinatorClient, RoundRef, Wait
-from device_sdk.gallery import Gallery, Pending, Template
+from device_sdk.gallery import Gallery, Pending, Person, Template
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
     Agreement,
@@ -364,6 +365,36 @@ def test_whose_images_train_must_be_clear(bench: Bench) -> None:
     other = bench.gallery.person("Other")
     assert bench.gallery.private_state(other.id, "t1")
     assert bench.state == {}
+
+
+@pytest.mark.parametrize("withdraw", [Gallery.remove, partial(Gallery.set_consent, granted_unix_s=None)])
+def test_consent_withdrawn_in_the_middle_of_a_round_keeps_the_update_here(
+    bench: Bench, withdraw: Callable[[Gallery, str], Person]
+) -> None:
+    def follow() -> Iterable[rounds_pb2.StageEvent]:
+        withdraw(bench.gallery, "Owner")
+        yield rounds_pb2.StageEvent(stage=rounds_pb2.UPLOAD)
+
+    bench.script.follow = follow
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert "nothing was sent" in outcome.reason
+    assert bench.uploads == []
+    assert bench.script.left_with == ["config"]
+    assert bench.gallery.pending() is None
+    refusal(bench, ConfigError, "nobody enrolled has agreed")
+
+
+def test_consent_withdrawn_during_training_keeps_the_update_here(bench: Bench) -> None:
+    def tell(event: Event | Transfer) -> None:
+        if isinstance(event, Event) and event.kind == "trained":
+            bench.gallery.set_consent("Owner", granted_unix_s=None)
+
+    bench.participant = replace(bench.participant, tell=tell)
+    refusal(bench, ConfigError, "no longer")
+    assert bench.script.left_with == ["config"]
+    assert "follow" not in bench.script.calls
+    assert bench.gallery.pending() is None
 
 
 # --- the loop ---

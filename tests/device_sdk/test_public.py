@@ -61,6 +61,7 @@ def test_device_methods_are_these() -> None:
         "verify",
         "identify",
         "remove",
+        "set_consent",
         "export",
         "restore",
         "wipe",
