@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -19,6 +20,7 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA
+from coordinator.tls import check_tls12_is_refused
 from mien.errors import ConfigError, DiskFullError, MienError, NotFoundError, UnreachableError, VersionError
 from mien.shell.files import read_private
 
@@ -127,7 +129,9 @@ class _Examination:
         address = home.resolve().config.address
         async with connect(address, credentials) as coordinator:
             reply = await coordinator.hello()
-        return f"{reply.software} answers at {address}, protocol {reply.protocol_version}"
+        client = (home.operator_path, home.operator_key_path)
+        await asyncio.to_thread(check_tls12_is_refused, address, credentials.ca_pem, client=client)
+        return f"{reply.software} answers at {address}, protocol {reply.protocol_version}, TLS 1.3 only"
 
 
 async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:

@@ -1,15 +1,21 @@
-"""What this package's TLS servers present: a certificate that renews itself while the server runs."""
+"""What this package's TLS servers present: a certificate that renews itself while the server runs, and TLS 1.3 only."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import cast
+from pathlib import Path
+from typing import Final, cast
 
 import grpc
 
 from coordinator import pki
+from mien.errors import ConfigError
+
+_PROBE_S: Final = 5.0
 
 
 class ServerLeaf:
@@ -54,3 +60,25 @@ class ServerLeaf:
             if ends - now < pki.SERVER_LIFETIME / 3:
                 self._current = pki.issue_server_leaf(self._authority, self._hosts, now)
             return self._current
+
+
+def check_tls12_is_refused(address: str, ca_pem: bytes, *, client: tuple[Path, Path] | None = None) -> None:
+    """Raise ConfigError when the server at `address` still speaks TLS 1.2; call only once it has answered by TLS 1.3.
+
+    `client` names the files of a certificate chain and its key, for a server that demands one: without it such a
+    server would refuse this probe for a reason that says nothing about TLS 1.2.
+    """
+    context = ssl.create_default_context(cadata=ca_pem.decode())
+    if client is not None:
+        context.load_cert_chain(*client)
+    context.set_alpn_protocols(["h2"])
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as raw:
+            context.wrap_socket(raw, server_hostname=host.strip("[]")).close()
+    except OSError:
+        return
+    raise ConfigError(
+        f"{address} speaks TLS 1.2; unset GRPC_SSL_CIPHER_SUITES, restart, and look for a proxy before it"
+    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,11 +10,11 @@ from datetime import datetime
 from coordinator import pki
 from coordinator.registrar.client import connect_admin, hello
 from coordinator.registrar.home import RegistrarHome, check_private, check_validity
-from mien.errors import ConfigError, MienError
+from coordinator.tls import check_tls12_is_refused
+from mien.errors import MienError
 
 _CA_WARNING_DAYS = 180
 _OPERATOR_WARNING_DAYS = 30
-_PROBE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
     async def joining() -> str:
         address = home.config().config.address
         reply = await hello(address, home.ca())
-        await asyncio.to_thread(_check_tls12_is_refused, address, home.ca_path.read_text())
+        await asyncio.to_thread(check_tls12_is_refused, address, pki.to_pem(home.ca()))
         return f"{reply.software} answers at {address}, protocol {reply.protocol_version}, TLS 1.3 only"
 
     async def operators() -> str:
@@ -81,22 +79,6 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
         "operators' port": operators,
     }
     return [await _finding(name, check) for name, check in checks.items()]
-
-
-def _check_tls12_is_refused(address: str, ca_pem: str) -> None:
-    """Raise ConfigError when the server at `address` still speaks TLS 1.2."""
-    context = ssl.create_default_context(cadata=ca_pem)
-    context.set_alpn_protocols(["h2"])
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as raw:
-            context.wrap_socket(raw, server_hostname=host.strip("[]")).close()
-    except OSError:
-        return
-    raise ConfigError(
-        f"{address} speaks TLS 1.2; unset GRPC_SSL_CIPHER_SUITES, restart, and look for a proxy before it"
-    )
 
 
 async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:

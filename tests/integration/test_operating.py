@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -343,6 +345,31 @@ def test_what_devices_revealed_is_deleted_when_the_task_ends(house: House, tmp_p
     with house.store() as store:
         task = store.task(task_id)
     assert (task.state, task.revealed_sha256, task.rounds_closed) == (end, None, 1)
+
+
+def test_a_coordinator_speaks_tls13_only(house: House) -> None:
+    """A client with an operator's good certificate and suites for the server's EC key gets in by TLS 1.3 alone."""
+    house.start()
+    home = house.home
+
+    def version(highest: ssl.TLSVersion) -> str | None:
+        context = ssl.create_default_context(cafile=str(home.ca_path))
+        context.load_cert_chain(home.operator_path, home.operator_key_path)
+        context.set_alpn_protocols(["h2"])
+        context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384")
+        context.maximum_version = highest
+        with (
+            socket.create_connection(("127.0.0.1", house.port)) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as tls,
+        ):
+            return tls.version()
+
+    assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    with pytest.raises((ssl.SSLError, ConnectionError)):  # nothing but the version differs
+        version(ssl.TLSVersion.TLSv1_2)
+    done = program("coordinator.cli", "doctor", "--home", str(home.folder), "--json", check=False)
+    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "coordinator"]
+    assert (found["ok"], "TLS 1.3 only" in found["detail"]) == (True, True)
 
 
 def test_what_devices_reveal_is_sealed_and_answered(house: House, tmp_path: Path) -> None:
