@@ -41,7 +41,7 @@ app.add_typer(gallery_app, name="gallery")
 app.add_typer(config_app, name="config")
 
 Home = Annotated[
-    Path, typer.Option("--home", envvar="MIEN_HOME", help="This device's folder.", default_factory=default_root)
+    Path, typer.Option("--home", envvar="MIEN_DEVICE_HOME", help="This device's folder.", default_factory=default_root)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Keystore = Annotated[

@@ -126,7 +126,7 @@ class Device:
         tell: Listener = lambda _event: None,
         runtime_loader: RuntimeLoader | None = None,
     ) -> Device:
-        """Return the device whose home is a folder, made anew where there is none (default: MIEN_HOME, else XDG).
+        """Return the device whose home is a folder, made anew where there is none (default: MIEN_DEVICE_HOME, else XDG).
 
         `options` are settings by dotted name that come before those of device.toml. `warn` hears what the owner should
         know, `tell` what happens during longer work. `runtime_loader` replaces the engine that embeds and trains.

@@ -58,8 +58,8 @@ class Home:
 
 
 def default_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder that MIEN_HOME names, else `mien/device` in the user's data folder (XDG)."""
-    if chosen := environment.get("MIEN_HOME"):
+    """Return the folder that MIEN_DEVICE_HOME names, else `mien/device` in the user's data folder (XDG)."""
+    if chosen := environment.get("MIEN_DEVICE_HOME"):
         return Path(chosen)
     base = environment.get("XDG_DATA_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".local/share")
     return Path(base) / "mien" / "device"

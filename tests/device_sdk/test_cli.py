@@ -186,6 +186,12 @@ def test_an_export_opens_with_its_password(home: Path, tmp_path: Path) -> None:
     assert "exists already" in refused(*arguments).message
 
 
+def test_the_environment_names_this_programs_home_only(home: Path) -> None:
+    environment = {"MIEN_DEVICE_HOME": str(home), "MIEN_HOME": str(home / "of another program")}
+    done = CliRunner(env=environment).invoke(app, ["status", "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)["home"] == str(home)
+
+
 def test_the_status_needs_no_network(home: Path) -> None:
     status = call("status", "--home", home)
     assert (status["num_people"], status["num_agreed"], status["device_id"]) == (2, 1, None)

@@ -56,7 +56,7 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_the_home_is_where_the_environment_says() -> None:
-    assert default_root({"MIEN_HOME": "/data/phone"}) == Path("/data/phone")
+    assert default_root({"MIEN_DEVICE_HOME": "/data/phone"}) == Path("/data/phone")
     assert default_root({"XDG_DATA_HOME": "/data"}) == Path("/data/mien/device")
     assert default_root({"HOME": "/home/ada"}) == Path("/home/ada/.local/share/mien/device")
 
