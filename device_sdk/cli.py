@@ -14,9 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from device_sdk.home import default_root
-from mien.errors import TABLE, ConfigError, LowQualityError, MultipleFacesError, NoFaceError
+from mien.errors import TABLE, ConfigError, LowQualityError, MultipleFacesError, NoFaceError, NotFoundError
 from mien.shell import cli as shell
-from mien.shell.files import read_limited
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 EXIT_UNKNOWN: Final = 1
 """Exit code of `verify` and `identify` for a good face that is not the person's, or nobody's."""
+
+_MAX_PASSWORD_BYTES: Final = 4096
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,7 +54,7 @@ Keystore = Annotated[
 Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
-PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's first line.")]
+PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
 
 
@@ -531,7 +532,27 @@ def _verification(threshold: float | None, max_fmr: float | None) -> dict[str, A
 def _password(file: Path | None, *, confirm: bool) -> str:
     if file is None:
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
-    return read_limited(file, 4096, what="the password file").decode(errors="replace").split("\n")[0]
+    password = _first_line(file).rstrip(b"\r\n")
+    if not password:
+        raise ConfigError(f"the first line of the password file {file.name} is empty; write the password there")
+    try:
+        return password.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the password file {file.name} is not UTF-8 text; save it as such") from error
+
+
+def _first_line(file: Path) -> bytes:
+    """Return a password file's first line; it may be a pipe, which has no size and can be read but once."""
+    try:
+        with file.open("rb") as stream:
+            line = stream.readline(_MAX_PASSWORD_BYTES + 2)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no password file {file.name}; check the path") from error
+    except OSError as error:
+        raise ConfigError(f"the password file {file.name} cannot be read ({error.strerror}); name another") from error
+    if len(line.rstrip(b"\r\n")) > _MAX_PASSWORD_BYTES:
+        raise ConfigError(f"the password file's first line is longer than {_MAX_PASSWORD_BYTES} bytes; name another")
+    return line
 
 
 def _ask_consent(name: str) -> bool:

@@ -126,10 +126,11 @@ class Device:
         tell: Listener = lambda _event: None,
         runtime_loader: RuntimeLoader | None = None,
     ) -> Device:
-        """Return the device whose home is a folder, made anew where there is none (default: MIEN_DEVICE_HOME, else XDG).
+        """Return the device whose home is a folder, made anew where there is none.
 
-        `options` are settings by dotted name that come before those of device.toml. `warn` hears what the owner should
-        know, `tell` what happens during longer work. `runtime_loader` replaces the engine that embeds and trains.
+        Without a folder it is the one of `default_root`. `options` are settings by dotted name that come before those
+        of device.toml. `warn` hears what the owner should know, `tell` what happens during longer work.
+        `runtime_loader` replaces the engine that embeds and trains.
         """
         opened = Home.open(default_root() if home is None else Path(home))
         config = load_config(opened.config, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,39 @@ def test_an_export_opens_with_its_password(home: Path, tmp_path: Path) -> None:
     plain = unseal_backup((tmp_path / "backup").read_bytes(), "correct horse")
     assert len(json.loads(unpack_metadata(plain)["people"])) == 2
     assert "exists already" in refused(*arguments).message
+
+
+def test_a_password_may_come_through_a_pipe(home: Path, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, "correct hörse\r\nsecond line\n".encode())
+    os.close(write_end)
+    arguments = ("gallery", "export", tmp_path / "backup", "--password-file", f"/dev/fd/{read_end}", "--home", home)
+    assert call(*arguments)["people"] == 2
+    os.close(read_end)
+    assert unseal_backup((tmp_path / "backup").read_bytes(), "correct hörse")
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (None, NotFoundError, "there is no password file"),
+        (b"", ConfigError, "is empty"),
+        (b"\nsecond line", ConfigError, "is empty"),
+        (b"x" * 5000, ConfigError, "first line is longer than 4096 bytes"),
+        (b"correct h\xf6rse\n", ConfigError, "not UTF-8"),
+    ],
+)
+def test_a_password_file_of_no_use_is_one_sentence(
+    home: Path, tmp_path: Path, content: bytes | None, error: type[MienError], message: str
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    found = refused("gallery", "export", tmp_path / "backup", "--password-file", file, "--home", home)
+    assert type(found) is error
+    assert message in found.message
+    folder = refused("gallery", "export", tmp_path / "backup", "--password-file", tmp_path, "--home", home)
+    assert isinstance(folder, ConfigError)
 
 
 def test_the_environment_names_this_programs_home_only(home: Path) -> None:
