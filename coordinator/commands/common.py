@@ -30,7 +30,10 @@ def _default_home() -> Path:
 
 
 Home = Annotated[
-    Path, typer.Option("--home", envvar="MIEN_HOME", help="The coordinator's folder.", default_factory=_default_home)
+    Path,
+    typer.Option(
+        "--home", envvar="MIEN_COORDINATOR_HOME", help="The coordinator's folder.", default_factory=_default_home
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Task = Annotated[str, typer.Argument(help="The task's id (or its beginning), or its name if only one has it.")]

@@ -57,7 +57,8 @@ def _default_home() -> Path:
 
 
 Home = Annotated[
-    Path, typer.Option("--home", envvar="MIEN_HOME", help="The registrar's folder.", default_factory=_default_home)
+    Path,
+    typer.Option("--home", envvar="MIEN_REGISTRAR_HOME", help="The registrar's folder.", default_factory=_default_home),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 

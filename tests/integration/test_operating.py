@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -43,10 +44,17 @@ from tests.integration.light_device import (
 from tests.integration.test_rounds import in_upload
 
 
-def program(module: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def program(module: str, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     """Return what a command prints; its exit code is 0 unless `check` is off."""
+    env = os.environ | environment
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert "Traceback" not in done.stderr
     if check:
@@ -171,6 +179,12 @@ def test_a_coordinator_that_is_down_is_told_as_such(house: House) -> None:
     done = program("coordinator.cli", "task", "list", "--home", str(house.home.folder), "--json", check=False)
     assert done.returncode == 50
     assert json.loads(done.stderr)["error"] == "unreachable"
+
+
+def test_the_environment_names_the_folder(house: House) -> None:
+    folders = {"MIEN_COORDINATOR_HOME": str(house.home.folder), "MIEN_REGISTRAR_HOME": "/nowhere"}
+    shown = json.loads(program("coordinator.cli", "config", "show", "--json", **folders).stdout)
+    assert shown["address"]["value"] == house.address
 
 
 def test_ready_within_two_seconds(house: House) -> None:

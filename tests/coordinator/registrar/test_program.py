@@ -255,6 +255,16 @@ def test_settings_show_where_they_come_from(program: Program, monkeypatch: pytes
     assert shown["drain_s"] == {"value": 10, "origin": "registrar.toml"}
 
 
+def test_the_environment_names_the_folder(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mien-registrar", "config", "show", "--json"])
+    monkeypatch.setenv("MIEN_REGISTRAR_HOME", str(program.home))
+    monkeypatch.setenv("MIEN_COORDINATOR_HOME", "/nowhere")
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert json.loads(program.capture.readouterr().out)["coordinator_address"]["value"] == "127.0.0.1:7443"
+
+
 def test_serving_loads_nothing_heavy() -> None:
     code = (
         "import sys, coordinator.registrar.cli, coordinator.registrar.server; "
