@@ -40,7 +40,7 @@ demo: $(STAMP) ## Phones enrol, train together over mutual TLS, and verify befor
 	$(BIN)/mien-sim demo $(ARGS)
 
 test: $(STAMP) ## Run the tests (ARGS="tests/mien -k layout" for some)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP) ## Style, types, fresh stubs, fresh lock
 	$(BIN)/ruff check .
