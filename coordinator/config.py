@@ -1,25 +1,11 @@
-"""The coordinator's configuration: defaults, coordinator.toml, the environment, flags; each value with its origin."""
+"""What a coordinator can be told: its settings, their defaults and limits."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from mien.errors import ConfigError, NotFoundError
-from mien.records import from_mapping, to_mapping
-from mien.shell.files import read_limited, write_atomically
-
-ENVIRONMENT_PREFIX: Final = "MIEN_COORDINATOR_"
-DEFAULT_PORT: Final = 7443
-
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
-_MAX_CONFIG_BYTES: Final = 64 * 1024
+from coordinator.settings import Settings, check_address, check_limits, port_of
 
 _LIMITS: Final = {
     "crl_fetch_s": (0.2, 3600.0),
@@ -75,13 +61,9 @@ class CoordinatorConfig:
     def __post_init__(self) -> None:
         for name in ("address", "listen", "registrar_address", "registrar_admin_address"):
             value = getattr(self, name)
-            if not value and name != "address":
-                continue
-            if not _ADDRESS.fullmatch(value) or not (0 if name == "listen" else 1) <= port_of(value) < 65536:
-                raise ConfigError(f"{name} is {value!r}; write host:port, for example coordinator.example:7443")
-        for name, (low, high) in _LIMITS.items():
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must lie between {low} and {high}")
+            if value or name == "address":
+                check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
+        check_limits(self, _LIMITS)
 
     @property
     def listens_at(self) -> str:
@@ -94,66 +76,4 @@ class CoordinatorConfig:
         return tuple(dict.fromkeys((self.address.rpartition(":")[0], *self.names, "localhost", "127.0.0.1")))
 
 
-@dataclass(frozen=True)
-class ResolvedConfig:
-    """A configuration, and for each field where its value came from: default, file, environment or flag."""
-
-    config: CoordinatorConfig
-    origins: Mapping[str, str]
-
-
-def load_config(
-    path: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] = os.environ
-) -> ResolvedConfig:
-    """Return the resolved configuration; raises NotFoundError without a file, ConfigError naming a wrong field."""
-    if not path.is_file():
-        raise NotFoundError(
-            f"there is no coordinator in {path.parent}; run mien-coordinator init, or name another --home"
-        )
-    text = read_limited(path, _MAX_CONFIG_BYTES, what=path.name).decode(errors="replace")
-    try:
-        values: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path.name} is not valid TOML ({error}); correct it") from error
-    origins = {field.name: "default" for field in dataclasses.fields(CoordinatorConfig)}
-    origins |= dict.fromkeys(values, path.name)
-    for name in list(origins):
-        variable = ENVIRONMENT_PREFIX + name.upper()
-        if (raw := environment.get(variable)) is not None:
-            values[name], origins[name] = _toml_value(raw), variable
-        if (flag := (flags or {}).get(name)) is not None:
-            values[name], origins[name] = flag, "--" + name.replace("_", "-")
-    return ResolvedConfig(from_mapping(CoordinatorConfig, values), origins)
-
-
-def write_config(path: Path, config: CoordinatorConfig) -> None:
-    """Write a configuration: what differs from the defaults, and the defaults as comments to choose from."""
-    defaults = {field.name: field.default for field in dataclasses.fields(CoordinatorConfig)}
-    lines = ["# Settings of mien-coordinator; `mien-coordinator config show` says where each value comes from."]
-    for name, value in to_mapping(config).items():
-        mark = "# " if getattr(config, name) == defaults[name] else ""
-        lines.append(f"{mark}{name} = {_toml_text(value)}")
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
-
-
-def port_of(address: str) -> int:
-    """Return the port of host:port."""
-    return int(address.rpartition(":")[2])
-
-
-def _toml_value(raw: str) -> Any:
-    """Return an environment variable's value as TOML would read it; anything else is plain text."""
-    try:
-        return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        return raw
-
-
-def _toml_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_text(item) for item in value) + "]"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value)
+SETTINGS: Final = Settings(CoordinatorConfig, "coordinator")

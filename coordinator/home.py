@@ -21,7 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.config import CoordinatorConfig, ResolvedConfig, load_config, write_config
+from coordinator.config import SETTINGS, CoordinatorConfig
+from coordinator.settings import Resolved
 from mien.errors import AlreadyExistsError, ConfigError, KeyStoreError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
 
@@ -102,9 +103,9 @@ class CoordinatorHome:
         """Held by the process that serves."""
         return self.folder / "coordinator.lock"
 
-    def resolve(self, flags: Mapping[str, object] | None = None) -> ResolvedConfig:
+    def resolve(self, flags: Mapping[str, object] | None = None) -> Resolved[CoordinatorConfig]:
         """Return the resolved settings."""
-        return load_config(self.config_path, flags)
+        return SETTINGS.load(self.config_path, flags)
 
     def database_url(self, config: CoordinatorConfig) -> str:
         """Return the database's URL: an SQLite file in this folder unless the settings name another."""
@@ -167,7 +168,7 @@ def create_home(folder: Path, config: CoordinatorConfig, now: datetime) -> Coord
     with storage_errors(str(folder)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = pki.create_authority("coordinator", now)
-    write_config(home.config_path, config)
+    SETTINGS.write(home.config_path, config)
     write_atomically(home.ca_path, authority.certificate_pem)
     write_operator(home, authority, now)
     if not home.store_key_path.exists():

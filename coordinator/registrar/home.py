@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,8 @@ from cryptography import x509
 
 from coordinator import pki
 from coordinator.registrar.client import OperatorCredentials
-from coordinator.registrar.config import RegistrarConfig, ResolvedConfig, load_config, write_config
+from coordinator.registrar.config import SETTINGS, RegistrarConfig
+from coordinator.settings import Resolved
 from mien.errors import AlreadyExistsError, CertificateError, ConfigError, NotFoundError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
 
@@ -70,9 +71,9 @@ class RegistrarHome:
         """Held by the process that serves."""
         return self.folder / "registrar.lock"
 
-    def config(self) -> ResolvedConfig:
+    def config(self, flags: Mapping[str, object] | None = None) -> Resolved[RegistrarConfig]:
         """Return the resolved settings."""
-        return load_config(self.config_path)
+        return SETTINGS.load(self.config_path, flags)
 
     def authority(self) -> pki.Authority:
         """Return the authority with its key."""
@@ -113,7 +114,7 @@ def create_home(folder: Path, config: RegistrarConfig, now: datetime) -> Registr
     with storage_errors(str(folder)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = pki.create_authority("registrar", now)
-    write_config(home.config_path, config)
+    SETTINGS.write(home.config_path, config)
     write_atomically(home.ca_path, authority.certificate_pem)
     write_operator(home, authority, now)
     create_private(home.ca_key_path, authority.key_pem)

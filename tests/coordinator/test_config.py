@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfig, load_config, write_config
+from coordinator.config import SETTINGS, CoordinatorConfig
 from mien.errors import ConfigError, NotFoundError
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "coordinator.toml"
-    write_config(path, CoordinatorConfig("c.example:7443", names=("other",), drain_s=7.0))
+    SETTINGS.write(path, CoordinatorConfig("c.example:7443", names=("other",), drain_s=7.0))
     return path
 
 
 def test_each_value_says_where_it_came_from(path: Path) -> None:
     environment = {"MIEN_COORDINATOR_RETRY_AFTER_S": "9", "MIEN_COORDINATOR_LISTEN": "[::]:1", "OTHER": "x"}
-    resolved = load_config(path, {"listen": "127.0.0.1:0", "drain_s": None}, environment)
+    resolved = SETTINGS.load(path, {"listen": "127.0.0.1:0", "drain_s": None}, environment)
     config, origins = resolved.config, resolved.origins
     assert (config.address, origins["address"]) == ("c.example:7443", "coordinator.toml")
     assert (config.drain_s, origins["drain_s"]) == (7.0, "coordinator.toml")
@@ -34,12 +34,12 @@ def test_defaults_are_written_as_comments(path: Path) -> None:
     assert 'address = "c.example:7443"' in text
     assert "# max_aborted = 5" in text
     path.write_text(text.replace("# max_aborted = 5", "max_aborted = 3"))
-    assert load_config(path, environment={}).config.max_aborted == 3
+    assert SETTINGS.load(path, environment={}).config.max_aborted == 3
 
 
 def test_mistakes_are_named(path: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="init"):
-        load_config(tmp_path / "none.toml", environment={})
+        SETTINGS.load(tmp_path / "none.toml", environment={})
     for line, words in (
         ("drian_s = 3", "did you mean 'drain_s'"),
         ("drain_s = -1", "drain_s is -1.0; it must lie between"),
@@ -49,7 +49,7 @@ def test_mistakes_are_named(path: Path, tmp_path: Path) -> None:
     ):
         path.write_text('address = "c.example:7443"\n' + line + "\n")
         with pytest.raises(ConfigError, match=words):
-            load_config(path, environment={})
+            SETTINGS.load(path, environment={})
 
 
 def test_addresses() -> None:

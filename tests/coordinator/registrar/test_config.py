@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.registrar.config import RegistrarConfig, load_config, write_config
+from coordinator.registrar.config import SETTINGS, RegistrarConfig
 from mien.errors import ConfigError, NotFoundError
 
 BASE = RegistrarConfig(address="registrar.example:7440", coordinator_address="[2001:db8::1]:7443")
@@ -15,10 +15,11 @@ BASE = RegistrarConfig(address="registrar.example:7440", coordinator_address="[2
 
 def test_every_field_survives_the_file(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, names=("a.example", 'odd"\\'), json_logs=True, drain_s=3)
-    write_config(tmp_path / "registrar.toml", config)
-    resolved = load_config(tmp_path / "registrar.toml", {})
+    SETTINGS.write(tmp_path / "registrar.toml", config)
+    resolved = SETTINGS.load(tmp_path / "registrar.toml", environment={})
     assert resolved.config == config
-    assert set(resolved.origins.values()) == {"registrar.toml"}
+    stated = {name for name, origin in resolved.origins.items() if origin == "registrar.toml"}
+    assert stated == {"address", "coordinator_address", "names", "json_logs", "drain_s"}  # the rest are comments
 
 
 def test_the_environment_wins_and_is_named(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_the_environment_wins_and_is_named(tmp_path: Path) -> None:
         "MIEN_REGISTRAR_ADDRESS": "c.example:3",
         "MIEN_REGISTRAR_JSON_LOGS": "true",
     }
-    resolved = load_config(tmp_path / "registrar.toml", environment)
+    resolved = SETTINGS.load(tmp_path / "registrar.toml", environment=environment)
     assert (resolved.config.address, resolved.config.drain_s, resolved.config.json_logs) == ("c.example:3", 7, True)
     assert resolved.origins["drain_s"] == "MIEN_REGISTRAR_DRAIN_S"
     assert resolved.origins["coordinator_address"] == "registrar.toml"
@@ -57,9 +58,9 @@ def test_derived_values() -> None:
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "registrar.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
-        load_config(tmp_path / "registrar.toml", {})
+        SETTINGS.load(tmp_path / "registrar.toml", environment={})
 
 
 def test_a_folder_without_a_registrar_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="mien-registrar init"):
-        load_config(tmp_path / "registrar.toml", {})
+        SETTINGS.load(tmp_path / "registrar.toml", environment={})

@@ -252,7 +252,8 @@ def test_settings_show_where_they_come_from(program: Program, monkeypatch: pytes
     monkeypatch.setenv("MIEN_REGISTRAR_INVITE_VALID_S", "3600")
     shown = program.json("config", "show")
     assert shown["invite_valid_s"] == {"value": 3600, "origin": "MIEN_REGISTRAR_INVITE_VALID_S"}
-    assert shown["drain_s"] == {"value": 10, "origin": "registrar.toml"}
+    assert shown["drain_s"] == {"value": 10, "origin": "default"}
+    assert shown["coordinator_address"] == {"value": "127.0.0.1:7443", "origin": "registrar.toml"}
 
 
 def test_the_environment_names_the_folder(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

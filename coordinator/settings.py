@@ -1,0 +1,104 @@
+"""A program's settings: defaults, its TOML file, the environment, flags, in that order; each value with its origin."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import textwrap
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import tomli_w
+
+from mien.errors import ConfigError, NotFoundError
+from mien.records import from_mapping, to_mapping
+from mien.shell.files import read_limited, write_atomically
+
+T = TypeVar("T")
+
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+_MAX_FILE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[T]):
+    """A configuration, and for each field where its value came from: default, file, environment variable or flag."""
+
+    config: T
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Settings(Generic[T]):
+    """How one program's settings, the flat frozen record `kind`, are read and written. `name` is `registrar` or so."""
+
+    kind: type[T]
+    name: str
+
+    def load(
+        self, path: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] = os.environ
+    ) -> Resolved[T]:
+        """Return the resolved settings; raises NotFoundError without a file, ConfigError naming a wrong field."""
+        values = self._read(path)
+        origins = dict.fromkeys(self._defaults(), "default") | dict.fromkeys(values, path.name)
+        for name in list(origins):
+            variable = f"MIEN_{self.name}_{name}".upper()
+            if (raw := environment.get(variable)) is not None:
+                values[name], origins[name] = _value(raw), variable
+            if (flag := (flags or {}).get(name)) is not None:
+                values[name], origins[name] = flag, "--" + name.replace("_", "-")
+        return Resolved(from_mapping(self.kind, values), origins)
+
+    def write(self, path: Path, config: T) -> None:
+        """Write the settings: what differs from the defaults, and the defaults as comments to choose from."""
+        program = f"mien-{self.name}"
+        text = f"# Settings of {program}; `{program} config show` says where each value comes from.\n"
+        defaults = self._defaults()
+        for name, value in to_mapping(config).items():
+            is_default = getattr(config, name) == defaults[name]
+            text += textwrap.indent(tomli_w.dumps({name: value}), "# " if is_default else "")
+        write_atomically(path, text.encode())
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        if not path.is_file():
+            raise NotFoundError(
+                f"there is no {self.name} in {path.parent}; run mien-{self.name} init, or name another --home"
+            )
+        text = read_limited(path, _MAX_FILE_BYTES, what=path.name).decode(errors="replace")
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path.name} is not valid TOML ({error}); correct it") from error
+
+    def _defaults(self) -> dict[str, object]:
+        return {field.name: field.default for field in dataclasses.fields(self.kind)}  # type: ignore[arg-type]
+
+
+def check_address(name: str, value: str, *, example: str, lowest_port: int = 1) -> None:
+    """Raise ConfigError unless a setting is host:port; a place to listen may have port 0, which takes a free one."""
+    if not _ADDRESS.fullmatch(value) or not lowest_port <= port_of(value) < 65536:
+        raise ConfigError(f"{name} is {value!r}; write host:port, for example {example}")
+
+
+def check_limits(config: object, limits: Mapping[str, tuple[float, float]]) -> None:
+    """Raise ConfigError unless every named field lies within its limits, both ends included."""
+    for name, (low, high) in limits.items():
+        if not low <= getattr(config, name) <= high:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must lie between {low} and {high}")
+
+
+def port_of(address: str) -> int:
+    """Return the port of host:port."""
+    return int(address.rpartition(":")[2])
+
+
+def _value(raw: str) -> Any:
+    """Return an environment variable's value as TOML would read it; anything else is plain text."""
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
