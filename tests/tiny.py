@@ -62,7 +62,8 @@ def made_up_crops(num_images: int, *, seed: int, spread: int = 40) -> Crops:
     rng = np.random.default_rng(seed)
     quarters = rng.integers(60, 196, (2, 2, 3))
     varied = np.clip(quarters + rng.integers(-spread, spread + 1, (num_images, 2, 2, 3)), 0, 255)
-    return varied.astype(np.uint8).repeat(56, axis=1).repeat(56, axis=2)
+    crops: Crops = varied.astype(np.uint8).repeat(56, axis=1).repeat(56, axis=2)
+    return crops
 
 
 def _tiny(backbone: Backbone) -> Tiny:

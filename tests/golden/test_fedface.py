@@ -30,7 +30,8 @@ def quarters(crops: Crops) -> Matrix:
 
 
 def unit(x: Matrix) -> Matrix:
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+    scaled: Matrix = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return scaled
 
 
 def local_step(a: Matrix, w: Matrix, x: Matrix) -> tuple[Matrix, Matrix]:

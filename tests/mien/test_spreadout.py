@@ -17,7 +17,8 @@ def crowd(num_classes: int, dim: int, *, seed: int = 0) -> Matrix:
     """Return class vectors that share a direction, as a shifted population's do."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((num_classes, dim)) + 2.0
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Matrix = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
 
 
 def loss_by_loops(w: Matrix, distance_margin: float) -> float:

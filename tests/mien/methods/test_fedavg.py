@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mien.methods.base import Crops
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
@@ -19,9 +20,11 @@ TASK = TaskSpec(
 )
 
 
-def pooled(crops: Crops) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    scaled = (crops.astype(np.float64) - 127.5) / 128
-    return scaled.reshape(len(crops), 2, 56, 2, 56, 3).mean(axis=(2, 4)).transpose(0, 3, 1, 2).reshape(len(crops), 12)
+def pooled(crops: Crops) -> NDArray[np.float64]:
+    """Return the mean of each colour in each quarter, colours outermost: (N, 12)."""
+    scaled: NDArray[np.float64] = (crops.astype(np.float64) - 127.5) / 128
+    quarters: NDArray[np.float64] = scaled.reshape(len(crops), 2, 56, 2, 56, 3).mean(axis=(2, 4)).transpose(0, 3, 1, 2)
+    return quarters.reshape(len(crops), 12)
 
 
 def test_one_round_on_one_image_each_by_hand() -> None:
@@ -65,7 +68,7 @@ def test_without_anything_to_hold_them_apart_identities_draw_together() -> None:
     )
     runtime = tiny.runtime()
 
-    def mean_cosine(theta: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+    def mean_cosine(theta: NDArray[np.float32]) -> float:
         means = np.stack([runtime.embed(theta, crops).mean(axis=0) for crops in clients.values()])
         means /= np.linalg.norm(means, axis=1, keepdims=True)
         return float((means @ means.T)[np.triu_indices(4, 1)].mean())

@@ -67,7 +67,8 @@ def input_of(task: TaskSpec, **changes: Any) -> DeviceInput:
 
 
 def unit(x: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(x, np.float64) / np.linalg.norm(x, axis=-1, keepdims=True)
+    scaled: NDArray[np.float64] = np.asarray(x, np.float64) / np.linalg.norm(x, axis=-1, keepdims=True)
+    return scaled
 
 
 def embedded(crops: Crops) -> NDArray[np.float64]:
