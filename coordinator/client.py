@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 import grpc
 
+from coordinator.credentials import OperatorCredentials
 from mien.errors import CorruptDataError, UnreachableError
 from mien.records import to_mapping
 from mien.shell.files import storage_errors
@@ -25,15 +25,6 @@ _TRANSFER_TIMEOUT_S: Final = 3600.0
 _MAX_REPLY_BYTES: Final = 64 * 1024**2
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class OperatorCredentials:
-    """What proves an operator to a coordinator: the pinned authority, and a certificate of it with its key (PEM)."""
-
-    ca_pem: bytes
-    chain_pem: bytes
-    key_pem: bytes = field(repr=False)
 
 
 class Coordinator:

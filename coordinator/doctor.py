@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from coordinator import pki
-from coordinator.client import OperatorCredentials, connect
+from coordinator.client import connect
 from coordinator.clock import Clock
 from coordinator.home import CoordinatorHome
 from coordinator.registrar.client import hello
@@ -124,8 +124,7 @@ class _Examination:
 
     async def coordinator(self) -> str:
         home = self._home
-        key = read_private(home.operator_key_path, what="the operator's key")
-        credentials = OperatorCredentials(home.public(home.ca_path), home.public(home.operator_path), key)
+        credentials = home.operator_credentials()
         address = home.resolve().config.address
         async with connect(address, credentials) as coordinator:
             reply = await coordinator.hello()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.config import SETTINGS, CoordinatorConfig
+from coordinator.credentials import OperatorCredentials
 from coordinator.settings import Resolved
 from mien.errors import AlreadyExistsError, ConfigError, KeyStoreError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from cryptography import x509
 
     from coordinator import pki
-    from coordinator.registrar.client import OperatorCredentials
 
 _OWN_OPERATOR = "coordinator"
 
@@ -136,10 +136,13 @@ class CoordinatorHome:
             )
         return pki.load_authority_certificate(self.public(self.registrar_ca_path))
 
+    def operator_credentials(self) -> OperatorCredentials:
+        """Return what proves this folder's owner to the running coordinator."""
+        key = read_private(self.operator_key_path, what="the operator's key")
+        return OperatorCredentials(self.public(self.ca_path), self.public(self.operator_path), key)
+
     def registrar_credentials(self) -> OperatorCredentials:
         """Return what proves this coordinator to the registrar as an operator."""
-        from coordinator.registrar.client import OperatorCredentials
-
         if not self.registrar_operator_path.is_file():
             raise KeyStoreError(
                 "the registrar has not made this coordinator an operator yet; run mien-registrar trust-coordinator "

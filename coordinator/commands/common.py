@@ -15,7 +15,7 @@ from rich.table import Table
 from coordinator.home import CoordinatorHome
 from mien.errors import NotFoundError
 from mien.shell import cli as shell
-from mien.shell.files import read_limited, read_private
+from mien.shell.files import read_limited
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
@@ -70,12 +70,10 @@ def read_pem(path: Path) -> bytes:
 
 def ask(folder: Path, question: Callable[[Coordinator], Coroutine[Any, Any, _T]]) -> _T:
     """Return what the running coordinator answers to this folder's operator."""
-    from coordinator.client import OperatorCredentials, connect
+    from coordinator.client import connect
 
     home = CoordinatorHome(folder)
-    address = home.resolve().config.address
-    key = read_private(home.operator_key_path, what="the operator's key")
-    credentials = OperatorCredentials(home.public(home.ca_path), home.public(home.operator_path), key)
+    address, credentials = home.resolve().config.address, home.operator_credentials()
 
     async def connected() -> _T:
         async with connect(address, credentials) as coordinator:

@@ -11,6 +11,7 @@ import grpc
 from cryptography import x509
 
 from coordinator import pki
+from coordinator.credentials import OperatorCredentials
 from mien.errors import UnreachableError
 from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.wire.status import CODE_KEY, from_rpc_error
@@ -20,15 +21,6 @@ TIMEOUT_S: Final = 10.0
 
 _PAGE: Final = 1000
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class OperatorCredentials:
-    """What proves an operator to a registrar: the pinned authority, and a certificate of it with its key (PEM)."""
-
-    registrar_ca_pem: bytes
-    chain_pem: bytes
-    key_pem: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ async def connect_admin(
     address: str, credentials: OperatorCredentials, *, timeout_s: float = TIMEOUT_S
 ) -> AsyncIterator[RegistrarAdmin]:
     """Open a mutual TLS channel to a registrar's operators' port; calls raise UnreachableError when nobody answers."""
-    tls = grpc.ssl_channel_credentials(credentials.registrar_ca_pem, credentials.key_pem, credentials.chain_pem)
+    tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
         yield RegistrarAdmin(channel, address, timeout_s)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from cryptography import x509
 
 from coordinator import pki
-from coordinator.registrar.client import OperatorCredentials
+from coordinator.credentials import OperatorCredentials
 from coordinator.registrar.config import SETTINGS, RegistrarConfig
 from coordinator.settings import Resolved
 from mien.errors import AlreadyExistsError, CertificateError, ConfigError, NotFoundError

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
-from coordinator.client import Coordinator, OperatorCredentials, connect
+from coordinator.client import Coordinator, connect
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
@@ -139,11 +139,7 @@ class House:
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[Coordinator]:
         """Open an operator's connection."""
-        home = self.home
-        credentials = OperatorCredentials(
-            home.public(home.ca_path), home.public(home.operator_path), home.operator_key_path.read_bytes()
-        )
-        async with connect(self.address, credentials) as operator:
+        async with connect(self.address, self.home.operator_credentials()) as operator:
             yield operator
 
     async def give_model(self, operator: Coordinator, folder: Path) -> str:

@@ -15,8 +15,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
+from coordinator.credentials import OperatorCredentials
 from coordinator.registrar import client
-from coordinator.registrar.server import ServerLeaf
+from coordinator.tls import ServerLeaf
 from mien.errors import (
     CertificateError,
     ConfigError,
@@ -193,7 +194,7 @@ def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path)
     assert [reply.device_id for reply in replies] == [pki.device_id(key.public_key())]
 
 
-async def _list(address: str, credentials: client.OperatorCredentials) -> list[client.Device]:
+async def _list(address: str, credentials: OperatorCredentials) -> list[client.Device]:
     async with client.connect_admin(address, credentials) as admin:
         return [device async for device in admin.list_devices()]
 
