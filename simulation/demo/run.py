@@ -361,8 +361,10 @@ def _round_cost(
     stage: Stage, attempt: Mapping[str, Any], runtime: Runtime, base: Model, test: LabelledCrops
 ) -> RoundCost:
     closed = attempt["stage"] == "closed"
-    # Phones hold the first round's model since they enrolled; every other round begins with a new one.
+    # Phones hold the first round's model since they enrolled. Every other round begins with a new one, of which they
+    # fetch what training changed.
     num_fetched = attempt["num_selected"] if attempt["round"] > 1 and attempt["attempt"] == 1 else 0
+    trained = base.layout.part(stage.task.trainable or base.spec.trainable or ("*",))
     eer = None
     if closed:
         model = _exported(stage, attempt["model_id"], f"round-{attempt['round']}")
@@ -371,7 +373,7 @@ def _round_cost(
         number=attempt["round"],
         num_asked=attempt["num_selected"],
         num_reported=attempt["num_reports"],
-        bytes_down=num_fetched * 4 * base.layout.size,
+        bytes_down=num_fetched * 4 * trained.size,
         bytes_up=attempt["upload_bytes"],
         duration_s=(attempt["ended_unix_ms"] - attempt["started_unix_ms"]) / 1000,
         eer=eer,

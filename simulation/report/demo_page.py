@@ -68,8 +68,8 @@ class ModelResult:
 class RoundCost:
     """What one round cost, and the EER of its model where it was measured.
 
-    Bytes are totals over the cohort: `bytes_up` are contributions that the coordinator received, `bytes_down` the model
-    for each phone that did not have it yet. `outcome` is "closed" or why it aborted.
+    Bytes are totals over the cohort: `bytes_up` are contributions that the coordinator received, `bytes_down` what
+    training had changed of the model, for each phone that had to fetch it. `outcome` is "closed" or why it aborted.
     """
 
     number: int
@@ -429,8 +429,8 @@ def _costs(report: DemoReport) -> Table:
     outcomes = [(r.outcome,) for r in report.rounds] if show_outcome else [()] * len(rows)
     return Table(
         "What each round cost",
-        "Contributions that the coordinator received, models that the phones had to fetch, and wall time; all phones "
-        "share this machine.",
+        "Contributions that the coordinator received, changes of the model that the phones had to fetch, and wall "
+        "time; all phones share this machine.",
         (*columns, *([Column("Outcome", numeric=False)] if show_outcome else [])),
         tuple((*row, *outcome) for row, outcome in zip(rows, outcomes, strict=True)),
         total=(*total, *([""] if show_outcome else [])),

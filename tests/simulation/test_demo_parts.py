@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -616,12 +617,15 @@ sys.exit(1)""",
         self, stage: Stage, number: int, attempt: int, fetched: int
     ) -> None:
         model = untrained_model()
+        stage = dataclasses.replace(stage, task=dataclasses.replace(stage.task, trainable=("embedding.*",)))
         report = {
             "round": number, "attempt": attempt, "stage": "aborted", "reason": "quorum", "num_selected": 4,
             "num_reports": 1, "upload_bytes": 77, "started_unix_ms": 1000, "ended_unix_ms": 3500,
         }  # fmt: skip
         cost = run._round_cost(stage, report, None, model, None)  # type: ignore[arg-type]
-        assert cost.bytes_down == fetched * 4 * model.layout.size
+        trained = sum(entry.size for entry in model.layout.entries if entry.name.startswith("embedding."))
+        assert 0 < trained < model.layout.size
+        assert cost.bytes_down == fetched * 4 * trained
         assert (cost.bytes_up, cost.duration_s, cost.outcome, cost.eer) == (77, 2.5, "quorum", None)
 
     def test_pictures_are_shown_not_copied(self, stage: Stage) -> None:
