@@ -1,1 +1,1 @@
-"""Rounds: the state machine of one attempt (pure), the engine that drives it, spool files and the closing step."""
+"""Rounds: pure are `machine` (one attempt), `plan` and `server_step` (its end); `engine`, `runner`, `closing_io` drive them."""

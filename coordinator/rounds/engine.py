@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from coordinator.clock import Clock, to_ms
-from coordinator.rounds.closer import Stores
+from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.machine import CheckedIn, Left, RoundState, Stage, Step, Trained, Withdrew
 from coordinator.rounds.plan import TaskPlan, plan_task
 from coordinator.rounds.pulse import Pulse, in_thread

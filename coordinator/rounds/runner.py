@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from coordinator.clock import Clock
-from coordinator.rounds.closer import Closed, Closer, Stores
+from coordinator.rounds.closing_io import Closed, Closer, Stores
 from coordinator.rounds.machine import (
     Cancelled,
     CheckedIn,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.rounds.closer import Stores
+from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, RoundName
 from coordinator.rounds.machine import Left, Stage, Step, Uploaded
 from coordinator.rounds.pulse import Pulse, in_thread

@@ -18,7 +18,7 @@ from coordinator import pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome
-from coordinator.rounds.closer import Stores
+from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool

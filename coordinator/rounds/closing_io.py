@@ -1,4 +1,4 @@
-"""Closing one task's rounds against the stores: spool files in, blobs out. What it makes still has to be committed."""
+"""Closing rounds on disk (I/O): spool files into `server_step`, blobs out of it; what it makes is not yet committed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.clock import Clock, to_ms
-from coordinator.rounds.closing import ClosedRound, close_round
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.server_step import ClosedRound, close_round
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.rounds.closing import check_step, close_round
 from coordinator.rounds.plan import TaskPlan, plan_task
+from coordinator.rounds.server_step import check_step, close_round
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods.base import ServerState
