@@ -1,1 +1,1 @@
-"""Rounds: pure are `machine` (one attempt), `plan` and `server_step` (its end); `engine`, `runner`, `closing_io` drive them."""
+"""Rounds: `machine`, `plan` and `server_step` are pure; `engine`, `runner` and `closing_io` drive them."""
