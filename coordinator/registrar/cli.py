@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -159,19 +160,28 @@ def operator_renew(home: Home, as_json: Json = False) -> None:
 
 
 @app.command()
-def serve(home: Home, as_json: Json = False) -> None:
+def serve(
+    home: Home,
+    listen: Annotated[str | None, typer.Option(help="Where to listen for devices, not what the settings say.")] = None,
+    admin_listen: Annotated[str | None, typer.Option(help="The same for operators.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Write address, ports and process id when ready.")] = None,
+    as_json: Json = False,
+) -> None:
     """Serve devices and operators until SIGTERM.
 
-    Example: mien-registrar serve --home R
+    Example: mien-registrar serve --home R --ready-file R/ready.json
     """
     from coordinator.registrar import server
 
     registrar = RegistrarHome(home)
-    config = registrar.config().config
+    config = registrar.config({"listen": listen, "admin_listen": admin_listen}).config
     logs.configure(as_json=as_json or config.json_logs)
 
     def announce(ports: server.Ports) -> None:
-        result = {"ready": True, "address": config.address, "join_port": ports.join, "admin_port": ports.admin}
+        where = {"address": config.address, "join_port": ports.join, "admin_port": ports.admin}
+        result = {"ready": True, **where, "pid": os.getpid()}
+        if ready_file is not None:
+            write_atomically(ready_file, json.dumps(result).encode() + b"\n")
         shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, ports.join, ports.admin))
         sys.stdout.flush()
 

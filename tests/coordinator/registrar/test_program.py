@@ -85,10 +85,10 @@ class Program:
         return [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--home", str(self.home), "--json"]
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[subprocess.Popen[str]]:
+    def serving(self, *options: str) -> Iterator[subprocess.Popen[str]]:
         """Run `serve` as a process of its own; it is killed at the end if it still runs."""
         with subprocess.Popen(
-            self._serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+            [*self._serve, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
         ) as process:
             try:
                 assert process.stdout is not None
@@ -174,6 +174,20 @@ def test_an_operators_day(program: Program) -> None:
     code, out, _ = program.run("doctor", "--json")
     assert code == TABLE[UnreachableError].exit_code
     assert [c["name"] for c in json.loads(out)["checks"] if not c["ok"]] == ["joining port", "operators' port"]
+
+
+def test_serve_says_when_it_is_ready_and_listens_where_it_is_told(program: Program, tmp_path: Path) -> None:
+    join_port, admin_port = free_ports(2)
+    ready, own = tmp_path / "ready.json", program.json("config", "show")["address"]["value"]
+    options = (f"--listen=127.0.0.1:{join_port}", f"--admin-listen=127.0.0.1:{admin_port}", f"--ready-file={ready}")
+    with program.serving(*options) as process:
+        told = json.loads(ready.read_text())
+        for port in (join_port, admin_port):
+            socket.create_connection(("127.0.0.1", port)).close()
+        pid = process.pid
+    assert told == {
+        "ready": True, "address": own, "join_port": join_port, "admin_port": admin_port, "pid": pid
+    }  # fmt: skip
 
 
 def test_only_tls13_is_spoken(program: Program) -> None:
