@@ -22,14 +22,18 @@ from mien.backbones.importers import import_model
 from mien.errors import ConfigError, NotFoundError
 from mien.evaluation import NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
 from mien.evaluation.protocols import lfw
+from mien.evaluation.records import Provenance
 from mien.shell import cli
 from mien.shell.files import read_limited
+from simulation import provenance
 from simulation.datasets import digest, find_people, read_people
 from simulation.lfw import embed_samples, read_pairs
 from simulation.models import Model, read_model, write_model
 
 MAX_MODEL_BYTES: Final = 1 << 30
 TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
+FOLDER_PROTOCOL: Final = ("folder-all-pairs", "1")
+"""Name and version of the protocol that compares every two images of a folder."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -79,10 +83,7 @@ def evaluate_folder(model: Model, folder: Path, *, aligned: bool = False) -> dic
     comparisons = all_pairs(runtime.embed(model.theta, faces.crops), faces.labels)
     curve = det_curve(comparisons)
     return {
-        "protocol": "folder: all pairs",
-        "dataset": folder.resolve().name,
-        "dataset_sha256": digest(people),
-        "model_id": model.model_id,
+        **_origin(FOLDER_PROTOCOL, folder.resolve().name, digest(people), model),
         "identities": len(people),
         "images": len(faces.labels) + len(faces.failures),
         "fte": len(faces.failures),
@@ -108,10 +109,7 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[s
     embedded = embed_samples(backbone, folder, pairs, lambda text: cli.ERR.print(text, highlight=False))
     result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed).system
     return {
-        "protocol": f"{lfw.PROTOCOL} version {lfw.VERSION}",
-        "dataset": "LFW View 2",
-        "dataset_sha256": embedded.dataset_sha256,
-        "model_id": model.model_id,
+        **_origin((lfw.PROTOCOL, lfw.VERSION), "LFW View 2", embedded.dataset_sha256, model),
         "accuracy": result.mean,
         "std": result.std_population,
         "standard_error": result.standard_error,
@@ -120,6 +118,14 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[s
         "fte": len(embedded.failed),
         "terms": "LFW: research, non-commercial use",
     }
+
+
+def _origin(protocol: tuple[str, str], dataset: str, dataset_sha256: str, model: Model) -> dict[str, Any]:
+    """Return what every answer says of where its figures come from. Neither protocol draws anything: its seed is 0."""
+    name, version = protocol
+    command = provenance.command("python", "-m", "simulation.worker")
+    origin = Provenance(dataset, dataset_sha256, model.model_id, provenance.commit(), command)
+    return {"protocol": name, "protocol_version": version, **dataclasses.asdict(origin)}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -153,6 +155,7 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
         ask(home, lambda coordinator: _export(coordinator, model, Path(temporary)))
         record = worker.evaluate(Path(temporary), data, protocol, aligned=aligned)
+    record["command"] = shlex.join(["mien-coordinator", *sys.argv[1:]])  # the worker's names a folder that is gone
     if keep_thresholds:
         thresholds = thresholds_of(record)
 

@@ -90,6 +90,10 @@ class TestFromTheCoordinator:
         assert record["eer"] == pytest.approx(float(reference.eer(mated, non_mated)), abs=1e-9)
         assert record["dataset_sha256"] == digest(people)
         assert (record["dataset"], record["model_id"]) == ("people", read_model(sface).model_id)
+        assert (record["protocol"], record["protocol_version"], record["seed"]) == ("folder-all-pairs", "1", 0)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=ODD)
+        assert head.stdout.startswith(record["commit"]) or (head.returncode, record["commit"]) == (128, "unknown")
+        assert record["command"].startswith(f"python -m simulation.worker evaluate --model {sface} --data {folder}")
         first, *others = record["points"]
         expected = reference.threshold_at_fmr(mated, non_mated, Fraction(1, 10))
         assert first["threshold"] == pytest.approx(expected, abs=1e-4)
