@@ -13,8 +13,17 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from device_sdk.home import Home as HomeFolder
 from device_sdk.home import default_root
-from mien.errors import TABLE, ConfigError, LowQualityError, MultipleFacesError, NoFaceError, NotFoundError
+from mien.errors import (
+    TABLE,
+    ConfigError,
+    KeyStoreError,
+    LowQualityError,
+    MultipleFacesError,
+    NoFaceError,
+    NotFoundError,
+)
 from mien.shell import cli as shell
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
@@ -77,7 +86,7 @@ def join(
 
     Example: mien-device join 'mien://join?r=registrar.example:7440&...'
     """
-    url = sys.stdin.readline() if invite == "-" else invite
+    url = _read_line() if invite == "-" else invite
     with _device(home, as_json, {"keystore": keystore}) as device:
         identity = device.join(url)
     result = {
@@ -425,7 +434,8 @@ def config_show(home: Home, as_json: Json = False) -> None:
     """
     from device_sdk.config import load_config
 
-    settings = load_config(home / "device.toml").settings
+    with _system_errors():
+        settings = load_config(HomeFolder.at(home).config).settings
 
     def human() -> None:
         table = Table("setting", "value", "from")
@@ -445,8 +455,23 @@ def _device(home: Path, as_json: bool, options: dict[str, Any] | None = None) ->
     """The device of a home, which tells what it does on stderr, or with --json as lines on stdout."""
     from device_sdk.device import Device
 
-    with _narrator(as_json) as tell, Device.open(home, options=options, warn=shell.warn, tell=tell) as device:
+    with (
+        _system_errors(),
+        _narrator(as_json) as tell,
+        Device.open(home, options=options, warn=shell.warn, tell=tell) as device,
+    ):
         yield device
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Turn what the operating system refuses, wherever that is, into a sentence that names the file."""
+    try:
+        yield
+    except PermissionError as error:
+        raise KeyStoreError(f"may not use {error.filename or 'a file'}; check its owner and permissions") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        raise ConfigError(f"cannot use {error.filename or 'a file'} ({error.strerror}); check the path") from error
 
 
 @contextmanager
@@ -531,6 +556,8 @@ def _verification(threshold: float | None, max_fmr: float | None) -> dict[str, A
 
 def _password(file: Path | None, *, confirm: bool) -> str:
     if file is None:
+        if not _somebody_is_there():
+            raise ConfigError("nobody can type a password here; give --password-file")
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
     password = _first_line(file).rstrip(b"\r\n")
     if not password:
@@ -557,7 +584,7 @@ def _first_line(file: Path) -> bytes:
 
 def _ask_consent(name: str) -> bool:
     """Ask whether the person agrees; where nobody can answer, they have not."""
-    if not sys.stdin.isatty():
+    if not _somebody_is_there():
         return False
     return typer.confirm(
         f"Does {name} agree that their pictures train the shared model on this device? "
@@ -565,10 +592,19 @@ def _ask_consent(name: str) -> bool:
     )
 
 
+def _somebody_is_there() -> bool:
+    """Tell whether questions can be answered. Python has no stdin at all where it was closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _read_line() -> str:
+    return "" if sys.stdin is None else sys.stdin.readline()
+
+
 def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not _somebody_is_there():
         raise ConfigError("nobody can answer here; give --yes if you mean it")
     typer.confirm(question, abort=True)
 

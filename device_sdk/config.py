@@ -114,6 +114,8 @@ def load_config(path: Path, options: Mapping[str, Any] | None = None) -> Resolve
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
+    if not path.is_file():
+        raise ConfigError(f"{path.name} is not a file; move it away, or write the settings there")
     try:
         return tomllib.loads(read_limited(path, _MAX_BYTES, what=path.name).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -13,17 +13,26 @@ from mien.shell.files import storage_errors
 
 @dataclass(frozen=True)
 class Home:
-    """The paths of a device's folder; `open` makes the folder, nothing else here touches the disk."""
+    """The paths of a device's folder; `open` makes the folder, nothing else here writes to the disk."""
 
     root: Path
 
     @classmethod
     def open(cls, root: Path) -> Home:
         """Return the home in `root`, made with mode 0700 where it is missing."""
-        if root.exists() and not root.is_dir():
-            raise ConfigError(f"{root.name} is not a folder; name another --home")
+        home = cls.at(root)
         with storage_errors("the home folder"):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return home
+
+    @classmethod
+    def at(cls, root: Path) -> Home:
+        """Return the home in `root`, which may be missing; raises ConfigError where a file is in the way."""
+        for folder in (root, *root.parents):
+            if folder.exists():
+                if not folder.is_dir():
+                    raise ConfigError(f"{folder} is not a folder; name another --home")
+                break
         return cls(root)
 
     @property

@@ -96,7 +96,8 @@ class FileKeyStore:
             file.write(bytes(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        path.unlink()
+        with storage_errors("the key folder"):
+            path.unlink()
         sync_folder(self._folder)
 
     def _path(self, label: str) -> Path:

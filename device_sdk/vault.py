@@ -82,6 +82,7 @@ class Vault:
         Raises KeyStoreError when the key is missing or another one, CorruptDataError when the file is damaged or was
         tampered with, VersionError when a newer program wrote it.
         """
+        _check_no_folder(path)
         with storage_errors(path.name):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked_folder(path.parent):
@@ -96,8 +97,10 @@ class Vault:
     def wipe(path: Path, key_store: KeyStore, label: str) -> None:
         """Make the vault unreadable for good: the key first, then the file. May be repeated after a crash."""
         key_store.destroy(label)
-        for name in (path.name, f"{path.name}-journal", f".{path.name}.new", f".{path.name}.new-journal"):
-            path.with_name(name).unlink(missing_ok=True)
+        _check_no_folder(path)
+        with storage_errors(path.name):
+            for name in (path.name, f"{path.name}-journal", f".{path.name}.new", f".{path.name}.new-journal"):
+                path.with_name(name).unlink(missing_ok=True)
         if path.parent.exists():
             sync_folder(path.parent)
 
@@ -264,6 +267,11 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         except BaseException:
             connection.close()
             raise
+
+
+def _check_no_folder(path: Path) -> None:
+    if path.is_dir():
+        raise CorruptDataError(f"{path.name} is a folder where the gallery's file should be; move it away, run again")
 
 
 def _create(path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]) -> None:
