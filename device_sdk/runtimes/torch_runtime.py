@@ -193,8 +193,9 @@ class _Trunk:
 
     @torch.no_grad()
     def _compute(self, crops: Crops) -> Tensor:
-        x_BCHW = torch.from_numpy(self.backbone.input_spec.network_input(crops))
-        return self.backbone.trunk(x_BCHW, self.split)
+        passes = [crops[start : start + INFERENCE_BATCH] for start in range(0, len(crops), INFERENCE_BATCH)]
+        inputs = (torch.from_numpy(self.backbone.input_spec.network_input(each)) for each in passes)
+        return torch.cat([self.backbone.trunk(x_BCHW, self.split) for x_BCHW in inputs])
 
 
 class _Training:
