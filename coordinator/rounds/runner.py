@@ -121,8 +121,8 @@ class TaskRunner:
         return None if self.state is None else self.state.participants.get(device_id)
 
     def is_current(self, round_id: int) -> bool:
-        """Return whether an attempt is the newest one."""
-        return self.round is not None and self.round.id == round_id
+        """Return whether an attempt is the newest one, and this runner still takes messages about it."""
+        return not self._has_ended and self.round is not None and self.round.id == round_id
 
     async def reply_to(self, device_id: str) -> Arrays:
         """Return the method's answer to what a device revealed in earlier rounds."""
