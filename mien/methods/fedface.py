@@ -4,7 +4,8 @@ Source: Aggarwal, Zhou, Jain, "FedFace: Collaborative Learning of Face Recogniti
 two forms, chosen by the task's `privacy.reveals`:
 
 - empty (the default): w_i never leaves the phone. The phone holds its identity apart from public ones by itself, with a
-  softmax over [w_i; public class embeddings] on its own and public images. Decision record 0010 says why this one, and where its gain comes from.
+  softmax over [w_i; public class embeddings] on its own and public images. Decision record 0010 says why this
+  one, and where its gain comes from.
 - ("class_embeddings",), as published: the phone minimises the positive loss (eq 7) and shows the server w_i, from which
   a face can be told; the server spreads all class embeddings out (eq 9) and answers with the phone's own.
 """
