@@ -42,7 +42,8 @@ def demo(
 
     Example: mien-sim demo --faces ./lfw/images --phones 12
     """
-    from simulation.demo.run import DemoOptions, run_demo
+    from simulation.demo.run import run_demo
+    from simulation.demo.stage import DemoOptions
 
     run_demo(DemoOptions(out, faces, phones, rounds, task, seed), as_json=as_json)
 

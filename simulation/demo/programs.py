@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from mien.shell.files import make_folder
 
 STOP_S: Final = 20.0
 CALL_S: Final = 300.0
+POLL_S: Final = 1.0
 # How much of what a program last said goes into an error.
 LAST_WORDS: Final = 300
 
@@ -53,7 +55,7 @@ class Programs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _end(self._children)
+        self.stop_all()
 
     def call(self, program: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
         """Return the JSON that a command prints last, None if it prints nothing.
@@ -74,10 +76,11 @@ class Programs:
         lines = printed.decode(errors="replace").strip().splitlines()
         return _parsed(program, arguments[0], lines[-1]) if lines else None
 
-    def lines(self, program: str, *arguments: str) -> Iterator[Any]:
+    def lines(self, program: str, *arguments: str, meanwhile: Callable[[], None] = lambda: None) -> Iterator[Any]:
         """Yield the JSON lines that a command prints, until it ends; a command that fails raises its own error.
 
-        Whoever stops reading ends the command.
+        `meanwhile` is called in every second without a line. What it raises ends the command; so does whoever stops
+        reading.
         """
         command = self._command(program, *arguments, "--json")
         with (
@@ -85,7 +88,7 @@ class Programs:
             self._child(command, stdout=subprocess.PIPE, stderr=problem) as child,
         ):
             assert child.stdout is not None
-            for line in child.stdout:
+            for line in _lines(child.stdout, meanwhile):
                 yield _parsed(program, arguments[0], line.decode(errors="replace"))
             with suppress(subprocess.TimeoutExpired):
                 child.wait(STOP_S)
@@ -130,6 +133,10 @@ class Programs:
     def stop(self, *names: str) -> None:
         """End these programs: SIGTERM, then after `STOP_S` SIGKILL for those that do not listen."""
         _end([self._named[name] for name in names])
+
+    def stop_all(self) -> None:
+        """End every child, those that a call waits for too."""
+        _end(self._children)
 
     def _log_says(self, name: str) -> str:
         path = self.log_of(name)
@@ -195,6 +202,22 @@ def _end(children: Iterable[subprocess.Popen[bytes]]) -> None:
             child.kill()  # does nothing to one that has ended
         for child in running:
             child.wait()
+
+
+def _lines(stream: IO[bytes], meanwhile: Callable[[], None]) -> Iterator[bytes]:
+    """Yield a pipe's lines as they come; `meanwhile` is called every `POLL_S` without anything."""
+    unread = b""
+    while True:
+        if not select.select([stream], [], [], POLL_S)[0]:
+            meanwhile()
+            continue
+        read = os.read(stream.fileno(), 1 << 16)
+        if not read:
+            break
+        *whole, unread = (unread + read).split(b"\n")
+        yield from whole
+    if unread:
+        yield unread
 
 
 def _parsed(program: str, verb: str, line: str) -> Any:

@@ -4,91 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
-import shlex
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import tomli_w
 from rich.markup import escape
-from rich.table import Table
 
 from coordinator.commands import tasks
-from device_sdk.runtimes import load_runtime
-from mien.errors import (
-    TABLE,
-    AlreadyExistsError,
-    EmptyFolderError,
-    LateError,
-    LowQualityError,
-    MultipleFacesError,
-    NoFaceError,
-    UndefinedMetricError,
-)
-from mien.methods.base import Runtime
+from mien.errors import TABLE, LateError, LowQualityError, MultipleFacesError, NoFaceError
 from mien.shell import cli
-from mien.shell.files import make_folder, write_atomically
-from mien.shell.lock import exclusive
+from mien.shell.files import write_atomically
 from mien.specs import CohortSpec, TaskSpec, to_mapping
-from simulation.datasets import LabelledCrops, People, read_people
-from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
-from simulation.demo.people import DemoPeople, people_from, synthetic_people
+from simulation.datasets import People
+from simulation.demo.outcome import conclude, measure
+from simulation.demo.people import people_from, synthetic_people
 from simulation.demo.programs import Programs, free_ports
-from simulation.models import Model, read_model
+from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
+from simulation.models import Model
 from simulation.pretrained import sface_path
-from simulation.report.demo_page import DemoReport, OwnPopulation, PhoneCheck, Population, RoundCost, render_demo
+from simulation.report.demo_page import PhoneCheck, render_demo
 
 DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "experiments" / "demo" / "fedface.toml"
-MARKER: Final = ".mien-demo"
 TARGET_FMR: Final = 0.01
 # `verify` answers with these exit codes: yes, no, and the three kinds of pictures that it does not take.
 VERIFY_ANSWERS: Final = (0, 1, *(TABLE[cls].exit_code for cls in (NoFaceError, MultipleFacesError, LowQualityError)))
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """What a person may choose: see `mien-sim demo --help`."""
-
-    out: Path
-    faces: Path | None = None
-    num_phones: int = 10
-    rounds: int | None = None
-    task: Path | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Where the demo plays: folders, addresses, child processes, people, task."""
-
-    options: DemoOptions
-    folder: Path
-    programs: Programs = field(repr=False)
-    people: DemoPeople = field(repr=False)
-    task: TaskSpec
-
-    def home(self, name: str) -> str:
-        """Return the state folder of a program."""
-        return str(self.folder / name)
-
-    def operator(self, *arguments: str) -> Any:
-        """Return what an operator's command on the coordinator answers."""
-        return self.programs.call("mien-coordinator", *arguments, "--home", self.home("coordinator"))
-
-    def phone(self, name: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
-        """Return what a command on a phone answers, with one of the exit codes `answers`."""
-        return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"), answers=answers)
 
 
 def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
@@ -104,22 +46,22 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
         if options.faces is None
         else people_from(options.faces, options.num_phones, seed=options.seed)
     )
-    with _ended_by_signals(), _state(options.out) as folder, Programs(options.out / "logs") as programs:
+    with ended_by_signals(), state_folder(options.out) as folder, Programs(options.out / "logs") as programs:
         stage = Stage(options, folder, programs, people, task)
-        with _step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
+        with step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
             start_servers(stage)
-        with _step(f"Import and release the pretrained recogniser with {len(people.public)} public people"):
+        with step(f"Import and release the pretrained recogniser with {len(people.public)} public people"):
             before = release_pretrained(stage)
-        with _step(f"{len(people.phones)} phones join by invite and enrol one person each"):
+        with step(f"{len(people.phones)} phones join by invite and enrol one person each"):
             join_and_enrol(stage)
         submitted = submit(stage)
-        with _step(f"Train together: {task.rounds} rounds of {task.method}"):
+        with step(f"Train together: {task.rounds} rounds of {task.method}"):
             rounds = train(stage, submitted["task_id"])
-        with _step("Release the trained model, with a threshold measured on the public people"):
+        with step("Release the trained model, with a threshold measured on the public people"):
             after = release_trained(stage, rounds[-1]["model_id"])
-        with _step("One phone updates, verifies its owner and refuses a stranger"):
+        with step("One phone updates, verifies its owner and refuses a stranger"):
             phone = check_one_phone(stage)
-        with _step(f"Measure on {len(people.test)} people whom no phone holds"):
+        with step(f"Measure on {len(people.test)} people whom no phone holds"):
             report = measure(stage, before, after, rounds, phone, submitted["discloses"], started)
     page = options.out / "report.html"
     write_atomically(page, render_demo(report).encode())
@@ -170,7 +112,7 @@ def release_pretrained(stage: Stage) -> Model:
         "--licence", stage.people.terms, "--source", stage.people.dataset,
     )  # fmt: skip
     imported = stage.operator("model", "import", str(sface_path()), "--public", str(shard), "--release")
-    return _exported(stage, imported["model_id"], "before")
+    return stage.exported(imported["model_id"], "before")
 
 
 def join_and_enrol(stage: Stage) -> None:
@@ -188,6 +130,7 @@ def join_and_enrol(stage: Stage) -> None:
                 done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            stage.programs.stop_all()  # nobody waits for a phone that is half-way
             raise
 
 
@@ -214,16 +157,14 @@ def train(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
             "--min-cohort", str(stage.task.privacy.min_cohort), *agreed,
         )  # fmt: skip
     ended: dict[tuple[int, int], Mapping[str, Any]] = {}
-    for event in stage.programs.lines(
-        "mien-coordinator", "task", "watch", task_id, "--home", stage.home("coordinator")
-    ):
+    watch = ("mien-coordinator", "task", "watch", task_id, "--home", stage.home("coordinator"))
+    for event in stage.programs.lines(*watch, meanwhile=lambda: stage.programs.require_running(*phones.values())):
         status, attempt = event["task"], event["round"]
         if attempt and attempt["stage"] in ("closed", "aborted"):
             key = attempt["round"], attempt["attempt"]
             if key not in ended:
                 ended[key] = attempt
                 _tell_round(attempt, status["rounds_total"])
-        stage.programs.require_running(*phones.values())
         if status["state"] in ("paused", "failed", "cancelled"):
             raise LateError(f"the task is {status['state']}: {status['reason']}; see {stage.options.out / 'logs'}")
     stage.programs.stop(*phones.values())
@@ -237,7 +178,7 @@ def release_trained(stage: Stage, model_id: str) -> Model:
     """Release the last round's model with thresholds measured on the public people, and return it."""
     stage.operator("model", "release", model_id)
     stage.operator("model", "evaluate", model_id, "--data", str(stage.folder / "public"), "--keep-thresholds")
-    return _exported(stage, model_id, "after")
+    return stage.exported(model_id, "after")
 
 
 def check_one_phone(stage: Stage) -> PhoneCheck:
@@ -271,138 +212,6 @@ def _decided(stage: Stage, owner: str, probes: list[Path]) -> Mapping[str, Any]:
     raise LowQualityError(f"the phone took none of the pictures to verify with: {'; '.join(refused)}")
 
 
-def measure(
-    stage: Stage,
-    before: Model,
-    after: Model,
-    rounds: list[Mapping[str, Any]],
-    phone: PhoneCheck,
-    discloses: list[str],
-    started: float,
-) -> DemoReport:
-    """Return the report: held-out people under every round's model, the released model's own people, and costs."""
-    people, seed = stage.people, stage.options.seed
-    test = read_people(people.test, people.pipeline(before.spec.input))
-    # One runtime for all models: the frozen trunk's features are computed once.
-    runtime = load_runtime(before.spec, before.layout)
-    scores = {m.model_id: comparisons_of(runtime, m.theta, test) for m in (before, after)}
-    num_fte = len(test.failures)
-    own, skipped = _own_population(stage.options.faces, before, after)
-    return DemoReport(
-        method=stage.task.method,
-        num_phones=len(people.phones),
-        before=model_result("pretrained", before, scores[before.model_id], num_fte, seed=seed),
-        after=model_result("trained together", after, scores[after.model_id], num_fte, seed=seed),
-        rounds=tuple(_round_cost(stage, r, runtime, before, test) for r in rounds),
-        populations=tuple(
-            Population(role, people.dataset, len(group), sum(map(len, group.values())), people.terms)
-            for role, group in (
-                ("phones (enrolled, trained on)", people.phones),
-                ("public people (in the bundle)", people.public),
-                ("test people (held by nobody)", people.test),
-            )
-        ),
-        privacy=tuple(discloses),
-        reveals=stage.task.privacy.reveals,
-        masked=False,
-        phone=phone,
-        reproduce=_command(),
-        commit=_commit(),
-        machine=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
-        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        duration_s=time.monotonic() - started,
-        seed=seed,
-        own_population=own,
-        own_population_skipped=skipped,
-        settings=tuple((f"Task: {key}", _in_words(value)) for key, value in to_mapping(stage.task).items()),
-    )
-
-
-def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
-    """Print what came of it."""
-    before, after = (equal_error(r.comparisons) for r in (report.before, report.after))
-    own = report.own_population
-    result = {
-        "eer_before": before,
-        "eer_after": after,
-        "mated": report.after.comparisons.num_mated,
-        "non_mated": report.after.comparisons.num_non_mated,
-        "fte": report.after.num_fte,
-        "rounds": sum(r.outcome == "closed" for r in report.rounds),
-        "phones": report.num_phones,
-        "own_accuracy_before": None if own is None else own.accuracy_before,
-        "own_accuracy_after": None if own is None else own.accuracy_after,
-        "owner_accepted": report.phone.owner_accepted,
-        "stranger_accepted": report.phone.stranger_accepted,
-        "reveals": list(report.reveals),
-        "masked": report.masked,
-        "duration_s": round(report.duration_s, 1),
-        "report": str(page),
-    }
-
-    def human() -> None:
-        table = Table("measured", "before", "after", title="What training together changed")
-        counts = f"{result['mated']} mated, {result['non_mated']} non-mated comparisons"
-        table.add_row(f"EER on held-out people ({counts})", f"{before:.1%}", f"{after:.1%}")
-        if own is None:
-            table.add_row(f"own population: not measured, {report.own_population_skipped}", "–", "–")
-        else:
-            table.add_row(f"{own.dataset}: {own.protocol}", f"{own.accuracy_before:.2%}", f"{own.accuracy_after:.2%}")
-        cli.OUT.print(table)
-        cli.OUT.print(
-            f"One phone: its owner is {report.phone.owner_decision}, a stranger {report.phone.stranger_decision}."
-        )
-        cli.OUT.print(f"Report with DET curves and costs: {page}", markup=False, soft_wrap=True)
-
-    cli.emit(result, as_json=as_json, human=human)
-
-
-def _round_cost(
-    stage: Stage, attempt: Mapping[str, Any], runtime: Runtime, base: Model, test: LabelledCrops
-) -> RoundCost:
-    closed = attempt["stage"] == "closed"
-    # Phones hold the first round's model since they enrolled. Every other round begins with a new one, of which they
-    # fetch what training changed.
-    num_fetched = attempt["num_selected"] if attempt["round"] > 1 and attempt["attempt"] == 1 else 0
-    trained = base.layout.part(stage.task.trainable or base.spec.trainable or ("*",))
-    eer = None
-    if closed:
-        model = _exported(stage, attempt["model_id"], f"round-{attempt['round']}")
-        eer = equal_error(comparisons_of(runtime, model.theta, test))
-    return RoundCost(
-        number=attempt["round"],
-        num_asked=attempt["num_selected"],
-        num_reported=attempt["num_reports"],
-        bytes_down=num_fetched * 4 * trained.size,
-        bytes_up=attempt["upload_bytes"],
-        duration_s=(attempt["ended_unix_ms"] - attempt["started_unix_ms"]) / 1000,
-        eer=eer,
-        outcome="closed" if closed else attempt["reason"],
-    )
-
-
-def _own_population(faces: Path | None, before: Model, after: Model) -> tuple[OwnPopulation | None, str]:
-    """Return what training cost on LFW, or why that was not measured."""
-    images = Path(os.environ.get("MIEN_DATA", "")) / "lfw" / "images"
-    if "MIEN_DATA" not in os.environ or not images.is_dir():
-        return None, "MIEN_DATA names no folder with lfw/images"
-    if faces is not None and faces.resolve() == images.resolve():
-        return None, "the phones hold people of LFW themselves"
-    try:
-        return own_population(OwnSample.read(images, before.spec.input), before, after), ""
-    except (UndefinedMetricError, EmptyFolderError) as error:  # an incomplete LFW must not cost the report
-        return None, error.message
-
-
-def _exported(stage: Stage, model_id: str, name: str) -> Model:
-    out = stage.folder / "models" / name
-    out.parent.mkdir(exist_ok=True)
-    stage.operator("model", "export", model_id, str(out))
-    model = read_model(out)
-    shutil.rmtree(out)
-    return model
-
-
 def _tell_round(attempt: Mapping[str, Any], total: int) -> None:
     seconds = (attempt["ended_unix_ms"] - attempt["started_unix_ms"]) / 1000
     loss = attempt["metrics"].get("loss_after")
@@ -423,83 +232,3 @@ def _link(people: People, folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         for path in files:
             (folder / name / path.name).symlink_to(path.resolve())
-
-
-@contextmanager
-def _state(out: Path) -> Iterator[Path]:
-    """An empty folder for the programs' state, removed afterwards; one demo at a time has it."""
-    make_folder(out)
-    with exclusive(out / ".lock", program="mien-sim demo", option="--out"):
-        folder = _fresh_state(out)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder)
-
-
-def _fresh_state(out: Path) -> Path:
-    """Return an empty folder for the programs' state; only a folder that a demo made is ever emptied."""
-    folder = out / "state"
-    if folder.exists() or folder.is_symlink():
-        if folder.is_symlink() or not (folder / MARKER).is_file():
-            raise AlreadyExistsError(f"{folder} was not made by the demo; name another folder with --out")
-        shutil.rmtree(folder)
-    make_folder(folder)
-    (folder / MARKER).touch()
-    (folder / "phones").mkdir()
-    return folder
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as an exception does, so that it cleans up after itself."""
-
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _step(title: str) -> Iterator[None]:
-    """Say what begins, and how long it took."""
-    started = time.monotonic()
-    cli.ERR.print(f"[bold cyan]>[/] {escape(title)} …", highlight=False, soft_wrap=True)
-    yield
-    cli.ERR.print(f"    done in {time.monotonic() - started:.1f} s", style="dim", highlight=False)
-
-
-def _in_words(value: object) -> str:
-    """Return a setting as the report shows it: `size 10, min_reports 4`."""
-    if isinstance(value, Mapping):
-        inner = (
-            (key, f"({_in_words(each)})" if isinstance(each, Mapping) else _in_words(each))
-            for key, each in value.items()
-        )
-        return ", ".join(f"{key} {words}" for key, words in inner) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
-
-
-def _command() -> str:
-    return shlex.join(["mien-sim", *sys.argv[1:]])
-
-
-def _commit() -> str:
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parent,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.stdout.strip()

@@ -35,9 +35,9 @@ from mien.evaluation import Comparisons, normalise
 from mien.evaluation.protocols.folders import PairSample, sample_pairs
 from mien.specs import FaceInputSpec
 from simulation.datasets import LabelledCrops, digest, find_people
-from simulation.demo import measure, people, programs, run
+from simulation.demo import measure, outcome, people, programs, run
 from simulation.demo.programs import Programs, free_ports
-from simulation.demo.run import DemoOptions, Stage
+from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ended_by_signals, state_folder
 from simulation.synthetic import committed_faces
 from tests.golden import _reference_evaluation as reference
 from tests.simulation.untrained import untrained_model
@@ -180,6 +180,27 @@ print('{{"error": "unreachable", "message": "it went away"}}', file=sys.stderr, 
         with pytest.raises(UnreachableError, match="it went away"):
             next(lines)
 
+    def test_lines_are_whole_however_they_come(self, children: Programs, tmp_path: Path) -> None:
+        text = """
+import sys, time
+for part in ("[1", ",2]\\n[3]\\n[", "4]"):
+    sys.stdout.write(part)
+    sys.stdout.flush()
+    time.sleep(0.1)"""
+        assert list(children.lines(script(tmp_path / "p", text), "watch")) == [[1, 2], [3], [4]]
+
+    @pytest.mark.usefixtures("impatient")
+    def test_meanwhile_may_end_it(self, children: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(programs, "POLL_S", 0.1)
+
+        def give_up() -> None:
+            raise LateError("nothing comes")
+
+        lines = children.lines(script(tmp_path / "p", "import time; time.sleep(60)"), "watch", meanwhile=give_up)
+        with pytest.raises(LateError, match="nothing comes"):
+            next(lines)
+        assert not any(child.poll() is None for child in children._children)
+
     @pytest.mark.usefixtures("impatient")
     def test_reader_who_fails_leaves_nothing_behind(self, tmp_path: Path) -> None:
         text = f"import os\nprint(os.getpid(), flush=True)\n{STUBBORN}"
@@ -285,33 +306,41 @@ time.sleep(60)"""
     def test_signals_end_the_demo_as_exceptions_do(self) -> None:
         before = signal.getsignal(signal.SIGTERM)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            with pytest.raises(SystemExit) as raised, run._ended_by_signals():
+            with pytest.raises(SystemExit) as raised, ended_by_signals():
                 signal.raise_signal(number)
             assert raised.value.code == 128 + number
         assert signal.getsignal(signal.SIGTERM) is before
 
+    def test_demo_under_nohup_outlives_its_terminal(self) -> None:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with ended_by_signals():
+                signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
 
 class TestState:
     def test_is_made_and_removed(self, tmp_path: Path) -> None:
-        with run._state(tmp_path / "out") as folder:
+        with state_folder(tmp_path / "out") as folder:
             assert folder == tmp_path / "out" / "state"
             (folder / "phones" / "x").write_text("x")
         assert not folder.exists()
-        with pytest.raises(LateError), run._state(tmp_path / "out") as folder:  # noqa: PT012
+        with pytest.raises(LateError), state_folder(tmp_path / "out") as folder:  # noqa: PT012
             (folder / "phones" / "x").write_text("x")
             raise LateError("too late")
         assert not folder.exists()
 
     def test_one_demo_at_a_time(self, tmp_path: Path) -> None:
-        with run._state(tmp_path / "out") as folder:
-            with pytest.raises(AlreadyExistsError, match="--out"), run._state(tmp_path / "out"):
+        with state_folder(tmp_path / "out") as folder:
+            with pytest.raises(AlreadyExistsError, match="--out"), state_folder(tmp_path / "out"):
                 raise AssertionError
-            assert (folder / run.MARKER).is_file()
+            assert (folder / MARKER).is_file()
 
     def test_what_a_dead_demo_left_is_emptied(self, tmp_path: Path) -> None:
-        folder = run._fresh_state(tmp_path)
+        folder = _fresh_state(tmp_path)
         (folder / "phones" / "old").mkdir()
-        assert [path.name for path in sorted(run._fresh_state(tmp_path).rglob("*"))] == [run.MARKER, "phones"]
+        assert [path.name for path in sorted(_fresh_state(tmp_path).rglob("*"))] == [MARKER, "phones"]
 
     @pytest.mark.parametrize("kind", ["folder", "empty folder", "marker folder", "file", "link", "link to a demo's"])
     def test_what_the_demo_did_not_make_is_left_alone(self, tmp_path: Path, kind: str) -> None:
@@ -324,16 +353,16 @@ class TestState:
             state.write_text("keep")
         elif kind.startswith("link"):
             if kind == "link to a demo's":
-                (mine / run.MARKER).touch()
+                (mine / MARKER).touch()
             state.symlink_to(mine)
         else:
             state.mkdir()
             if kind == "folder":
                 (state / "precious").write_text("keep")
             if kind == "marker folder":
-                (state / run.MARKER).mkdir()
+                (state / MARKER).mkdir()
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(AlreadyExistsError, match="was not made by the demo"), run._state(tmp_path / "out"):
+        with pytest.raises(AlreadyExistsError, match="was not made by the demo"), state_folder(tmp_path / "out"):
             raise AssertionError
         assert sorted(path for path in tmp_path.rglob("*") if path.name != ".lock") == before
         assert (mine / "precious").read_text() == "keep"
@@ -487,17 +516,17 @@ class TestOwnSample:
     def test_reasons_for_measuring_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         model = untrained_model()
         monkeypatch.delenv("MIEN_DATA", raising=False)
-        assert run._own_population(None, model, model) == (None, "MIEN_DATA names no folder with lfw/images")
+        assert outcome._own_population(None, model, model) == (None, "MIEN_DATA names no folder with lfw/images")
         monkeypatch.setenv("MIEN_DATA", str(tmp_path))
-        assert run._own_population(None, model, model) == (None, "MIEN_DATA names no folder with lfw/images")
+        assert outcome._own_population(None, model, model) == (None, "MIEN_DATA names no folder with lfw/images")
         images = tmp_path / "lfw" / "images"
         images.mkdir(parents=True)
-        assert "holds nobody" in run._own_population(None, model, model)[1]
+        assert "holds nobody" in outcome._own_population(None, model, model)[1]
         (images / "Ada").mkdir()
         shutil.copy(ODD / "no_face.jpg", images / "Ada")
-        assert "only 0 mated pairs" in run._own_population(None, model, model)[1]
+        assert "only 0 mated pairs" in outcome._own_population(None, model, model)[1]
         (tmp_path / "link").symlink_to(images)
-        assert "the phones hold people of LFW" in run._own_population(tmp_path / "link", model, model)[1]
+        assert "the phones hold people of LFW" in outcome._own_population(tmp_path / "link", model, model)[1]
 
 
 class TestMeasure:
@@ -550,7 +579,7 @@ class TestSteps:
         (tmp_path / "bin").mkdir()
         monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
         options = DemoOptions(tmp_path / "out", num_phones=4, rounds=1)
-        with run._state(options.out) as folder, Programs(tmp_path / "logs") as running:
+        with state_folder(options.out) as folder, Programs(tmp_path / "logs") as running:
             yield Stage(options, folder, running, people.synthetic_people(4), run.read_task(options))
 
     def stand_in(self, stage: Stage, name: str, text: str) -> None:
@@ -596,9 +625,7 @@ sys.exit(1)""",
 
     def test_phone_that_ends_by_itself_is_told(self, stage: Stage) -> None:
         self.stand_in(stage, "mien-device", "print('there is nobody to train on'); sys.exit(2)")
-        self.stand_in(
-            stage, "mien-coordinator", f"time.sleep(2); print(json.dumps({EVENT!r}), flush=True); time.sleep(60)"
-        )
+        self.stand_in(stage, "mien-coordinator", f"print(json.dumps({EVENT!r}), flush=True); time.sleep(60)")
         with pytest.raises(UnreachableError, match=r"phone-.*exit code 2.*nobody to train on"):
             run.train(stage, "t")
 
@@ -622,7 +649,7 @@ sys.exit(1)""",
             "round": number, "attempt": attempt, "stage": "aborted", "reason": "quorum", "num_selected": 4,
             "num_reports": 1, "upload_bytes": 77, "started_unix_ms": 1000, "ended_unix_ms": 3500,
         }  # fmt: skip
-        cost = run._round_cost(stage, report, None, model, None)  # type: ignore[arg-type]
+        cost = outcome._round_cost(stage, report, None, model, None)  # type: ignore[arg-type]
         trained = sum(entry.size for entry in model.layout.entries if entry.name.startswith("embedding."))
         assert 0 < trained < model.layout.size
         assert cost.bytes_down == fetched * 4 * trained
@@ -637,7 +664,7 @@ sys.exit(1)""",
 
 def test_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/x/mien-sim", "demo", "--faces", "my faces"])
-    assert run._command() == "mien-sim demo --faces 'my faces'"
+    assert outcome._command() == "mien-sim demo --faces 'my faces'"
 
 
 @pytest.mark.parametrize(
@@ -652,4 +679,4 @@ def test_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_settings_are_told_in_words(value: object, words: str) -> None:
-    assert run._in_words(value) == words
+    assert outcome._in_words(value) == words

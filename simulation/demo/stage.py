@@ -1,0 +1,126 @@
+"""Where the demo plays: options, folders, programs, people, task; and what makes it leave nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from rich.markup import escape
+
+from mien.errors import AlreadyExistsError
+from mien.shell import cli
+from mien.shell.files import make_folder
+from mien.shell.lock import exclusive
+from mien.specs import TaskSpec
+from simulation.demo.people import DemoPeople
+from simulation.demo.programs import Programs
+from simulation.models import Model, read_model
+
+MARKER: Final = ".mien-demo"
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What a person may choose: see `mien-sim demo --help`."""
+
+    out: Path
+    faces: Path | None = None
+    num_phones: int = 10
+    rounds: int | None = None
+    task: Path | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the demo plays: folders, addresses, child processes, people, task."""
+
+    options: DemoOptions
+    folder: Path
+    programs: Programs = field(repr=False)
+    people: DemoPeople = field(repr=False)
+    task: TaskSpec
+
+    def home(self, name: str) -> str:
+        """Return the state folder of a program."""
+        return str(self.folder / name)
+
+    def operator(self, *arguments: str) -> Any:
+        """Return what an operator's command on the coordinator answers."""
+        return self.programs.call("mien-coordinator", *arguments, "--home", self.home("coordinator"))
+
+    def phone(self, name: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
+        """Return what a command on a phone answers, with one of the exit codes `answers`."""
+        return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"), answers=answers)
+
+    def exported(self, model_id: str, name: str) -> Model:
+        """Return a model as the coordinator exports it."""
+        out = self.folder / "models" / name
+        out.parent.mkdir(exist_ok=True)
+        self.operator("model", "export", model_id, str(out))
+        model = read_model(out)
+        shutil.rmtree(out)
+        return model
+
+
+@contextmanager
+def state_folder(out: Path) -> Iterator[Path]:
+    """An empty folder for the programs' state, removed afterwards; one demo at a time has it."""
+    make_folder(out)
+    with exclusive(out / ".lock", program="mien-sim demo", option="--out"):
+        folder = _fresh_state(out)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+def _fresh_state(out: Path) -> Path:
+    """Return an empty folder for the programs' state; only a folder that a demo made is ever emptied."""
+    folder = out / "state"
+    if folder.exists() or folder.is_symlink():
+        if folder.is_symlink() or not (folder / MARKER).is_file():
+            raise AlreadyExistsError(f"{folder} was not made by the demo; name another folder with --out")
+        shutil.rmtree(folder)
+    make_folder(folder)
+    (folder / MARKER).touch()
+    (folder / "phones").mkdir()
+    return folder
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as an exception does, so that it cleans up after itself.
+
+    A signal that is ignored stays so: `nohup mien-sim demo` outlives its terminal.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Say what begins, and how long it took."""
+    started = time.monotonic()
+    cli.ERR.print(f"[bold cyan]>[/] {escape(title)} …", highlight=False, soft_wrap=True)
+    yield
+    cli.ERR.print(f"    done in {time.monotonic() - started:.1f} s", style="dim", highlight=False)
