@@ -187,13 +187,8 @@ def test_the_environment_names_the_folder(house: House) -> None:
     assert shown["address"]["value"] == house.address
 
 
-def test_ready_within_two_seconds(house: House) -> None:
-    """Judged by the processor time that the start takes: what a machine with nothing else to do would need."""
+def test_serving_loads_no_torch(house: House) -> None:
     house.start()
-    house.stop()
-    house.start()
-    used = Path(f"/proc/{house.process.pid}/stat").read_text().rpartition(")")[2].split()
-    assert (int(used[11]) + int(used[12])) / 100 < 2.0
     loaded = Path(f"/proc/{house.process.pid}/maps").read_text()
     assert "libtorch" not in loaded
 
