@@ -25,7 +25,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model
 from mien.errors import InputError
-from mien.evaluation import DetCurve, all_pairs, bootstrap_by_identity, det_curve, equal_error_rate
+from mien.evaluation import Comparisons, DetCurve, all_pairs, bootstrap_by_identity, det_curve, equal_error_rate
 from mien.evaluation.protocols import lfw
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Runtime, ServerState, Trained
@@ -145,10 +145,13 @@ class Setting:
     lfw: LfwCrops | None = field(repr=False)
     runtime: TorchRuntime = field(repr=False)
 
+    def comparisons(self, theta: Vector) -> Comparisons:
+        """Return all comparisons among the test people's images."""
+        return all_pairs(self.runtime.embed(theta, self.test.crops), self.test.labels, keep_subjects=True)
+
     def measure(self, theta: Vector) -> dict[str, Any]:
         """Return EER on the test people with its interval over identities, and the cost on LFW where it is at hand."""
-        embeddings = self.runtime.embed(theta, self.test.crops)
-        comparisons = all_pairs(embeddings, self.test.labels, keep_subjects=True)
+        comparisons = self.comparisons(theta)
         interval = bootstrap_by_identity(comparisons, _eer, rng=np.random.default_rng(0), num_replicates=REPLICATES)
         return {
             "eer": _eer(det_curve(comparisons)),
@@ -168,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("variants", nargs="*", default=list(VARIANTS), help=f"of: {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each variant")
-    parser.add_argument("--every", type=int, default=0, metavar="N", help="also measure after every N rounds")
+    parser.add_argument("--every", type=int, default=0, metavar="N", help="also measure EER after every N rounds")
     parser.add_argument("--out", type=Path, default=Path("out/tune.jsonl"), help="records, one JSON line a run")
     args = parser.parse_args()
     if unknown := sorted(set(args.variants) - set(VARIANTS)):
@@ -213,7 +216,7 @@ def released(setting: Setting) -> dict[str, Any]:
 
 
 def run(setting: Setting, name: str, seed: int, every: int) -> dict[str, Any]:
-    """Return the record of one variant under one seed, with `trace` after every `every` rounds."""
+    """Return the record of one variant under one seed, with the EER after every `every` rounds."""
     variant, trace, measuring = VARIANTS[name], list[dict[str, Any]](), 0.0
     task = variant.spec(seed)
     part = setting.layout.part(task.trainable or setting.spec.trainable)
@@ -223,7 +226,7 @@ def run(setting: Setting, name: str, seed: int, every: int) -> dict[str, Any]:
         nonlocal measuring
         if every and record.round % every == 0:
             before = time.process_time()
-            trace.append({"round": record.round, **setting.measure(state.theta)})
+            trace.append({"round": record.round, "eer": _eer(det_curve(setting.comparisons(state.theta)))})
             measuring += time.process_time() - before
 
     started = time.process_time()
