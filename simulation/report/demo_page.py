@@ -141,6 +141,7 @@ class DemoReport:
     own_population: OwnPopulation | None = None
     own_population_skipped: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    caveats: tuple[str, ...] = ()
     targets: tuple[float, ...] = DEFAULT_TARGETS
 
     def __post_init__(self) -> None:
@@ -156,6 +157,7 @@ def render_demo(report: DemoReport) -> str:
     sections: tuple[Section, ...] = (
         _headlines(report, before, after),
         _privacy(report),
+        *((_caveats(report),) if report.caveats else ()),
         _verification(report, before, after),
         _det(report, before, after),
         _rounds_figure(report, before, after),
@@ -260,6 +262,10 @@ def _last_measurable(before: _Measured, after: _Measured) -> tuple[OperatingPoin
 
 def _privacy(report: DemoReport) -> Prose:
     return Prose("What left the phones", report.privacy, notice=True)
+
+
+def _caveats(report: DemoReport) -> Prose:
+    return Prose("How to read the gain", report.caveats, notice=True)
 
 
 def _verification(report: DemoReport, before: _Measured, after: _Measured) -> Table:
