@@ -30,6 +30,7 @@ setup: $(STAMP) ## Make the virtual environment with the locked dependencies
 
 $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Mien needs Python 3.11: run make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up $(VENV): about 3 GB of packages are downloaded the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock

@@ -103,7 +103,9 @@ def init(
         if trusted is None:
             say("Next: mien-coordinator trust-registrar with the registrar's ca.pem, then")
         csr, pem = made.registrar_operator_csr_path, made.registrar_operator_path
-        say(f"Next: mien-registrar trust-coordinator {made.ca_path} --csr {csr} --out {pem}")
+        say(
+            f"Next: mien-registrar trust-coordinator {made.ca_path} --csr {csr} --out {pem} --home <registrar's folder>"
+        )
         say("Keep ca.key and store.key secret and backed up.")
 
     shell.emit(result, as_json=as_json, human=human)

@@ -376,7 +376,11 @@ def update(home: Home, as_json: Json = False) -> None:
     with _device(home, as_json) as device:
         done = device.update()
     result = {"model_id": done.model_id, "changed": done.changed, "templates": done.num_templates}
-    text = f"Model {done.model_id[:12]} is in use." if done.changed else "The released model is in use already."
+    text = (
+        f"Model {done.model_id[:12]} is in use."
+        if done.changed
+        else "The released model is in use, with the thresholds that the coordinator has for it now."
+    )
     shell.emit(result, as_json=as_json, human=lambda: _say(text))
 
 

@@ -97,7 +97,7 @@ def init(
         _say(f"Registrar created in {home}. Its public certificate: {made.ca_path}")
         _say(f"CA fingerprint (SHA-256): {ca_sha256}")
         if trusted is None:
-            _say(f"Next: mien-coordinator init --registrar-ca {made.ca_path}, then")
+            _say(f"Next: mien-coordinator init --address HOST:PORT --registrar-ca {made.ca_path}, then")
             _say("mien-registrar trust-coordinator with the ca.pem which that makes.")
         _say("Keep ca.key secret and backed up: whoever has it can admit devices.")
 
