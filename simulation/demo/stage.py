@@ -104,6 +104,9 @@ def ended_by_signals() -> Iterator[None]:
     """
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
+        cli.ERR.print(
+            f"Stopped by {signal.Signals(number).name}: ending every program; their logs stay.", highlight=False
+        )
         sys.exit(128 + number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
