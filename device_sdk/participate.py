@@ -41,6 +41,7 @@ from mien.specs import TaskSpec
 from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0
+FAILED_PAUSE_S: Final = 60.0
 
 
 class Conditions(Protocol):
@@ -368,14 +369,22 @@ def take_part(
 ) -> Iterator[RoundOutcome]:
     """Yield the outcome of each round, until `rounds` of them counted or there was no work for `idle_s`.
 
-    With neither, it goes on until it is stopped. Pauses are the coordinator's; unmet conditions are looked at again
-    every half minute and end the loop at once where `rounds` or `idle_s` is given. `current` is asked before every
-    step, so that a certificate can be renewed in between.
+    With neither, it goes on until it is stopped, also after a round whose update was no good. Pauses are the
+    coordinator's; unmet conditions are looked at again every half minute and end the loop at once where `rounds` or
+    `idle_s` is given. `current` is asked before every step, so that a certificate can be renewed in between.
     """
     counted, since_s = 0, clock.monotonic_s()
     while rounds is None or counted < rounds:
         participant = current()
-        outcome = participant.step()
+        try:
+            outcome = participant.step()
+        except _UPDATE_IS_BAD as error:
+            if rounds is not None or idle_s is not None:
+                raise
+            # A phone that is left to itself must outlive a task that is no good: the next one may be.
+            participant.tell(Event("task_failed", f"{error.message} The phone looks again in {FAILED_PAUSE_S:.0f} s."))
+            clock.sleep(FAILED_PAUSE_S)
+            continue
         if isinstance(outcome, Counted | NotCounted):
             counted += isinstance(outcome, Counted)
             after_round(outcome)

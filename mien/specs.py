@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -15,6 +16,13 @@ from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
+
+# What a phone's float32 and an operator's patience can bear: a phone refuses more before it begins.
+MAX_RATE: Final = 1e3
+MAX_EPOCHS: Final = 1000
+MAX_BATCH: Final = 1_000_000
+MAX_COHORT: Final = 1_000_000
+_POPULATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 # Where five landmarks land in a 112x112 crop, image-left eye first, as (x, y) pixel centres (ArcFace's template).
 TEMPLATE_112: Final = (
@@ -112,6 +120,8 @@ class CohortSpec:
     over_selection: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.size > MAX_COHORT:
+            raise ConfigError(f"cohort.size is {self.size}; it must be at most {MAX_COHORT}")
         if not 1 <= self.min_reports <= self.size:
             raise ConfigError(f"cohort.min_reports is {self.min_reports}; it must lie between 1 and size ({self.size})")
         if not 1.0 <= self.over_selection <= 4.0:
@@ -152,16 +162,22 @@ class LocalSpec:
     private_lr: float | None = None
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or not math.isfinite(self.lr):
-            raise ConfigError(f"local.lr is {self.lr}; it must be positive")
-        if self.epochs < 1 or self.batch_size < 0:
+        if not 0 < self.lr <= MAX_RATE:
+            raise ConfigError(f"local.lr is {self.lr}; it must be positive and at most {MAX_RATE:g}")
+        if not (1 <= self.epochs <= MAX_EPOCHS and 0 <= self.batch_size <= MAX_BATCH):
             raise ConfigError(
-                "local.epochs must be at least 1, local.batch_size at least 0 (0: all images in one batch)"
+                f"local.epochs must be at least 1 and at most {MAX_EPOCHS}, local.batch_size at least 0 (all images in "
+                f"one batch) and at most {MAX_BATCH}"
             )
-        if not (0 <= self.momentum < 1 and 0 <= self.weight_decay < math.inf):
-            raise ConfigError("local.momentum must lie in [0, 1) and local.weight_decay must not be negative")
-        if self.private_lr is not None and not 0 <= self.private_lr < math.inf:
-            raise ConfigError(f"local.private_lr is {self.private_lr}; it must not be negative (0: never trained)")
+        if not (0 <= self.momentum < 1 and 0 <= self.weight_decay <= MAX_RATE):
+            raise ConfigError(
+                f"local.momentum must lie in [0, 1) and local.weight_decay must not be negative or above {MAX_RATE:g}"
+            )
+        if self.private_lr is not None and not 0 <= self.private_lr <= MAX_RATE:
+            raise ConfigError(
+                f"local.private_lr is {self.private_lr}; it must not be negative (0: never trained) "
+                f"or above {MAX_RATE:g}"
+            )
 
 
 @dataclass(frozen=True)
@@ -172,8 +188,8 @@ class ServerSpec:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1):
-            raise ConfigError("server.lr must be positive and server.momentum must lie in [0, 1)")
+        if not (0 < self.lr <= MAX_RATE and 0 <= self.momentum < 1):
+            raise ConfigError(f"server.lr must be positive, at most {MAX_RATE:g}, and server.momentum lie in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -223,6 +239,10 @@ class TaskSpec:
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 80 or not self.name.replace("-", "").replace("_", "").isalnum():
             raise ConfigError(f"task name {self.name!r} must be 1-80 letters, digits, '-' or '_'")
+        if not _POPULATION.fullmatch(self.population):
+            raise ConfigError(
+                f"population {self.population[:80]!r} must be 1-64 letters, digits, dots, dashes or underscores"
+            )
         if not 1 <= self.rounds <= 100_000:
             raise ConfigError(f"rounds is {self.rounds}; it must lie between 1 and 100000")
         if self.cohort.min_reports < self.privacy.min_cohort:

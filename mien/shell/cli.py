@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from mien.errors import TABLE, MienError
+from mien.errors import TABLE, ConfigError, MienError, NotFoundError
 
 OUT = Console()
 """Where results for people go."""
@@ -29,6 +29,11 @@ def run(app: typer.Typer, *, json_errors: bool | None = None) -> NoReturn:
         app(standalone_mode=True)
     except MienError as error:
         fail(error, as_json=json_errors)
+    except RecursionError:
+        fail(ConfigError("a file is nested too deeply to be what it should be; correct it"), as_json=json_errors)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        fail(NotFoundError(f"{where}{error.strerror}; name a path that can be used"), as_json=json_errors)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     sys.exit(0)

@@ -59,6 +59,7 @@ class PublicShard:
             or labels.dtype != np.int64
             or crops.shape[1:] != (spec.height, spec.width, 3)
             or labels.shape != crops.shape[:1]
+            or len(labels) == 0
         ):
             raise CorruptDataError(
                 f"public shard needs crops (K, {spec.height}, {spec.width}, 3) uint8 and labels (K,); pack it again"

@@ -17,6 +17,7 @@ from device_sdk.client import ClientSettings, CoordinatorClient, RoundRef, Wait
 from device_sdk.gallery import Gallery, Pending, Person, Template
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
+    FAILED_PAUSE_S,
     Agreement,
     Counted,
     Event,
@@ -301,7 +302,7 @@ def changed(**values: Any) -> TaskSpec:
         (assignment(task_json=task_to_json(TASK).replace(b'"seed"', b'"seeds"')), VersionError, "upgrade mien"),
         (assignment(changed(options={"margins": 1.0})), ConfigError, "options.margins"),
         (assignment(changed(trainable=("nothing.*",)), contribution_sha256="1" * 64), ConfigError, "nothing"),
-        (assignment(changed(local=LocalSpec(lr=3e38, flip=False, epochs=4))), NonFiniteError, None),
+        (assignment(changed(local=LocalSpec(lr=1e3, weight_decay=1e3, flip=False, epochs=20))), NonFiniteError, None),
     ],
 )
 def test_assignments_that_do_not_fit_are_left_with_their_error(
@@ -461,3 +462,32 @@ def test_the_update_and_the_state_are_not_in_any_event(bench: Bench) -> None:
     assert all("array" not in repr(event) and len(repr(event)) < 500 for event in bench.events)
     model: Model = small_model()
     assert "array" not in repr(model)
+
+
+class _Failing:
+    """A participant whose first step makes an update that is no good, and whose second counts."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._steps = iter((NonFiniteError("the update holds NaN."), Counted(RoundRef("t", 1, 1), "a" * 64, 3)))
+
+    def tell(self, event: Any) -> None:
+        self.told.append(event.kind)
+
+    def step(self) -> Any:
+        step = next(self._steps)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+def test_a_phone_left_to_itself_outlives_a_bad_update_and_a_waiting_person_is_told() -> None:
+    failing, clock = _Failing(), ShiftedClock()
+    slept: list[float] = []
+    clock.sleep = slept.append  # type: ignore[method-assign]
+    outcomes = take_part(lambda: failing, clock, rounds=None, idle_s=None)  # type: ignore[arg-type,return-value]
+    assert isinstance(next(outcomes), Counted)
+    assert failing.told == ["task_failed"]
+    assert slept == [FAILED_PAUSE_S]
+    with pytest.raises(NonFiniteError):
+        next(take_part(_Failing, clock, rounds=1, idle_s=None))  # type: ignore[arg-type]

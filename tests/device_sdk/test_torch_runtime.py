@@ -230,7 +230,12 @@ def test_divergence_is_an_error_and_not_an_update() -> None:
     tiny = tiny_cnn()
     with pytest.raises(NonFiniteError, match=r"lower local\.lr"):
         tiny.runtime().train(
-            tiny.theta, tiny.part(), CROPS, softmax(6, 3), replace(LOCAL, lr=1e38, epochs=9, momentum=0.9), 0
+            tiny.theta,
+            tiny.part(),
+            CROPS,
+            softmax(6, 3),
+            replace(LOCAL, lr=1e3, weight_decay=1e3, epochs=20, momentum=0.9),
+            0,
         )
 
 
