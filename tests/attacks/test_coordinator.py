@@ -173,7 +173,7 @@ def test_nothing_but_models_can_be_downloaded(attacked: House) -> None:
 
     async def story() -> None:
         async with attacked.operator() as operator, attacked.devices("state", 2) as devices:
-            task = tiny_task("state", "state", cohort=CohortSpec(size=2, min_reports=2))
+            task = tiny_task("state", "state", rounds=2, cohort=CohortSpec(size=2, min_reports=2))
             status = await operator.submit(task, "state")
             ref, task = await in_upload(devices)
             for i, device in enumerate(devices):

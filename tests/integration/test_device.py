@@ -377,7 +377,7 @@ def test_nobody_who_agreed_means_no_training(fleet: RealFleet) -> None:
     with fleet.open("silent") as device:
         device.join(fleet.invite("silent"))
         device.enroll("Owner", images_of(IDENTITIES[0])[:5], consent=False)
-        with pytest.raises(ConfigError, match="--consent"):
+        with pytest.raises(ConfigError, match="gallery consent"):
             list(device.participate(rounds=1))
 
 
