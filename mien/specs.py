@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,6 +22,8 @@ MAX_RATE: Final = 1e3
 MAX_EPOCHS: Final = 1000
 MAX_BATCH: Final = 1_000_000
 MAX_COHORT: Final = 1_000_000
+MAX_CLIP: Final = 1e6
+MAX_GROUPS: Final = 64
 _POPULATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 # Where five landmarks land in a 112x112 crop, image-left eye first, as (x, y) pixel centres (ArcFace's template).
@@ -139,13 +141,17 @@ class DeadlineSpec:
 
     selecting_s: float = 300.0
     training_s: float = 3600.0
+    keys_s: float = 60.0
+    shares_s: float = 60.0
     upload_s: float = 600.0
+    consistency_s: float = 60.0
+    unmask_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("selecting_s", "training_s", "upload_s"):
-            if not 0 < getattr(self, name) <= 7 * 86400:
+        for stage in fields(self):
+            if not 0 < getattr(self, stage.name) <= 7 * 86400:
                 raise ConfigError(
-                    f"deadlines.{name} is {getattr(self, name)}; it must lie between 0 and 604800 seconds"
+                    f"deadlines.{stage.name} is {getattr(self, stage.name)}; it must lie between 0 and 604800 seconds"
                 )
 
 
@@ -198,11 +204,23 @@ class PrivacySpec:
 
     `reveals` names what devices send in clear, e.g. ("class_embeddings",). Each device enforces its own floor on
     `min_cohort` and its own list of what it agrees to reveal.
+
+    `secure_aggregation` names the server that sums are safe from; "off" lets the coordinator see each update, and a
+    phone takes part only where its owner agreed to that. An update is scaled to L2 norm at most `l2_clip` and its
+    elements clipped to +-`coordinate_clip` before they are rounded to elements of a ring of `ring_bits`.
+    `groups` splits a cohort into that many sums of at least `min_cohort` devices each, of which the server takes
+    `group_mean`: a bound on what a few devices can do, at the price of smaller sums.
     """
 
     reveals: tuple[str, ...] = ()
     min_cohort: int = 16
     max_weight: int = 64
+    secure_aggregation: Literal["malicious_server", "honest_but_curious", "off"] = "malicious_server"
+    l2_clip: float = 10.0
+    coordinate_clip: float = 1.0
+    ring_bits: int = 32
+    groups: int = 1
+    group_mean: Literal["mean", "trimmed_mean", "median"] = "mean"
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.reveals) - {"class_embeddings"})
@@ -212,6 +230,34 @@ class PrivacySpec:
             raise ConfigError(f"privacy.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody")
         if not 1 <= self.max_weight <= 65535:
             raise ConfigError(f"privacy.max_weight is {self.max_weight}; it must lie between 1 and 65535")
+        self._check_numbers()
+        self._check_groups()
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether sums are taken under secure aggregation."""
+        return self.secure_aggregation != "off"
+
+    def _check_numbers(self) -> None:
+        for name in ("l2_clip", "coordinate_clip"):
+            if not 0 < getattr(self, name) <= MAX_CLIP:
+                raise ConfigError(
+                    f"privacy.{name} is {getattr(self, name)}; it must be positive and at most {MAX_CLIP:g}"
+                )
+        if self.ring_bits not in (24, 32):
+            raise ConfigError(f"privacy.ring_bits is {self.ring_bits}; it must be 24 or 32")
+        if self.is_masked and self.min_cohort < 3:
+            raise ConfigError(
+                f"privacy.min_cohort is {self.min_cohort}; secure aggregation needs 3 or more devices in a sum"
+            )
+
+    def _check_groups(self) -> None:
+        if not 1 <= self.groups <= MAX_GROUPS:
+            raise ConfigError(f"privacy.groups is {self.groups}; it must lie between 1 and {MAX_GROUPS}")
+        if self.groups > 1 and not self.is_masked:
+            raise ConfigError("privacy.groups needs secure aggregation; without it the server sees every update anyway")
+        if self.group_mean != "mean" and self.groups < 3:
+            raise ConfigError(f"privacy.group_mean {self.group_mean!r} needs at least 3 groups; raise privacy.groups")
 
 
 @dataclass(frozen=True)
@@ -245,10 +291,11 @@ class TaskSpec:
             )
         if not 1 <= self.rounds <= 100_000:
             raise ConfigError(f"rounds is {self.rounds}; it must lie between 1 and 100000")
-        if self.cohort.min_reports < self.privacy.min_cohort:
+        if self.cohort.min_reports < self.privacy.min_cohort * self.privacy.groups:
+            groups = f" x privacy.groups ({self.privacy.groups})" if self.privacy.groups > 1 else ""
             raise ConfigError(
                 f"cohort.min_reports ({self.cohort.min_reports}) is below privacy.min_cohort "
-                f"({self.privacy.min_cohort}); raise the first or lower the second"
+                f"({self.privacy.min_cohort}){groups}; raise the first or lower the second"
             )
 
 

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
-from mien.secagg.canonical import bitmap_size
-from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig
+from mien.secagg.canonical import ID_BYTES, bitmap_size, tagged_hash
+from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig, StageDeadlines
 from mien.secagg.graph import Profile, default_neighbourhood, resolve
 from mien.secagg.keys import SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
 from mien.secagg.quantise import MAX_FRAC_BITS, NumberFormat, packed_size
 from mien.secagg.vector import ContributionMap, VectorLayout
-from mien.specs import TaskSpec
+from mien.specs import ModelSpec, TaskSpec
 from mien.wire.canonical import task_sha256
+
+PROFILES: Final = {
+    "malicious_server": Profile.MALICIOUS_SERVER,
+    "honest_but_curious": Profile.HONEST_BUT_CURIOUS,
+}
+"""Profiles by the names that tasks and devices' settings use."""
 
 DEFAULT_MAX_WEIGHT: Final = 64
 MIN_LEVEL_BITS: Final = 8
@@ -79,25 +85,49 @@ class RoundIds:
     model_sha256: bytes
     app_graph_sha256: bytes
 
+    @classmethod
+    def of(cls, task: TaskSpec, task_id: str, round_number: int, attempt: int, model: ModelSpec, model_id: str) -> Self:
+        """Return what both sides make of an assignment, each from what it holds itself."""
+        return cls(
+            tagged_hash("task", task_id.encode())[:ID_BYTES],
+            round_number,
+            attempt,
+            bytes.fromhex(model_id),
+            training_graph_sha256(task.method, model.backbone),
+        )
+
+
+def training_graph_sha256(method: str, backbone: str) -> bytes:
+    """Return the hash that names what a device runs on its images.
+
+    Programs build their training step from their own code, so it is named by method and backbone; a signed graph that
+    travels with the model would be named by its bytes.
+    """
+    return tagged_hash("graph-builtin", method.encode(), backbone.encode())
+
+
+def largest_group(task: TaskSpec) -> int:
+    """Return the most devices that one sum of the task can hold."""
+    return math.ceil(task.cohort.size / task.privacy.groups)
+
+
+def smallest_sum(task: TaskSpec) -> int:
+    """Return the fewest devices whose sum may be opened: the quorum, or one group's share of it."""
+    return task.cohort.min_reports if task.privacy.groups == 1 else task.privacy.min_cohort
+
 
 def plan_round(
-    task: TaskSpec,
-    contribution: ContributionLayout,
-    ids: RoundIds,
-    *,
-    n_max: int,
-    l2_clip: float,
-    coordinate_clip: float = 1.0,
-    ring_bits: int = 32,
-    profile: Profile = Profile.MALICIOUS_SERVER,
+    task: TaskSpec, contribution: ContributionLayout, ids: RoundIds, *, l2_clip: float | None = None
 ) -> RoundConfig:
-    """Return the terms of an attempt of `task` with at most `n_max` devices, k and t by the profile's rule.
+    """Return the terms of an attempt of `task`, k and t by its profile's rule; `l2_clip` replaces the task's own.
 
-    Sums are over at least `task.cohort.min_reports` devices, which is never below `task.privacy.min_cohort`. Raises
-    ConfigError where the task's numbers cannot be added up or `n_max` is too large, CohortError where it is below 3.
+    Raises ConfigError where the task's numbers cannot be added up or a sum would hold too many devices, CohortError
+    where it holds fewer than 3.
     """
+    profile, privacy, n_max = PROFILES[task.privacy.secure_aggregation], task.privacy, largest_group(task)
     mapped = ContributionMap(contribution).vector_layout
     default_neighbourhood(profile, n_max)
+    deadlines = task.deadlines
     return RoundConfig(
         task_id=ids.task_id,
         task_sha256=bytes.fromhex(task_sha256(task)),
@@ -110,12 +140,24 @@ def plan_round(
         num_metrics=mapped.num_metrics,
         numbers=plan_numbers(
             n_max,
-            l2_clip=l2_clip,
-            coordinate_clip=coordinate_clip,
-            max_weight=task.privacy.max_weight,
-            ring_bits=ring_bits,
+            l2_clip=privacy.l2_clip if l2_clip is None else l2_clip,
+            coordinate_clip=privacy.coordinate_clip,
+            max_weight=privacy.max_weight,
+            ring_bits=privacy.ring_bits,
         ),
-        cohort=CohortTerms(profile, task.cohort.min_reports, n_max),
+        cohort=CohortTerms(profile, smallest_sum(task), n_max),
+        deadlines=StageDeadlines(
+            *(
+                math.ceil(seconds)
+                for seconds in (
+                    deadlines.keys_s,
+                    deadlines.shares_s,
+                    deadlines.upload_s,
+                    deadlines.consistency_s,
+                    deadlines.unmask_s,
+                )
+            )
+        ),
     )
 
 

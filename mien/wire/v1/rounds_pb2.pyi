@@ -13,13 +13,21 @@ class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STAGE_UNSPECIFIED: _ClassVar[Stage]
     SELECTING: _ClassVar[Stage]
     TRAINING: _ClassVar[Stage]
+    KEYS: _ClassVar[Stage]
+    SHARES: _ClassVar[Stage]
     UPLOAD: _ClassVar[Stage]
+    CONSISTENCY: _ClassVar[Stage]
+    UNMASK: _ClassVar[Stage]
     CLOSED: _ClassVar[Stage]
     ABORTED: _ClassVar[Stage]
 STAGE_UNSPECIFIED: Stage
 SELECTING: Stage
 TRAINING: Stage
+KEYS: Stage
+SHARES: Stage
 UPLOAD: Stage
+CONSISTENCY: Stage
+UNMASK: Stage
 CLOSED: Stage
 ABORTED: Stage
 
@@ -84,7 +92,7 @@ class FollowRoundRequest(_message.Message):
     def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ...) -> None: ...
 
 class StageEvent(_message.Message):
-    __slots__ = ("round", "stage", "deadline_unix_ms", "remaining_ms", "reason", "model_id", "num_reports")
+    __slots__ = ("round", "stage", "deadline_unix_ms", "remaining_ms", "reason", "model_id", "num_reports", "message")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +100,7 @@ class StageEvent(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     round: RoundRef
     stage: Stage
     deadline_unix_ms: int
@@ -99,7 +108,24 @@ class StageEvent(_message.Message):
     reason: str
     model_id: str
     num_reports: int
-    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., num_reports: _Optional[int] = ...) -> None: ...
+    message: bytes
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., num_reports: _Optional[int] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class SendStepRequest(_message.Message):
+    __slots__ = ("round", "stage", "message")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    stage: Stage
+    message: bytes
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class SendStepReply(_message.Message):
+    __slots__ = ("stage",)
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    stage: Stage
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ...) -> None: ...
 
 class ReportTrainedRequest(_message.Message):
     __slots__ = ("round",)
@@ -138,12 +164,14 @@ class UploadChunk(_message.Message):
     def __init__(self, header: _Optional[_Union[UploadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("round", "contribution")
+    __slots__ = ("round", "contribution", "masked")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     round: RoundRef
     contribution: _common_pb2.BlobRef
-    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., contribution: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    masked: bytes
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., contribution: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., masked: _Optional[bytes] = ...) -> None: ...
 
 class LeaveRoundRequest(_message.Message):
     __slots__ = ("round", "error_code")

@@ -57,6 +57,11 @@ class RoundsStub:
                 request_serializer=mien_dot_v1_dot_rounds__pb2.ReportTrainedRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_rounds__pb2.ReportTrainedReply.FromString,
                 _registered_method=True)
+        self.SendStep = channel.unary_unary(
+                '/mien.v1.Rounds/SendStep',
+                request_serializer=mien_dot_v1_dot_rounds__pb2.SendStepRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_rounds__pb2.SendStepReply.FromString,
+                _registered_method=True)
         self.GetUploadStatus = channel.unary_unary(
                 '/mien.v1.Rounds/GetUploadStatus',
                 request_serializer=mien_dot_v1_dot_rounds__pb2.UploadStatusRequest.SerializeToString,
@@ -105,6 +110,14 @@ class RoundsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SendStep(self, request, context):
+        """The device's message of a stage of secure aggregation (KEYS, SHARES, CONSISTENCY, UNMASK), as mien.secagg makes it.
+        The same bytes again are welcome; other bytes are refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetUploadStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -146,6 +159,11 @@ def add_RoundsServicer_to_server(servicer, server):
                     servicer.ReportTrained,
                     request_deserializer=mien_dot_v1_dot_rounds__pb2.ReportTrainedRequest.FromString,
                     response_serializer=mien_dot_v1_dot_rounds__pb2.ReportTrainedReply.SerializeToString,
+            ),
+            'SendStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendStep,
+                    request_deserializer=mien_dot_v1_dot_rounds__pb2.SendStepRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_rounds__pb2.SendStepReply.SerializeToString,
             ),
             'GetUploadStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUploadStatus,
@@ -273,6 +291,33 @@ class Rounds:
             '/mien.v1.Rounds/ReportTrained',
             mien_dot_v1_dot_rounds__pb2.ReportTrainedRequest.SerializeToString,
             mien_dot_v1_dot_rounds__pb2.ReportTrainedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Rounds/SendStep',
+            mien_dot_v1_dot_rounds__pb2.SendStepRequest.SerializeToString,
+            mien_dot_v1_dot_rounds__pb2.SendStepReply.FromString,
             options,
             channel_credentials,
             insecure,

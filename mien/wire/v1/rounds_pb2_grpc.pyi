@@ -42,6 +42,10 @@ class RoundsStub:
     """Stage events of one round, beginning with the current one, until it is CLOSED or ABORTED."""
     ReportTrained: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.ReportTrainedRequest, _rounds_pb2.ReportTrainedReply]
     """The device has trained and is ready to upload when the UPLOAD stage opens."""
+    SendStep: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.SendStepRequest, _rounds_pb2.SendStepReply]
+    """The device's message of a stage of secure aggregation (KEYS, SHARES, CONSISTENCY, UNMASK), as mien.secagg makes it.
+    The same bytes again are welcome; other bytes are refused.
+    """
     GetUploadStatus: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.UploadStatusRequest, _rounds_pb2.UploadStatus]
     Upload: _grpc.StreamUnaryMultiCallable[_rounds_pb2.UploadChunk, _rounds_pb2.UploadStatus]
     """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
@@ -60,6 +64,10 @@ class RoundsAsyncStub(RoundsStub):
     """Stage events of one round, beginning with the current one, until it is CLOSED or ABORTED."""
     ReportTrained: _aio.UnaryUnaryMultiCallable[_rounds_pb2.ReportTrainedRequest, _rounds_pb2.ReportTrainedReply]  # type: ignore[assignment]
     """The device has trained and is ready to upload when the UPLOAD stage opens."""
+    SendStep: _aio.UnaryUnaryMultiCallable[_rounds_pb2.SendStepRequest, _rounds_pb2.SendStepReply]  # type: ignore[assignment]
+    """The device's message of a stage of secure aggregation (KEYS, SHARES, CONSISTENCY, UNMASK), as mien.secagg makes it.
+    The same bytes again are welcome; other bytes are refused.
+    """
     GetUploadStatus: _aio.UnaryUnaryMultiCallable[_rounds_pb2.UploadStatusRequest, _rounds_pb2.UploadStatus]  # type: ignore[assignment]
     Upload: _aio.StreamUnaryMultiCallable[_rounds_pb2.UploadChunk, _rounds_pb2.UploadStatus]  # type: ignore[assignment]
     """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
@@ -99,6 +107,16 @@ class RoundsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rounds_pb2.ReportTrainedReply, _abc.Awaitable[_rounds_pb2.ReportTrainedReply]]:
         """The device has trained and is ready to upload when the UPLOAD stage opens."""
+
+    @_abc_1.abstractmethod
+    def SendStep(
+        self,
+        request: _rounds_pb2.SendStepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rounds_pb2.SendStepReply, _abc.Awaitable[_rounds_pb2.SendStepReply]]:
+        """The device's message of a stage of secure aggregation (KEYS, SHARES, CONSISTENCY, UNMASK), as mien.secagg makes it.
+        The same bytes again are welcome; other bytes are refused.
+        """
 
     @_abc_1.abstractmethod
     def GetUploadStatus(

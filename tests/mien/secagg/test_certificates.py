@@ -1,16 +1,18 @@
-"""The protocol with the registrar's real certificates: the verifier is the coordinator's own chain check."""
+"""The protocol with the registrar's real certificates, checked as devices and coordinator check them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
 from mien.errors import CertificateError
-from mien.secagg import EcdsaSigner, Identity, ServerRound, VerifiedLeaf
+from mien.secagg import EcdsaSigner, Identity, ServerRound
 from mien.secagg.keys import VerifyLeaf, identity_id
+from mien.secagg.leaves import leaf_verifier
 from tests.mien.secagg.cohort import Cohort, make_addends, make_config, make_device
 from tests.mien.secagg.test_rounds import assert_exact
 
@@ -18,14 +20,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def verifier(authority: pki.Authority, now: datetime = NOW) -> VerifyLeaf:
-    def verify(leaf: bytes) -> VerifiedLeaf:
-        certificate = pki.load_certificate(leaf)
-        identity = pki.device_identity(certificate, authority.certificate, now)
-        key = certificate.public_key()
-        assert isinstance(key, ec.EllipticCurvePublicKey)
-        return VerifiedLeaf(bytes.fromhex(identity.id), key)
-
-    return verify
+    return leaf_verifier(authority.certificate, "default", lambda: now)
 
 
 def identity(authority: pki.Authority) -> Identity:
@@ -60,6 +55,31 @@ def test_another_authoritys_device_and_an_expired_one_stay_outside() -> None:
     with pytest.raises(CertificateError, match="authority"):
         server.accept_advertise(sybil.id, make_device(config, sybil).advertise())
     server.accept_advertise(honest.id, make_device(config, honest).advertise())
-    later = ServerRound(config, verify=verifier(registrar, NOW + pki.DEVICE_LIFETIME + timedelta(minutes=1)))
+    later = ServerRound(config, verify=verifier(registrar, NOW + pki.DEVICE_LIFETIME + timedelta(minutes=11)))
     with pytest.raises(CertificateError, match="expired"):
         later.accept_advertise(honest.id, make_device(config, honest).advertise())
+
+
+def test_what_is_not_a_devices_leaf_of_this_population_is_refused() -> None:
+    registrar = pki.create_authority("registrar", NOW)
+    verify = verifier(registrar)
+    key = ec.generate_private_key(ec.SECP256R1())
+    good = pki.to_der(pki.issue_device_leaf_for_key(registrar, key.public_key(), "default", NOW))
+    assert verify(good).id == identity_id(key.public_key())
+    elsewhere = pki.to_der(pki.issue_device_leaf_for_key(registrar, key.public_key(), "elsewhere", NOW))
+    flipped = bytearray(good)
+    flipped[-1] ^= 1
+    operator = pki.to_der(pki.issue_operator_leaf(registrar, "ann", NOW).certificate)
+    authority = pki.to_der(registrar.certificate)
+    for leaf in (elsewhere, bytes(flipped), operator, authority, good[:-1], b"", b"x" * 20_000):
+        with pytest.raises(CertificateError):
+            verify(leaf)
+
+
+def test_a_clock_that_is_minutes_off_does_not_decide() -> None:
+    registrar = pki.create_authority("registrar", NOW)
+    leaf = identity(registrar).certificate
+    begins = x509.load_der_x509_certificate(leaf).not_valid_before_utc
+    assert verifier(registrar, begins - timedelta(minutes=9))(leaf)
+    with pytest.raises(CertificateError, match="clock"):
+        verifier(registrar, begins - timedelta(minutes=11))(leaf)

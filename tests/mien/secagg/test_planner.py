@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mien.contribution import ContributionLayout, Lane
-from mien.errors import CohortError, ConfigError
+from mien.errors import ConfigError
 from mien.secagg import Profile
 from mien.secagg.planner import RoundIds, estimate, plan_numbers, plan_round
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
@@ -72,28 +74,39 @@ def test_noise_takes_room() -> None:
         plan_numbers(256, l2_clip=1.0, max_weight=1, noise_bound=2**31)
 
 
-TASK = TaskSpec("t", cohort=CohortSpec(size=40, min_reports=30), privacy=PrivacySpec(max_weight=64))
+TASK = TaskSpec("t", cohort=CohortSpec(size=40, min_reports=30), privacy=PrivacySpec(max_weight=64, l2_clip=5.0))
 LANES = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss", 1), Lane("delta", 1000)))
 IDS = RoundIds(bytes(16), 3, 1, b"m" * 32, b"g" * 32)
 
 
 def test_a_round_is_planned_from_its_task() -> None:
-    config = plan_round(TASK, LANES, IDS, n_max=40, l2_clip=5.0)
+    config = plan_round(TASK, LANES, IDS)
     assert (config.size, config.num_metrics, config.round, config.attempt) == (1000, 1, 3, 1)
     assert (config.cohort.n_min, config.cohort.n_max, config.cohort.profile) == (30, 40, Profile.MALICIOUS_SERVER)
-    assert config.numbers.max_weight == 64
+    assert (config.numbers.max_weight, config.numbers.l2_clip) == (64, 5.0)
+    assert plan_round(TASK, LANES, IDS, l2_clip=2.0).numbers.l2_clip == 2.0
+    assert (config.deadlines.keys_s, config.deadlines.upload_s) == (60, 600)
     assert config.layout_sha256.hex() == LANES.sha256
     assert config.task_sha256.hex() == task_sha256(TASK)
     assert config.model_sha256 == b"m" * 32
 
 
+def of_size(size: int, *, min_reports: int = 16, **privacy: Any) -> TaskSpec:
+    return TaskSpec(
+        "t", cohort=CohortSpec(size=size, min_reports=min_reports), privacy=PrivacySpec(**{"l2_clip": 5.0, **privacy})
+    )
+
+
 def test_rounds_that_cannot_be_are_refused_before_they_begin() -> None:
-    with pytest.raises(CohortError):
-        plan_round(TASK, LANES, IDS, n_max=2, l2_clip=5.0)
     with pytest.raises(ConfigError):
-        plan_round(TASK, LANES, IDS, n_max=5001, l2_clip=5.0)
+        plan_round(of_size(5001), LANES, IDS)
     with pytest.raises(ConfigError):
-        plan_round(TASK, LANES, IDS, n_max=2000, l2_clip=5.0, ring_bits=24)
+        plan_round(of_size(2000, ring_bits=24), LANES, IDS)
+
+
+def test_groups_are_sums_of_their_own() -> None:
+    config = plan_round(of_size(40, min_reports=30, min_cohort=8, groups=3), LANES, IDS)
+    assert (config.cohort.n_min, config.cohort.n_max) == (8, 14)
 
 
 @pytest.mark.parametrize("profile", Profile)
@@ -113,8 +126,7 @@ def test_the_estimate_is_what_goes_over_the_wire(profile: Profile) -> None:
 
 
 def test_four_and_three_bytes_a_parameter() -> None:
-    large = plan_round(TASK, ContributionLayout((*LANES.summed[:3], Lane("delta", 10**6))), IDS, n_max=100, l2_clip=5.0)
+    large = plan_round(of_size(100), ContributionLayout((*LANES.summed[:3], Lane("delta", 10**6))), IDS)
     assert estimate(large, 100).bytes_per_parameter < 4.001
-    lean = TaskSpec("t", cohort=CohortSpec(size=40, min_reports=30), privacy=PrivacySpec(max_weight=1))
-    packed = plan_round(lean, LANES, IDS, n_max=100, l2_clip=5.0, ring_bits=24)
+    packed = plan_round(of_size(100, max_weight=1, ring_bits=24), LANES, IDS)
     assert estimate(packed, 100).bytes_per_parameter == 3 * 1005 / 1000
