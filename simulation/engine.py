@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +41,15 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The simulated phones: crops by name, what each keeps to itself between rounds, and the public faces of all."""
+    """The simulated phones: crops by name, what each keeps to itself between rounds, and the public faces of all.
+
+    `labels` number the identities of a phone's crops from 0; a phone that is not in it holds one identity.
+    """
 
     crops: Mapping[str, Crops] = field(repr=False)
     private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
     public: PublicFaces | None = None
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def run_task(
                 dim=dim,
                 theta=state.theta,
                 crops=cohort.crops[device],
+                labels=cohort.labels.get(device),
                 private=private.get(device, {}),
                 reply=method.reply(state, device),
                 public_crops=cohort.public.crops if cohort.public else None,
@@ -104,7 +109,7 @@ def run_task(
         record = _record(number, devices, total)
         records.append(record)
         after_round(state, record)
-    return Run(state, Cohort(cohort.crops, private, cohort.public), tuple(records))
+    return Run(state, replace(cohort, private=private), tuple(records))
 
 
 def select(task: TaskSpec, devices: tuple[str, ...], number: int) -> tuple[str, ...]:

@@ -69,7 +69,8 @@ class DeviceInput:
 
     `private` is what the device kept from its last participation (empty at first), `reply` what the server answered
     to what it revealed, `public_crops` the aligned crops of public faces of the bundle (K, H, W, 3) with
-    `public_labels` (K,), both empty where the bundle has none.
+    `public_labels` (K,), both empty where the bundle has none. `labels` (N,) number the identities of `crops` from 0
+    where a device holds several, and an identity keeps its number; None says that all crops are of one.
     """
 
     task: TaskSpec
@@ -77,6 +78,7 @@ class DeviceInput:
     dim: int
     theta: Vector = field(repr=False)
     crops: Crops = field(repr=False)
+    labels: NDArray[np.int64] | None = field(default=None, repr=False)
     private: Arrays = field(default_factory=dict, repr=False)
     reply: Arrays = field(default_factory=dict, repr=False)
     public_crops: Crops | None = field(default=None, repr=False)
