@@ -199,6 +199,88 @@ class ServerSpec:
 
 
 @dataclass(frozen=True)
+class DpSpec:
+    """The differential privacy that a task promises each device of its population; by default none.
+
+    `noise_multiplier` is z: the standard deviation of the noise in a sum over `privacy.l2_clip`. `epsilon` at `delta`
+    is the budget of the population over all its tasks: it is never exceeded, and never raised once a sum was opened
+    under it. One device is in at most `max_participations` sums of the task, which lie at least `min_separation` rounds
+    apart (0: a round that failed may ask it again, and counts twice).
+
+    accounting "participations" assumes nothing about how devices were picked; "poisson" is right only where each device
+    flips a coin of its own, which no part of the real protocol enforces: simulations may use it. With "skellam" each
+    device adds its share of the noise, enough of it though `dishonest_share` of the cohort adds none. `target_quantile`
+    above 0 lets the clip follow that quantile of the updates' norms, at rate `clip_lr` (Andrew et al. 2021).
+    """
+
+    mechanism: Literal["none", "central_gaussian", "skellam"] = "none"
+    noise_multiplier: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    max_participations: int = 0
+    min_separation: int = 0
+    accounting: Literal["participations", "poisson"] = "participations"
+    dishonest_share: float = 0.1
+    target_quantile: float = 0.0
+    clip_lr: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("none", "central_gaussian", "skellam"):
+            raise ConfigError(f"privacy.dp.mechanism is {self.mechanism!r}; known: none, central_gaussian, skellam")
+        if self.accounting not in ("participations", "poisson"):
+            raise ConfigError(f"privacy.dp.accounting is {self.accounting!r}; known: participations, poisson")
+        if not self.is_on:
+            self._check_off()
+            return
+        for name in ("noise_multiplier", "epsilon"):
+            if not 0 < getattr(self, name) <= MAX_RATE:
+                raise ConfigError(
+                    f"privacy.dp.{name} is {getattr(self, name)}; it must be positive and at most {MAX_RATE:g}"
+                )
+        if not 1e-30 <= self.delta < 0.1:
+            raise ConfigError(f"privacy.dp.delta is {self.delta}; it must lie between 1e-30 and 0.1, well below 1/N")
+        if not 1 <= self.max_participations <= 100_000:
+            raise ConfigError(
+                f"privacy.dp.max_participations is {self.max_participations}; say in how many sums of this task one "
+                "device may be, 1 to 100000"
+            )
+        if not 0 <= self.min_separation <= 100_000:
+            raise ConfigError(f"privacy.dp.min_separation is {self.min_separation}; it must lie between 0 and 100000")
+        if not 0 <= self.dishonest_share < 1:
+            raise ConfigError(f"privacy.dp.dishonest_share is {self.dishonest_share}; it must lie in [0, 1)")
+        self._check_clipping()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any noise is promised."""
+        return self.mechanism != "none"
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the clip follows a quantile of the norms."""
+        return self.target_quantile > 0
+
+    def _check_off(self) -> None:
+        """Raise ConfigError for a promise that no mechanism keeps."""
+        for name in ("noise_multiplier", "epsilon", "delta", "max_participations", "target_quantile"):
+            if getattr(self, name) != 0:
+                raise ConfigError(
+                    f"privacy.dp.{name} is {getattr(self, name)} but privacy.dp.mechanism is none; name a mechanism"
+                )
+
+    def _check_clipping(self) -> None:
+        if not 0 <= self.target_quantile < 1:
+            raise ConfigError(f"privacy.dp.target_quantile is {self.target_quantile}; 0 (fixed clip) or below 1")
+        if not 0 < self.clip_lr <= 10:
+            raise ConfigError(f"privacy.dp.clip_lr is {self.clip_lr}; it must be positive and at most 10")
+        if self.is_adaptive and self.mechanism != "central_gaussian":
+            raise ConfigError(
+                f"privacy.dp.target_quantile needs mechanism central_gaussian: under {self.mechanism} the count of "
+                "clipped updates would be opened without noise; set it to 0"
+            )
+
+
+@dataclass(frozen=True)
 class PrivacySpec:
     """What a task shows the server besides sums, and the smallest cohort whose sum it may see.
 
@@ -221,6 +303,7 @@ class PrivacySpec:
     ring_bits: int = 32
     groups: int = 1
     group_mean: Literal["mean", "trimmed_mean", "median"] = "mean"
+    dp: DpSpec = field(default_factory=DpSpec)
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.reveals) - {"class_embeddings"})
@@ -232,11 +315,31 @@ class PrivacySpec:
             raise ConfigError(f"privacy.max_weight is {self.max_weight}; it must lie between 1 and 65535")
         self._check_numbers()
         self._check_groups()
+        self._check_dp()
 
     @property
     def is_masked(self) -> bool:
         """Whether sums are taken under secure aggregation."""
         return self.secure_aggregation != "off"
+
+    def _check_dp(self) -> None:
+        """Raise ConfigError where something besides noised sums would leave the phones."""
+        if not self.dp.is_on:
+            return
+        if self.max_weight != 1:
+            raise ConfigError(
+                f"privacy.max_weight is {self.max_weight}; with differential privacy it must be 1: weights would tell "
+                "how many images a device holds"
+            )
+        if self.reveals:
+            raise ConfigError(
+                f"privacy.reveals is {list(self.reveals)}; with differential privacy nothing may be shown in clear"
+            )
+        if not self.is_masked:
+            raise ConfigError(
+                f"privacy.secure_aggregation is 'off'; privacy.dp.mechanism {self.dp.mechanism} adds its noise to the "
+                "integers of a masked sum: name the server that sums are safe from"
+            )
 
     def _check_numbers(self) -> None:
         for name in ("l2_clip", "coordinate_clip"):
@@ -297,12 +400,18 @@ class TaskSpec:
                 f"cohort.min_reports ({self.cohort.min_reports}) is below privacy.min_cohort "
                 f"({self.privacy.min_cohort}){groups}; raise the first or lower the second"
             )
+        if self.privacy.dp.is_on and not self.trainable:
+            raise ConfigError(
+                "trainable is empty; with differential privacy name the part that is trained (noise grows with the "
+                "square root of its size), e.g. trainable = ['block13.*']"
+            )
 
 
 __all__ = [
     "TEMPLATE_112",
     "CohortSpec",
     "DeadlineSpec",
+    "DpSpec",
     "FaceInputSpec",
     "LocalSpec",
     "ModelSpec",
