@@ -32,7 +32,8 @@
     │   ├── OffsetError             upload resumed at the wrong byte: ask for the status, go on from there
     │   ├── ReplayError             same step again with other bytes: abandon this round, check in again
     │   ├── CohortError             too few devices left for a sum that hides each: nothing was shown, check in again
-    │   └── ViolationError          the other side broke the rules of a private sum: leave the round, tell the operator
+    │   ├── ViolationError          the other side broke the rules of a private sum: leave the round, tell the operator
+    │   └── BudgetExceededError     privacy budget would be exceeded: nothing was shown; end the task, or ask other devices
     ├── UnavailableError            works later, unchanged: retry
     │   ├── UnreachableError        no answer from the server: check address and network, retry
     │   ├── DrainingError           server is shutting down: retry after the pause it names
@@ -192,6 +193,10 @@ class ViolationError(ProtocolError):
     """A message breaks the rules that keep a sum private."""
 
 
+class BudgetExceededError(ProtocolError):
+    """One more sum would tell more than the privacy budget permits; nothing was released."""
+
+
 class UnavailableError(MienError):
     """The call can succeed later, unchanged."""
 
@@ -255,6 +260,7 @@ TABLE: Final[dict[type[MienError], ErrorRow]] = {
     ReplayError: ErrorRow("ABORTED", 43),
     CohortError: ErrorRow("ABORTED", 44),
     ViolationError: ErrorRow("FAILED_PRECONDITION", 45),
+    BudgetExceededError: ErrorRow("FAILED_PRECONDITION", 46),
     UnreachableError: ErrorRow("UNAVAILABLE", 50),
     DrainingError: ErrorRow("UNAVAILABLE", 51),
     RateLimitedError: ErrorRow("RESOURCE_EXHAUSTED", 52),
