@@ -81,8 +81,9 @@ class TorchRuntime:
         threads: int = 1,
         cache_bytes: int = DEFAULT_CAPACITY_BYTES,
         backbone: Backbone | None = None,
+        cache: FeatureCache | None = None,
     ) -> None:
-        """Build the backbone that `spec` names, or take `backbone`.
+        """Build the backbone that `spec` names, or take `backbone`; `cache` stands in for one of `cache_bytes`.
 
         Raises LayoutMismatchError where its layout is not the model's, ConfigError for an unknown name.
         """
@@ -94,7 +95,7 @@ class TorchRuntime:
                 f"{self._layout.sha256[:12]}; upgrade the older of the two"
             )
         self._threads = threads
-        self._cache = FeatureCache(cache_bytes)
+        self._cache = FeatureCache(cache_bytes) if cache is None else cache
         self._split = self._backbone.split_for(layout.part(spec.trainable or ("*",)).names)
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
