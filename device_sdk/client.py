@@ -54,7 +54,11 @@ class Stage(Enum):
 
     SELECTING = rounds_pb2.SELECTING
     TRAINING = rounds_pb2.TRAINING
+    KEYS = rounds_pb2.KEYS
+    SHARES = rounds_pb2.SHARES
     UPLOAD = rounds_pb2.UPLOAD
+    CONSISTENCY = rounds_pb2.CONSISTENCY
+    UNMASK = rounds_pb2.UNMASK
     CLOSED = rounds_pb2.CLOSED
     ABORTED = rounds_pb2.ABORTED
     OTHER = rounds_pb2.STAGE_UNSPECIFIED
@@ -104,13 +108,17 @@ class Wait:
 
 @dataclass(frozen=True)
 class StageEvent:
-    """Where a round is. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED."""
+    """Where a round is. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED.
+
+    `message` is what secure aggregation tells this device at the stage, empty where it has no part in it.
+    """
 
     stage: Stage
     remaining_s: float
     reason: str
     model_id: str
     num_reports: int
+    message: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -206,6 +214,15 @@ class CoordinatorClient:
         request = rounds_pb2.ReportTrainedRequest(round=ref.message())
         return Stage.of(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
 
+    def send_step(self, ref: RoundRef, stage: Stage, message: bytes) -> Stage:
+        """Send this device's message of a stage of secure aggregation; returns where the round is.
+
+        What a lost connection makes it send again is the same bytes, which the server welcomes. Raises LateError when
+        the stage has passed, ReplayError when the server holds other bytes of ours.
+        """
+        request = rounds_pb2.SendStepRequest(round=ref.message(), stage=stage.value, message=message)
+        return Stage.of(self._call(lambda: self._rounds.SendStep(request, timeout=UNARY_S)).stage)
+
     def upload_accepted(self, ref: RoundRef) -> bool:
         """Tell whether this device's contribution is complete, checked and counts; False before uploads are open."""
         try:
@@ -262,11 +279,12 @@ class CoordinatorClient:
                 raise error
             backoff.wait(error)
 
-    def upload(self, ref: RoundRef, data: bytes, *, progress: Progress | None = None) -> None:
+    def upload(self, ref: RoundRef, data: bytes, *, masked: bytes = b"", progress: Progress | None = None) -> None:
         """Send a contribution and return once the server has it on stable storage and counts it.
 
-        After an interruption it goes on from the byte that the server has. Raises LateError when the round went on
-        without it, ReplayError when the server holds other bytes of ours.
+        `masked` is message 5 of secure aggregation where the contribution is a masked vector. After an interruption it
+        goes on from the byte that the server has. Raises LateError when the round went on without it, ReplayError when
+        the server holds other bytes of ours.
         """
         backoff = self._backoff()
         sent = -1
@@ -277,7 +295,7 @@ class CoordinatorClient:
                     if status.received_bytes > sent:
                         sent = status.received_bytes
                         backoff.progress()
-                    chunks = _chunks(ref, data, status.received_bytes, progress)
+                    chunks = _chunks(ref, data, masked, status.received_bytes, progress)
                     status = self._rounds.Upload(chunks, timeout=self._settings.transfer_s)
                 if status.accepted:
                     return
@@ -386,13 +404,16 @@ def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:
         message.reason,
         message.model_id,
         message.num_reports,
+        message.message,
     )
 
 
-def _chunks(ref: RoundRef, data: bytes, offset: int, progress: Progress | None) -> Iterator[rounds_pb2.UploadChunk]:
+def _chunks(
+    ref: RoundRef, data: bytes, masked: bytes, offset: int, progress: Progress | None
+) -> Iterator[rounds_pb2.UploadChunk]:
     """Yield an upload from `offset` on, the header first; gRPC takes the next piece when the last one is on its way."""
     blob = common_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-    header = rounds_pb2.UploadHeader(round=ref.message(), contribution=blob)
+    header = rounds_pb2.UploadHeader(round=ref.message(), contribution=blob, masked=masked)
     yield rounds_pb2.UploadChunk(header=header, offset=offset)
     view = memoryview(data)
     for start in range(offset, len(data), CHUNK_BYTES):

@@ -1,28 +1,45 @@
 """A device without faces: a real gRPC client over mutual TLS that sends made-up contributions of a tiny model.
 
 It speaks the protocol with the generated stubs, step by step, so that a test can stop it, repeat it or have it lie at
-any point; `take_part` is the honest way through one round.
+any point; `take_part` is the honest way through one round, plain or under secure aggregation, as its task says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
 import grpc
 import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from mien.contribution import ContributionLayout
 from mien.errors import LateError, MienError, UnavailableError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
+from mien.secagg import (
+    Assignment,
+    ContributionMap,
+    DevicePolicy,
+    DeviceRound,
+    EcdsaSigner,
+    Identity,
+    MemoryLog,
+    Profile,
+)
+from mien.secagg.leaves import leaf_verifier
+from mien.secagg.planner import RoundIds
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
 from mien.wire import PROTOCOL_VERSIONS
-from mien.wire.canonical import task_from_json
+from mien.wire.canonical import task_from_json, task_sha256
 from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 
@@ -56,10 +73,23 @@ class Credentials:
     chain: bytes
     key: bytes = field(repr=False)
 
+    @property
+    def signer(self) -> Identity:
+        """Who the device is in a private sum."""
+        key = serialization.load_pem_private_key(self.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        leaf = x509.load_pem_x509_certificates(self.chain)[0].public_bytes(serialization.Encoding.DER)
+        return Identity(bytes.fromhex(self.device_id), leaf, EcdsaSigner.of(key))
+
+    @property
+    def registrar(self) -> x509.Certificate:
+        """Who vouches for this device and all others."""
+        return x509.load_pem_x509_certificates(self.chain)[1]
+
 
 @dataclass(frozen=True)
 class Sent:
-    """A contribution that the coordinator has acknowledged."""
+    """A contribution, as it was before any mask, that the coordinator has acknowledged."""
 
     device_id: str
     round: tuple[int, int]
@@ -88,11 +118,59 @@ def ref_of(assignment: rounds_pb2.Assignment) -> tuple[int, int]:
     return assignment.round.round, assignment.round.attempt
 
 
+PROTOCOL_STAGES = (
+    rounds_pb2.KEYS,
+    rounds_pb2.SHARES,
+    rounds_pb2.UPLOAD,
+    rounds_pb2.CONSISTENCY,
+    rounds_pb2.UNMASK,
+)
+
+
+@dataclass
+class MaskedPart:
+    """One device's part in one attempt under secure aggregation; `answers` are its messages by stage, made once.
+
+    `upload` is what it streams: its masked vector and, behind that, what the task reveals; empty before its time.
+    """
+
+    ref: rounds_pb2.RoundRef
+    task: TaskSpec
+    data: bytes = field(repr=False)
+    begin: Callable[[bytes], DeviceRound]
+    answers: dict[int, bytes] = field(default_factory=dict, repr=False)
+    upload: bytes = field(default=b"", repr=False)
+    device: DeviceRound | None = field(default=None, repr=False)
+
+    def answer(self, stage: int, message: bytes) -> bytes:
+        """Return this device's message of a stage; the same bytes whenever it is asked again."""
+        if stage not in self.answers:
+            self.answers[stage] = self._step(stage, message)
+        return self.answers[stage]
+
+    def _step(self, stage: int, message: bytes) -> bytes:
+        if stage == rounds_pb2.KEYS:
+            self.device = self.begin(message)
+            return self.device.advertise()
+        assert self.device is not None, "a device that has not sent its keys was told more"
+        if stage == rounds_pb2.SHARES:
+            return self.device.share(message)
+        if stage == rounds_pb2.UPLOAD:
+            layout = layout_of(self.task)
+            masked = self.device.mask(message, ContributionMap(layout).addends(layout.parse(self.data)))
+            self.upload = masked.payload + self.data[4 * layout.summed_size :]
+            return masked.message
+        if stage == rounds_pb2.CONSISTENCY or self.device.stage == "Masked":
+            return self.device.agree(message)
+        return self.device.unmask(message)
+
+
 class LightDevice:
     """One device on one channel; use as an asynchronous context manager."""
 
     def __init__(self, address: str, credentials: Credentials, *, root: bytes | None = None) -> None:
         self.id, self.population = credentials.device_id, credentials.population
+        self._credentials, self._log = credentials, MemoryLog()
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
         # Reconnect quickly: tests restart the coordinator all the time.
         options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
@@ -130,6 +208,12 @@ class LightDevice:
         reply = await answer(self.rounds.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref), timeout=SECONDS))
         return reply.stage
 
+    async def send_step(self, ref: rounds_pb2.RoundRef, stage: int, message: bytes) -> int:
+        """Return the stage after a message of secure aggregation."""
+        request = rounds_pb2.SendStepRequest(round=ref, stage=rounds_pb2.Stage.Name(stage), message=message)
+        reply = await answer(self.rounds.SendStep(request, timeout=SECONDS))
+        return reply.stage
+
     async def events(self, ref: rounds_pb2.RoundRef) -> AsyncIterator[rounds_pb2.StageEvent]:
         """Yield a round's stage events."""
         try:
@@ -160,12 +244,14 @@ class LightDevice:
         chunk: int = 64 * 1024,
         size: int | None = None,
         pause_s: float = 0.0,
+        masked: bytes = b"",
     ) -> rounds_pb2.UploadStatus:
         """Return the answer to one upload stream of bytes [offset, stop)."""
         digest = hashlib.sha256(data).hexdigest()
         header = rounds_pb2.UploadHeader(
             round=ref,
             contribution=common_pb2.BlobRef(sha256=digest, size_bytes=len(data) if size is None else size),
+            masked=masked,
         )
         end = len(data) if stop is None else stop
 
@@ -199,16 +285,77 @@ class LightDevice:
         return bytes(data)
 
     async def take_part(self, make: Callable[[TaskSpec, rounds_pb2.Assignment], bytes]) -> Sent:
-        """Return what was acknowledged after an honest way through one round."""
+        """Return what was acknowledged after an honest way through one round; a masked one is followed to its end."""
         assignment = await self.assignment()
-        data = make(task_from_json(assignment.task_json), assignment)
+        task = task_from_json(assignment.task_json)
+        data = make(task, assignment)
         await self.report_trained(assignment.round)
+        if task.privacy.is_masked:
+            event = await self.take_part_masked(self.masked_part(assignment, task, data))
+            if event.stage != rounds_pb2.CLOSED:
+                raise LateError(f"the round ended: {event.reason}")
+            return Sent(self.id, ref_of(assignment), data)
         event = await self.until(assignment.round, rounds_pb2.UPLOAD)
         if event.stage != rounds_pb2.UPLOAD:
             raise LateError(f"the round ended: {event.reason}")
         status = await self.upload(assignment.round, data)
         assert status.accepted
         return Sent(self.id, ref_of(assignment), data)
+
+    def masked_part(self, assignment: rounds_pb2.Assignment, task: TaskSpec, data: bytes) -> MaskedPart:
+        """Return this device's part in an attempt that it was given, not yet begun."""
+        ref, layout = assignment.round, layout_of(task)
+        ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id)
+        vector = ContributionMap(layout).vector_layout
+        known = Assignment(
+            ids.task_id,
+            bytes.fromhex(task_sha256(task)),
+            ids.model_sha256,
+            bytes.fromhex(layout.sha256),
+            ids.app_graph_sha256,
+            vector.size,
+            vector.num_metrics,
+        )
+
+        def begin(invite: bytes) -> DeviceRound:
+            return DeviceRound(
+                invite,
+                identity=self._credentials.signer,
+                assignment=known,
+                policy=DevicePolicy(min_cohort=2, profiles=frozenset(Profile)),
+                verify=leaf_verifier(self._credentials.registrar, self.population, lambda: datetime.now(UTC)),
+                log=self._log,
+                random_bytes=secrets.token_bytes,
+            )
+
+        return MaskedPart(ref, task, data, begin)
+
+    async def take_part_masked(self, part: MaskedPart, *, gone_at: int | None = None) -> rounds_pb2.StageEvent:
+        """Answer each stage and return the round's last event, or the first of `gone_at`, unanswered.
+
+        A coordinator that is away for a moment is asked again, and hears the same bytes again.
+        """
+        async with asyncio.timeout(SECONDS):
+            while True:
+                try:
+                    return await self._answer_stages(part, gone_at)
+                except UnavailableError:
+                    await asyncio.sleep(0.05)
+
+    async def _answer_stages(self, part: MaskedPart, gone_at: int | None) -> rounds_pb2.StageEvent:
+        async for event in self.events(part.ref):
+            if event.stage in (rounds_pb2.CLOSED, rounds_pb2.ABORTED, gone_at):
+                return event
+            if not event.message or event.stage not in PROTOCOL_STAGES:
+                continue
+            message = part.answer(event.stage, event.message)
+            if event.stage == rounds_pb2.UPLOAD:
+                status = await self.upload_status(part.ref)
+                if not status.accepted:
+                    await self.upload(part.ref, part.upload, offset=status.received_bytes, masked=message)
+            else:
+                await self.send_step(part.ref, event.stage, message)
+        raise UnavailableError("the stream ended before the round did")
 
     async def take_part_stubbornly(
         self, make: Callable[[TaskSpec, rounds_pb2.Assignment], bytes], acknowledged: list[Sent], stop: asyncio.Event
