@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -18,52 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
+from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss
 from mien.backbones import Backbone, build_backbone, layout_of, load_theta
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
-from mien.heads import cosface_logits, l2_normalise
+from mien.heads import l2_normalise
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.losses import cross_entropy, positive_hinge
 from mien.methods.base import Crops, Embeddings, Objective, Trained
 from mien.specs import LocalSpec, ModelSpec
 
 # Crops of one forward pass. Larger passes gain less than they lose on fresh memory pages: SFace on the project's 2-core
 # machine takes 16 ms of CPU a crop at 4, 28 ms at 8 and 34 ms at 32, of which 20 in the kernel.
 INFERENCE_BATCH: Final = 4
-Tensors = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class LossInput:
-    """What an objective's loss sees of one batch: embeddings (B, D) as the backbone gives them, and its tensors."""
-
-    embeddings: Tensor = field(repr=False)
-    private: Tensors = field(repr=False)
-    per_crop: Tensors = field(repr=False)
-    constants: Mapping[str, float]
-
-
-def _positive_hinge(at: LossInput) -> Tensor:
-    return positive_hinge(
-        at.embeddings, at.private["class_embedding"], at.constants["margin"], at.per_crop.get("sample_weight")
-    )
-
-
-def _cosface(at: LossInput) -> Tensor:
-    target_BK = at.per_crop["target"]
-    logits_BK = cosface_logits(
-        at.embeddings,
-        at.private["class_embeddings"],
-        target_BK,
-        scale=at.constants["scale"],
-        margin=at.constants["margin"],
-    )
-    return cross_entropy(logits_BK, target_BK, at.per_crop.get("sample_weight"))
-
-
-OBJECTIVES: Final[Mapping[str, Callable[[LossInput], Tensor]]] = MappingProxyType(
-    {"positive_hinge": _positive_hinge, "cosface": _cosface}
-)
 
 
 class TorchRuntime:
@@ -203,12 +168,7 @@ class _Training:
     """One device's local training: the part's parameters and the private tensors under one optimiser."""
 
     def __init__(self, backbone: Backbone, part: ParameterPart, objective: Objective, local: LocalSpec) -> None:
-        loss = OBJECTIVES.get(objective.name)
-        if loss is None:
-            raise ConfigError(
-                f"objective {objective.name!r} is unknown to this runtime; known: {', '.join(OBJECTIVES)}; upgrade mien"
-            )
-        self._loss = loss
+        self._loss = find_loss(objective.name)
         self._part = part
         self._objective = objective
         self._local = local
@@ -217,9 +177,8 @@ class _Training:
             name: torch.tensor(values, dtype=torch.float32, requires_grad=True)
             for name, values in objective.private.items()
         }
-        self._per_crop = {
-            name: torch.tensor(values, dtype=torch.float32) for name, values in objective.per_crop.items()
-        }
+        self._fixed = _as_tensors(objective.fixed)
+        self._per_crop = _as_tensors(objective.per_crop)
         trained = [self._tensors[name] for name in part.names if self._tensors[name].requires_grad]
         private_lr = local.lr if local.private_lr is None else local.private_lr
         self._groups = (
@@ -257,7 +216,7 @@ class _Training:
     def _input(self, emb_BD: Tensor, batch: NDArray[np.int64]) -> LossInput:
         chosen = torch.from_numpy(batch)
         rows = {name: values[chosen] for name, values in self._per_crop.items()}
-        return LossInput(emb_BD, self._private, rows, self._objective.constants)
+        return LossInput(emb_BD, self._private, rows, self._objective.constants, self._fixed)
 
     def _step(self, emb_BD: Tensor, batch: NDArray[np.int64]) -> None:
         loss = self._loss(self._input(emb_BD, batch))
@@ -290,6 +249,10 @@ class _Group:
         for tensor, velocity in zip(self.tensors, self._velocities, strict=True):
             velocity.mul_(momentum).add_(next(gradients)).add_(tensor, alpha=self._weight_decay)
             tensor.sub_(velocity, alpha=self._lr)
+
+
+def _as_tensors(arrays: Arrays) -> Tensors:
+    return {name: torch.tensor(values, dtype=torch.float32) for name, values in arrays.items()}
 
 
 def _unit_embeddings(emb_ND: Tensor) -> Embeddings:
