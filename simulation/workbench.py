@@ -1,0 +1,286 @@
+"""What the laptop-scale reproductions share: pretrained SFace, people by name, and features that are computed once.
+
+Every run of every study trains SFace's last block (`block13.*`), so what enters that block never changes. It is
+computed once a machine, into a private folder of the temporary directory, and mapped by all worker processes; deleting
+the folder costs the next start some seconds. Faces of real people land there too, as they lie in `--faces` already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
+from device_sdk.runtimes.feature_cache import FeatureCache
+from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.backbones.importers import import_model
+from mien.errors import EmptyFolderError, UndefinedMetricError
+from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
+from mien.layout import ParameterPart, Vector
+from mien.methods.base import Crops
+from simulation.datasets import People, digest, find_people, read_people
+from simulation.models import Model
+from simulation.pretrained import sface_path
+from simulation.synthetic import SPLITS, committed_faces
+
+TRAINABLE: Final = ("block13.*",)
+"""SFace's last block: 1,061,888 parameters on features of 1024 x 7 x 7."""
+
+FORMAT: Final = 1
+MIN_IMAGES: Final = 4
+_CHUNK: Final = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Workbench:
+    """A pretrained model, its trained part, a runtime with ready features, and people's crops by name.
+
+    `dataset_sha256` names the faces in records. The runtime's features are those of crops as they are: with
+    `local.flip` the mirrored ones are computed in every process.
+    """
+
+    model: Model
+    part: ParameterPart
+    runtime: TorchRuntime = field(repr=False)
+    crops: Crops = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    people: tuple[str, ...] = field(repr=False)
+    dataset_sha256: str
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.model.spec.input.dim
+
+    @property
+    def theta(self) -> Vector:
+        """The pretrained parameters."""
+        return self.model.theta
+
+    def crops_of(self, name: str) -> Crops:
+        """Return one person's crops (N, H, W, 3)."""
+        return np.asarray(self.crops[self.labels == self.people.index(name)])
+
+    def labelled(self, names: Sequence[str]) -> tuple[Crops, NDArray[np.int64]]:
+        """Return several people's crops, one person after another, with labels 0 ... len(names) - 1."""
+        each = [self.crops_of(name) for name in names]
+        return np.concatenate(each), np.repeat(np.arange(len(each)), [len(crops) for crops in each])
+
+    def split(self, seed: int, *counts: int) -> list[tuple[str, ...]]:
+        """Return disjoint groups of so many people, drawn by `seed`; raises EmptyFolderError for too few people."""
+        if sum(counts) > len(self.people):
+            raise EmptyFolderError(
+                f"the folder holds {len(self.people)} people and this experiment needs {sum(counts)}; "
+                "name a larger one with --faces, or use --quick"
+            )
+        order = np.random.default_rng([seed, 1]).permutation(len(self.people))
+        stops = list(itertools.accumulate(counts, initial=0))
+        return [tuple(self.people[i] for i in sorted(order[a:b])) for a, b in itertools.pairwise(stops)]
+
+    def comparisons(self, theta: Vector, names: Sequence[str]) -> Comparisons:
+        """Return all comparisons among these people's images."""
+        crops, labels = self.labelled(names)
+        return all_pairs(self.runtime.embed(theta, crops), labels)
+
+    def verification(self, theta: Vector, names: Sequence[str]) -> dict[str, float]:
+        """Return EER, TAR at FMR 1e-2 and 1e-3 (left out where not measurable), mean cosines, and counts.
+
+        A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
+        """
+        scores = self.comparisons(theta, names)
+        found = {
+            "mated": float(scores.num_mated),
+            "non_mated": float(scores.num_non_mated),
+            "cos_mated": float(scores.mated.mean()),
+            "cos_non_mated": float(scores.non_mated.mean()),
+        }
+        try:
+            curve = det_curve(scores)
+        except UndefinedMetricError:
+            return {**found, "eer": 0.5}
+        found["eer"] = equal_error_rate(curve).value
+        for name, target in (("tar_1e-2", 1e-2), ("tar_1e-3", 1e-3)):
+            with contextlib.suppress(UndefinedMetricError):
+                found[name] = point_at_fmr(curve, target).tar
+        return found
+
+
+@functools.cache
+def sface() -> Model:
+    """Return pretrained SFace whose last block is trained."""
+    imported = import_model(sface_path().read_bytes(), sface_path().name)
+    return Model(dataclasses.replace(imported.spec, trainable=TRAINABLE), imported.layout, imported.theta)
+
+
+@functools.lru_cache(maxsize=2)
+def open_workbench(faces: Path | None, max_people: int | None = None) -> Workbench:
+    """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
+
+    People with fewer than four images are left out; of the others, the first `max_people` by name are taken (a quick
+    run needs few). Features are made by the first process that asks, while the others wait.
+    """
+    people = people_of(faces)
+    chosen: People = {name: people[name] for name in sorted(people)[:max_people]}
+    folder = _prepared(chosen)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    model = sface()
+    index = np.load(folder / "digests.npy")
+    features = np.load(folder / "features.npy", mmap_mode="r")
+    cache = MappedFeatures(bytes.fromhex(meta["trunk_id"]), {row.tobytes(): i for i, row in enumerate(index)}, features)
+    return Workbench(
+        model,
+        model.layout.part(TRAINABLE),
+        TorchRuntime(model.spec, model.layout, cache=cache),
+        np.load(folder / "crops.npy", mmap_mode="r"),
+        np.load(folder / "labels.npy"),
+        tuple(meta["people"]),
+        meta["dataset_sha256"],
+    )
+
+
+def people_of(faces: Path | None) -> People:
+    """Return everybody in the folder, or all people of the shipped synthetic faces."""
+    if faces is not None:
+        return find_people(faces, min_images=MIN_IMAGES)
+    return {name: files for split in SPLITS for name, files in committed_faces(split).items()}
+
+
+@functools.cache
+def dataset_of(faces: Path | None) -> str:
+    """Return the digest of everybody's files, which names the data set in a study's records."""
+    return digest(people_of(faces))
+
+
+class MappedFeatures(FeatureCache):
+    """A feature cache whose entries for one trunk lie in a mapped file; others are kept in memory as usual."""
+
+    def __init__(self, trunk_id: bytes, rows: Mapping[bytes, int], features: NDArray[np.float32]) -> None:
+        super().__init__()
+        self._mapped_trunk_id = trunk_id
+        self._rows = rows
+        self._features = features
+
+    def features(
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Tensor]
+    ) -> list[Tensor]:
+        """Return the features of each crop, mapped ones where all are at hand."""
+        if trunk_id == self._mapped_trunk_id and not flipped.any():
+            rows = [self._rows.get(hashlib.sha256(crop.tobytes()).digest(), -1) for crop in crops]
+            if min(rows, default=-1) >= 0:
+                return [torch.from_numpy(np.array(self._features[row])) for row in rows]
+        return super().features(trunk_id, crops, flipped, compute)
+
+
+class _Recorder(FeatureCache):
+    """Keeps what a runtime computes for the crops that it is given, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.trunk_id = b""
+        self.seen: list[Tensor] = []
+
+    def features(
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Tensor]
+    ) -> list[Tensor]:
+        """Return freshly computed features and remember them."""
+        self.trunk_id = trunk_id
+        computed = list(compute(np.asarray(crops)))
+        self.seen += computed
+        return computed
+
+
+def _prepared(people: People) -> Path:
+    """Return the folder with crops and features of these people, made if it is not there."""
+    root = Path(tempfile.gettempdir()) / f"mien-workbench-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    files = [
+        (path.as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for each in people.values() for path in each
+    ]
+    key = hashlib.sha256(json.dumps([FORMAT, TRAINABLE, files]).encode()).hexdigest()[:20]
+    target = root / key
+    with _only_one(root / f"{key}.lock"):
+        if not (target / "meta.json").is_file():
+            making = Path(tempfile.mkdtemp(dir=root))
+            try:
+                _prepare(people, making)
+                shutil.rmtree(target, ignore_errors=True)
+                making.rename(target)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+    return target
+
+
+def _prepare(people: People, folder: Path) -> None:
+    model = sface()
+    first = next(path for files in people.values() for path in files)
+    aligned = decode_image(first.read_bytes()).shape[:2] == (model.spec.input.height, model.spec.input.width)
+    faces = read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
+    crops = faces.crops
+    sample, trunk_id = _features(_Recording.of(model), crops[:1])
+    out: Any = np.lib.format.open_memmap(
+        folder / "features.npy", mode="w+", dtype=np.float32, shape=(len(crops), *sample.shape[1:])
+    )
+
+    def fill(rows: NDArray[np.int64]) -> None:
+        recording = _Recording.of(model)
+        for start in range(0, len(rows), _CHUNK):
+            chunk = rows[start : start + _CHUNK]
+            out[chunk], _ = _features(recording, crops[chunk])
+
+    num_threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(fill, np.array_split(np.arange(len(crops)), num_threads)))
+    out.flush()
+    np.save(folder / "crops.npy", crops)
+    np.save(folder / "labels.npy", faces.labels)
+    digests = [np.frombuffer(hashlib.sha256(crop.tobytes()).digest(), np.uint8) for crop in crops]
+    np.save(folder / "digests.npy", np.stack(digests))
+    meta = {"people": list(faces.names), "dataset_sha256": digest(people), "trunk_id": trunk_id.hex()}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A runtime and what it computes."""
+
+    model: Model
+    recorder: _Recorder
+    runtime: TorchRuntime
+
+    @classmethod
+    def of(cls, model: Model) -> _Recording:
+        recorder = _Recorder()
+        return cls(model, recorder, TorchRuntime(model.spec, model.layout, cache=recorder))
+
+
+def _features(recording: _Recording, crops: Crops) -> tuple[NDArray[np.float32], bytes]:
+    """Return what enters the trained block, and the id of the trunk that made it, as the runtime itself has them."""
+    recording.recorder.seen.clear()
+    recording.runtime.embed(recording.model.theta, crops)
+    return torch.stack(recording.recorder.seen).numpy(), recording.recorder.trunk_id
+
+
+@contextlib.contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    """Hold a lock between processes."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
