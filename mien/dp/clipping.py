@@ -1,0 +1,46 @@
+"""How much one device may add to a sum: the L2 clip, fixed or following a quantile of the norms.
+
+A fixed clip S is `privacy.l2_clip`, applied on the device by `mien.secagg.quantise`. The adaptive one (Andrew, Thakkar,
+McMahan, Ramaswamy, NeurIPS 2021) starts there: each device adds one bit, whether its norm was within S, and the server
+moves S by the noised share of ones. Update and bit are one release of noise multiplier z: the bit's noise takes a
+little of the budget, which the update's noise makes up for (`update_multiplier`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from mien.errors import ConfigError
+from mien.specs import MAX_CLIP
+
+MIN_CLIP: Final = 1e-6
+"""The clip does not fall below this, nor rise above what a task may ask for: both are far outside of use."""
+
+
+def bit_noise(num_devices: int, noise_multiplier: float) -> float:
+    """Return sigma_b, the standard deviation of the noise in the count of unclipped updates.
+
+    n / 20 as in the paper (section 3.1), but at least z: below z / 2 no noise of the update could make up for it.
+    """
+    return max(num_devices / 20, noise_multiplier)
+
+
+def update_multiplier(noise_multiplier: float, sigma_b: float) -> float:
+    """Return z_delta = (z^-2 - (2 sigma_b)^-2)^-1/2, so that update and bit together cost what z costs (theorem 1).
+
+    The bit counts as +-1/2, hence its sensitivity of 1/2. Raises ConfigError where 2 sigma_b <= z.
+    """
+    if not 2 * sigma_b > noise_multiplier > 0:
+        raise ConfigError(
+            f"bit noise {sigma_b} is too small for noise multiplier {noise_multiplier}; it must exceed z/2"
+        )
+    return 1 / math.sqrt(noise_multiplier**-2 - (2 * sigma_b) ** -2)
+
+
+def next_clip(l2_clip: float, unclipped_share: float, target_quantile: float, clip_lr: float) -> float:
+    """Return S exp(-eta (b - gamma)): smaller where more than the target quantile of updates was within S.
+
+    `unclipped_share` is b, noised and therefore not always in [0, 1].
+    """
+    return min(MAX_CLIP, max(MIN_CLIP, l2_clip * math.exp(-clip_lr * (unclipped_share - target_quantile))))
