@@ -54,8 +54,8 @@ class Opening:
 class Event:
     """One line of the account. Epsilons are at the task's own delta, by Renyi accounting; None is unbounded.
 
-    `noise_multiplier` is the z that the task asked for, `effective_multiplier` the one with the sensitivity that rounding
-    makes of S; both are 0 without noise.
+    `noise_multiplier` is the z that the task asked for, `effective_multiplier` the one with the sensitivity that
+    rounding makes of S; both are 0 without noise.
     """
 
     population: str
@@ -158,7 +158,7 @@ class Ledger:
         """
         if any(event.key == opening.key for event in self.events):
             raise ReplayError(
-                f"round {opening.round}, attempt {opening.attempt} is in the privacy ledger already; begin a new attempt"
+                f"round {opening.round}, attempt {opening.attempt} is in the privacy ledger already; begin another"
             )
         event = self._event(opening)
         after = Ledger(self.population, (*self.events, event))
@@ -238,7 +238,7 @@ def _dearest(events: Sequence[Event]) -> list[tuple[Release, int]]:
     if not noised:
         return []
     cap = min(noised[0].max_participations, most_apart([event.round for event in noised], noised[0].min_separation))
-    # The larger the noise over the sensitivity the cheaper, under either law, as long as a step is small beside both.
+    # Within a task the clip alone can move, and only under Gaussian noise, whose price is the multiplier's.
     dearest = sorted((event.release for event in noised if event.release is not None), key=_price)[:cap]
     return [(release, dearest.count(release)) for release in dict.fromkeys(dearest)]
 
@@ -297,10 +297,10 @@ def check_device(
 ) -> float:
     """Return what a device will have lost in all after one more sum, by its own count.
 
-    Raises BudgetExceededError if that exceeds the owner's limit; a sum without noise always does. `past` is every update
-    that left the device since the limit was set, whether the attempt succeeded or not: it trusts no coordinator's
-    ledger. The figure holds against those who see opened sums, as far as the noise was really added (with
-    central_gaussian that is the coordinator's word).
+    Raises BudgetExceededError if that exceeds the owner's limit; a sum without noise always does. `past` is every
+    update that left the device since the limit was set, whether the attempt succeeded or not: it trusts no
+    coordinator's ledger. The figure holds as far as the noise was really added (with central_gaussian that is the
+    coordinator's word).
     """
     releases = [participation.release for participation in (*past, coming)]
     noised = [(release, 1) for release in releases if release is not None]

@@ -208,7 +208,8 @@ def _propose(num: int, law: _Law, random: RandomBytes, doubt: float) -> Steps:
     accepted = low + 2.0**-53 <= probability - doubt
     for i in np.flatnonzero(~accepted & (low < probability + doubt)):
         accepted[i] = _is_below(int(words[2][i]), int(block[i]), int(offset[i]), law, random)
-    return offset[accepted & ~(is_negative & (distance == 0))]  # zero has one sign
+    kept: Steps = offset[accepted & ~(is_negative & (distance == 0))]  # zero has one sign
+    return kept
 
 
 def _blocks(words: NDArray[np.uint64], random: RandomBytes) -> Steps:

@@ -38,8 +38,8 @@ def require_enforced(task: TaskSpec) -> None:
     """Raise ConfigError for a promise that rests on something which the real protocol does not enforce."""
     if task.privacy.dp.accounting == "poisson":
         raise ConfigError(
-            "privacy.dp.accounting is 'poisson', which is right only where every device flips a coin of its own to take "
-            "part; nothing enforces that here, only simulations may assume it: use 'participations'"
+            "privacy.dp.accounting is 'poisson', which is right only where every device flips a coin of its own; "
+            "nothing enforces that here, only simulations may assume it: use 'participations'"
         )
 
 

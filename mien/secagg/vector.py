@@ -4,7 +4,8 @@
 
     count = 1 | weight w | clip_bit | w q(metric)... | checksum | w q(update)...
 
-`clip_bit` is 1 where the update's norm did not exceed the L2 clip: its sum steers an adaptive clip. The checksum is the
+`clip_bit` is 1 where the update's norm did not exceed the L2 clip: its sum steers an adaptive clip (0 where nothing
+would hide it: differential privacy with a fixed clip). The checksum is the
 sum over the other lanes of r_j x_j, r public words drawn from R; being linear, it holds for the sum too, and catches
 any fault of masks, packing or shares. (It stops no device that lies: whoever lies can make it fit.) Image count, losses
 and metrics exist nowhere else, least of all beside the vector in clear.
@@ -71,13 +72,15 @@ class Addends:
     """What one device has to say, before it is weighted, rounded and masked.
 
     `update` (d,) float32 and `metrics` are per-image means: the weight (images, capped) is applied after rounding.
-    `noise` (d,) int64 is the device's share of distributed noise in steps, or None.
+    `noise` (d,) int64 is the device's share of distributed noise in steps, or None. `tells_clip` is False where the
+    clip bit must stay 0, because nothing would hide it (differential privacy with a fixed clip).
     """
 
     weight: int
     update: NDArray[np.float32] = field(repr=False)
     metrics: tuple[float, ...] = field(default=(), repr=False)
     noise: NDArray[np.int64] | None = field(default=None, repr=False)
+    tells_clip: bool = field(default=True, repr=False)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def encode(
     norm = l2_norm(addends.update)
     is_within = norm <= numbers.l2_clip
     vector = np.empty(layout.num_words, np.uint32)
-    vector[COUNT], vector[WEIGHT], vector[CLIP_BIT] = 1, addends.weight, is_within
+    vector[COUNT], vector[WEIGHT], vector[CLIP_BIT] = 1, addends.weight, is_within and addends.tells_clip
     vector[layout.metrics] = quantise_metrics(addends.metrics, numbers, addends.weight, rounding).view(np.uint32)
     factor = 1.0 if is_within else numbers.l2_clip / norm
     quantise_update(addends.update, factor, numbers, addends.weight, rounding, vector[layout.update])
