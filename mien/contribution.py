@@ -54,6 +54,27 @@ class ContributionLayout:
         """Length of an upload: 4 bytes an element."""
         return 4 * self.size
 
+    @property
+    def revealed_bytes(self) -> int:
+        """Length of what the server sees in clear, which follows the masked vector where sums are masked."""
+        return 4 * (self.size - self.summed_size)
+
+    def parse_revealed(self, data: bytes | memoryview) -> dict[str, Vector]:
+        """Return the revealed lanes in their bytes (little-endian float32), by name.
+
+        Raises CorruptDataError for another length, NonFiniteError for NaN or infinity.
+        """
+        if len(data) != self.revealed_bytes:
+            raise CorruptDataError(f"what is revealed has {len(data)} bytes, this task needs {self.revealed_bytes}")
+        values = np.frombuffer(data, "<f4").astype(np.float32)
+        if not np.isfinite(values).all():
+            raise NonFiniteError("what is revealed holds NaN or infinity; it was not counted")
+        start = self.summed_size
+        return {
+            lane.name: values[self.slices[lane.name].start - start : self.slices[lane.name].stop - start]
+            for lane in self.revealed
+        }
+
     @cached_property
     def sha256(self) -> str:
         """Hex digest over names and sizes in order, summed and revealed apart."""

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
 
 from coordinator.clock import Clock, to_ms
+from coordinator.rounds.masked import MaskedRound, suspects_in_words
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import in_thread
-from coordinator.rounds.server_step import ClosedRound, close_round
+from coordinator.rounds.server_step import ClosedRound, close_round, take_step
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import ModelRecord, RoundRecord, TaskRecord
 from coordinator.store.store import Store, StoreThread
+from mien.contribution import Arrays
 from mien.layout import Vector
 from mien.methods.base import ServerState
 from mien.wire.tensors import pack_tensors
+
+_LOG: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -69,17 +76,23 @@ class Closer:
             rounds=task.rounds_closed,
         )
 
-    async def close(self, task: TaskRecord, record: RoundRecord, device_ids: Sequence[str]) -> Closed:
-        """Return the model that the devices' contributions make, added up in order of their ids.
+    async def close(
+        self, task: TaskRecord, record: RoundRecord, device_ids: Sequence[str], masked: MaskedRound | None
+    ) -> Closed:
+        """Return the model that the devices' contributions make, added up in order of their ids, or by `masked`.
 
         Raises NonFiniteError or CorruptDataError when the round has to be aborted, StorageError to try again.
         """
         server = await self.server_state(task)
         uploads = await self._stores.thread.run(self._stores.store.uploads, record.id)
 
+        def read(device: str) -> bytes:
+            return self._stores.spool.read(record.id, device, uploads[device].blob)
+
         def sum_up() -> ClosedRound:
-            read = self._stores.spool.read
-            pairs = ((device, read(record.id, device, uploads[device].blob)) for device in sorted(device_ids))
+            if masked is not None:
+                return self._open(masked, server, device_ids, read)
+            pairs = ((device, read(device)) for device in sorted(device_ids))
             return close_round(self._plan, server, pairs, max_step_ratio=self._max_step_ratio)
 
         result = await in_thread(sum_up)
@@ -104,6 +117,22 @@ class Closer:
         revealed_sha256 = await in_thread(states.put_revealed, task.task_id, state.revealed)
         self._blobs |= {sha256 for sha256 in (arrays_sha256, revealed_sha256) if sha256}
         return Closed(state, result, model, arrays_sha256, revealed_sha256)
+
+    def _open(
+        self, masked: MaskedRound, server: ServerState, device_ids: Sequence[str], read: Callable[[str], bytes]
+    ) -> ClosedRound:
+        """Open the masked sums and take the server's step on their total."""
+        opened, layout = masked.open(), self._plan.contribution
+        revealed: dict[str, Arrays] = {}
+        if layout.revealed:
+            start = masked.payload_bytes
+            revealed = {device: layout.parse_revealed(read(device)[start:]) for device in device_ids}
+        if opened.suspects:
+            _LOG.warning("shares that did not fit", task=self._plan.task.name, pairs=suspects_in_words(opened.suspects))
+        result = take_step(self._plan, server, opened.total, revealed, max_step_ratio=self._max_step_ratio)
+        share_clipped = 1 - opened.num_unclipped / max(opened.total.num_reports, 1)
+        metrics = {**result.metrics, "share_clipped": share_clipped, "unmask_s": opened.seconds}
+        return replace(result, metrics=metrics)
 
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,17 +12,32 @@ import structlog
 
 from coordinator.clock import Clock, to_ms
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.machine import CheckedIn, Left, RoundState, Stage, Step, Trained, Withdrew
+from coordinator.rounds.machine import (
+    COUNTED,
+    STEP_OF,
+    CheckedIn,
+    Left,
+    RoundState,
+    Stage,
+    Step,
+    Stepped,
+    Trained,
+    Withdrew,
+)
+from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.plan import TaskPlan, plan_task
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
-from coordinator.store.records import RoundRecord, TaskRecord, TaskState
+from coordinator.store.records import RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import BY_CODE, DrainingError, LateError, MienError, NotFoundError
+from mien.errors import BY_CODE, DrainingError, LateError, MienError, NotFoundError, ViolationError
+from mien.secagg.keys import VerifyLeaf
 from mien.specs import TaskSpec
 from mien.wire.canonical import task_from_json, task_to_json
 
 _LOG: Final = structlog.get_logger()
+_BEFORE_A_VECTOR_IS_OUT: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)
+STEP_STAGES: Final = frozenset({Stage.KEYS, Stage.SHARES, Stage.CONSISTENCY, Stage.UNMASK})
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class StageNews:
     reason: str
     model_id: str
     num_reports: int
+    message: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -96,7 +112,11 @@ class EngineSettings:
 class Engine:
     """The coordinator's rounds, whoever calls. One per process; methods run on one event loop."""
 
-    def __init__(self, stores: Stores, clock: Clock, settings: EngineSettings) -> None:
+    def __init__(
+        self, stores: Stores, clock: Clock, settings: EngineSettings, vouch: Callable[[str], VerifyLeaf]
+    ) -> None:
+        """`vouch` gives the check of leaf certificates of one population's devices."""
+        self._vouch = vouch
         self._stores, self._clock, self._settings = stores, clock, settings
         self._runners: dict[str, TaskRunner] = {}
         self._loops: dict[str, asyncio.Task[None]] = {}
@@ -158,7 +178,8 @@ class Engine:
             if stage_changed:
                 self._arrivals.beat()
 
-        runner = TaskRunner(task, plan, self._stores, self._clock, self._settings.runner, on_change)
+        verify = self._vouch(task.population)
+        runner = TaskRunner(task, plan, self._stores, self._clock, self._settings.runner, verify, on_change)
         await runner.pick_up()  # before anybody can ask for the round that goes on
         self._runners[task.task_id] = runner
         loop = asyncio.create_task(runner.run(), name=f"task {task.task_id}")
@@ -208,7 +229,7 @@ class Engine:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
         for runner in self._of_population(caller.population):
             state, record = runner.state, runner.round
-            if record is None or state is None or state.stage not in (Stage.TRAINING, Stage.UPLOAD):
+            if record is None or state is None or state.stage not in _BEFORE_A_VECTOR_IS_OUT:
                 continue
             if state.participants.get(caller.device_id) not in (Step.SELECTED, Step.TRAINED):
                 continue
@@ -245,9 +266,23 @@ class Engine:
             await runner.post(Trained(device_id), round_id=round_id)
             return runner.state.stage if runner.state is not None else Stage.ABORTED
         participants = await self._stores.thread.run(self._stores.store.participants, round_id)
-        if participants[device_id] not in (Step.TRAINED, Step.UPLOADED):
+        if participants[device_id] not in COUNTED | frozenset(STEP_OF.values()):
             raise LateError("that round is over; nothing is lost, check in again")
         return (await self._record(name)).stage
+
+    async def take_step(self, device_id: str, name: RoundName, stage: Stage, message: bytes) -> Stage:
+        """Return the stage after a device's message of a stage of secure aggregation was accepted and committed.
+
+        Raises what does not hold (ViolationError, CertificateError, ReplayError), LateError when the round went on.
+        """
+        runner, round_id = await self._locate(device_id, name)
+        if runner is None:
+            raise LateError("that round is over; nothing is lost, check in again")
+        if stage not in STEP_STAGES or len(message) > MAX_STEP_BYTES:
+            raise ViolationError(f"there is no step of {len(message)} bytes at stage {stage}; upgrade mien")
+        step = StepRecord(device_id, stage, message)
+        await runner.post(Stepped(device_id, stage), round_id=round_id, step=step)
+        return runner.state.stage if runner.state is not None else Stage.ABORTED
 
     async def leave(self, device_id: str, name: RoundName, error_code: str) -> None:
         """Take a device out of a round; a device that is in no round has left already."""
@@ -267,7 +302,7 @@ class Engine:
             count = runner.changed.count
             assert runner.round is not None
             assert runner.state is not None
-            news, step = _news(runner.round, runner.state), runner.step_of(device_id)
+            news, step = _news(runner.round, runner.state, runner.message_for(device_id)), runner.step_of(device_id)
             if news != last:
                 yield news
                 last = news
@@ -384,7 +419,7 @@ def _name(record: RoundRecord) -> RoundName:
     return RoundName(record.task_id, record.round, record.attempt)
 
 
-def _news(record: RoundRecord, state: RoundState) -> StageNews:
+def _news(record: RoundRecord, state: RoundState, message: bytes = b"") -> StageNews:
     return StageNews(
         name=_name(record),
         stage=state.stage,
@@ -392,4 +427,5 @@ def _news(record: RoundRecord, state: RoundState) -> StageNews:
         reason=state.reason,
         model_id=record.model_id or "" if state.stage is Stage.CLOSED else "",
         num_reports=record.num_reports if state.stage is Stage.CLOSED else 0,
+        message=message,
     )

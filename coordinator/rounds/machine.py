@@ -2,17 +2,20 @@
 
 ::
 
-    SELECTING -> TRAINING -> UPLOAD -> CLOSING -> CLOSED
-         \\           \\          \\         \\
-          `-----------`----------`---------`--> ABORTED(reason)
+    SELECTING -> TRAINING -> KEYS -> SHARES -> UPLOAD -> CONSISTENCY -> UNMASK -> CLOSING -> CLOSED
+        any of them -> ABORTED(reason)
+
+Plain sums go from TRAINING to UPLOAD to CLOSING; masked ones under the honest-but-curious profile leave CONSISTENCY
+out (`RoundRules.path`). What the cryptography makes of a stage is not known here: the driver hands over steps that
+held, and says `Dropped` for devices that a stage's end left without a part.
 
 `advance` takes a state, one event and the time, and returns the next state with a list of effects that whoever drives
 the machine has to carry out, in order. A refused event raises and changes nothing. Time is in seconds since an epoch
 of the driver's choice: the coordinator passes its clock, the simulator a virtual one.
 
-CLOSING lies between the last upload and the commit of the new model. It has no deadline: it ends when the driver
-says how the sum went. To devices it looks like UPLOAD. Whatever devices do or leave undone, `TimePassed` at a state's
-deadline moves it on, so that by the last deadline a round is closing, closed or aborted.
+CLOSING lies between the last stage and the commit of the new model. It has no deadline: it ends when the driver says
+how the sum went. To devices it looks like the stage before it. Whatever devices do or leave undone, `TimePassed` at a
+state's deadline moves it on, so that by the last deadline a round is closing, closed or aborted.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mien.errors import LateError, NotFoundError, RateLimitedError
+from mien.errors import LateError, NotFoundError, RateLimitedError, ViolationError
 from mien.specs import TaskSpec
 
 
@@ -35,7 +38,11 @@ class Stage(enum.StrEnum):
 
     SELECTING = "selecting"
     TRAINING = "training"
+    KEYS = "keys"
+    SHARES = "shares"
     UPLOAD = "upload"
+    CONSISTENCY = "consistency"
+    UNMASK = "unmask"
     CLOSING = "closing"
     CLOSED = "closed"
     ABORTED = "aborted"
@@ -51,9 +58,35 @@ class Step(enum.StrEnum):
 
     SELECTED = "selected"
     TRAINED = "trained"
+    KEYED = "keyed"
+    SHARED = "shared"
     UPLOADED = "uploaded"
+    AGREED = "agreed"
+    RELEASED = "released"
+    GONE = "gone"
     LATE = "late"
     LEFT = "left"
+
+
+STEP_OF: Final[Mapping[Stage, Step]] = {
+    Stage.TRAINING: Step.TRAINED,
+    Stage.KEYS: Step.KEYED,
+    Stage.SHARES: Step.SHARED,
+    Stage.UPLOAD: Step.UPLOADED,
+    Stage.CONSISTENCY: Step.AGREED,
+    Stage.UNMASK: Step.RELEASED,
+}
+"""What a device has reached once it has done a stage's part."""
+
+ORDER: Final = (Step.SELECTED, *STEP_OF.values())
+COUNTED: Final = frozenset({Step.UPLOADED, Step.AGREED, Step.RELEASED, Step.GONE})
+"""Steps of devices whose contribution is in the sum; one that leaves afterwards is GONE and takes nothing out of it."""
+
+PLAIN: Final = (Stage.TRAINING, Stage.UPLOAD)
+MASKED: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
+MASKED_CURIOUS: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.UNMASK)
+PATHS: Final = {"off": PLAIN, "malicious_server": MASKED, "honest_but_curious": MASKED_CURIOUS}
+"""The stages that devices go through, by `PrivacySpec.secure_aggregation`."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +101,8 @@ class RoundRules:
     size: int
     min_reports: int
     selecting_s: float
-    training_s: float
-    upload_s: float
+    stages_s: Mapping[Stage, float]
+    path: tuple[Stage, ...] = PLAIN
     seed: int = 0
     lease_s: float = 90.0
 
@@ -83,10 +116,20 @@ class RoundRules:
             size=cohort.size,
             min_reports=cohort.min_reports,
             selecting_s=deadlines.selecting_s,
-            training_s=deadlines.training_s,
-            upload_s=deadlines.upload_s,
+            stages_s={stage: getattr(deadlines, f"{stage.value}_s") for stage in STEP_OF},
+            path=PATHS[task.privacy.secure_aggregation],
             seed=int.from_bytes(digest[:8], "big"),
         )
+
+    def after(self, stage: Stage) -> Stage:
+        """Return the stage that follows one of the path; CLOSING after the last."""
+        place = self.path.index(stage) + 1
+        return self.path[place] if place < len(self.path) else Stage.CLOSING
+
+    def asked(self, stage: Stage) -> Step:
+        """Return the step from which devices do their part of a stage of the path."""
+        place = self.path.index(stage)
+        return STEP_OF[self.path[place - 1]] if place else Step.SELECTED
 
 
 @dataclass(frozen=True)
@@ -129,10 +172,29 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class Stepped:
+    """A device did its part of a stage of secure aggregation, and it held.
+
+    `is_enough` says that nobody else's part of this stage is needed.
+    """
+
+    device_id: str
+    stage: Stage
+    is_enough: bool = False
+
+
+@dataclass(frozen=True)
 class Uploaded:
     """A device's whole contribution was checked and lies on stable storage."""
 
     device_id: str
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The end of a stage left these devices without a part in the next ones."""
+
+    device_ids: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -169,12 +231,25 @@ class Summed:
 
 @dataclass(frozen=True)
 class SumFailed:
-    """The sum or the step on it did not pass the checks."""
+    """The sum, the step on it, or a stage on the way to it did not pass the checks."""
 
     reason: str
 
 
-Event = CheckedIn | Withdrew | Trained | Uploaded | Left | TimePassed | Resumed | Cancelled | Summed | SumFailed
+Event = (
+    CheckedIn
+    | Withdrew
+    | Trained
+    | Stepped
+    | Uploaded
+    | Dropped
+    | Left
+    | TimePassed
+    | Resumed
+    | Cancelled
+    | Summed
+    | SumFailed
+)
 
 
 # Effects: what the driver has to do, in order.
@@ -245,29 +320,61 @@ def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: floa
 
 def _trained(rules: RoundRules, state: RoundState, event: Trained, now: float) -> Transition:
     step = _participating(state, event.device_id)
-    if step in (Step.TRAINED, Step.UPLOADED) or state.stage.is_over:
+    if _has_reached(step, Step.TRAINED) or state.stage.is_over:
         return state, ()
     return _go_on(rules, _with_step(state, event.device_id, Step.TRAINED), now)
 
 
+def _stepped(rules: RoundRules, state: RoundState, event: Stepped, now: float) -> Transition:
+    return _did_part(rules, state, event.device_id, event.stage, now, is_enough=event.is_enough)
+
+
 def _uploaded(rules: RoundRules, state: RoundState, event: Uploaded, now: float) -> Transition:
-    step = _participating(state, event.device_id)
-    if step is Step.UPLOADED and state.stage is not Stage.ABORTED:
+    return _did_part(rules, state, event.device_id, Stage.UPLOAD, now)
+
+
+def _did_part(
+    rules: RoundRules, state: RoundState, device_id: str, stage: Stage, now: float, *, is_enough: bool = False
+) -> Transition:
+    step, reached = _participating(state, device_id), STEP_OF[stage]
+    if (_has_reached(step, reached) or step is Step.GONE) and state.stage is not Stage.ABORTED:
         return state, ()
+    if stage not in rules.path:
+        raise ViolationError(f"this task has no stage {stage}; do what its stage events say")
     if state.stage.is_over or state.stage is Stage.CLOSING:
         raise LateError(f"the round is {state.stage}; nothing is lost, check in again")
-    if state.stage is not Stage.UPLOAD:
-        raise RateLimitedError("the upload stage is not open yet; follow the round until it is", retry_after_s=1.0)
-    return _go_on(rules, _with_step(state, event.device_id, Step.UPLOADED), now)
+    if state.stage is not stage or step is not rules.asked(stage):
+        if state.stage in rules.path and rules.path.index(state.stage) > rules.path.index(stage):
+            raise LateError("the round went on without this device; nothing is lost, check in again")
+        raise RateLimitedError(f"the {stage} stage is not open yet; follow the round until it is", retry_after_s=1.0)
+    return _go_on(rules, _with_step(state, device_id, reached), now, is_enough=is_enough)
+
+
+def _dropped(rules: RoundRules, state: RoundState, event: Dropped, now: float) -> Transition:
+    if state.stage.is_over:
+        return state, ()
+    gone = tuple(sorted(event.device_ids & {d for d, step in state.participants.items() if step in ORDER}))
+    if not gone:
+        return state, ()
+    state = replace(state, participants={**state.participants, **dict.fromkeys(gone, Step.LATE)})
+    state, effects = _go_on(rules, state, now)
+    return state, (BecameLate(gone), *effects)
 
 
 def _left(rules: RoundRules, state: RoundState, event: Left, now: float) -> Transition:
     step = state.participants.get(event.device_id)
     if step is None:
         return _withdrew(rules, state, Withdrew(event.device_id), now)
-    if step not in (Step.SELECTED, Step.TRAINED) or state.stage not in (Stage.TRAINING, Stage.UPLOAD):
+    if step in (Step.LATE, Step.LEFT) or state.stage not in rules.path:
         return state, ()
+    if step in COUNTED:
+        return (state, ()) if rules.path[-1] is Stage.UPLOAD else _gone(rules, state, event.device_id, now)
     return _go_on(rules, _with_step(state, event.device_id, Step.LEFT), now)
+
+
+def _gone(rules: RoundRules, state: RoundState, device_id: str, now: float) -> Transition:
+    """Return the state in which nobody waits for a device any more whose contribution is in the sum."""
+    return _go_on(rules, _with_step(state, device_id, Step.GONE), now)
 
 
 def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: float) -> Transition:
@@ -278,27 +385,19 @@ def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: 
         if len(fresh) < rules.min_reports:
             return _too_few(rules, state, f"{len(fresh)} devices checked in within {rules.selecting_s:g} s")
         return _select(rules, state, fresh, now)
-    if state.stage is Stage.TRAINING:
-        trained = len(state.devices(Step.TRAINED))
-        if trained < rules.min_reports:
-            return _too_few(rules, state, f"{trained} devices trained within {rules.training_s:g} s")
-        return _open_upload(rules, state, now)
-    uploaded = len(state.devices(Step.UPLOADED))
-    if uploaded < rules.min_reports:
-        return _too_few(rules, state, f"{uploaded} devices uploaded within {rules.upload_s:g} s")
-    return _close(state)
+    done = _num_done(state)
+    if done < rules.min_reports and not _may_be_few(state.stage):
+        allowed_s = rules.stages_s[state.stage]
+        return _too_few(rules, state, f"{done} devices {_DID[state.stage]} within {allowed_s:g} s")
+    return _next_stage(rules, state, now)
 
 
 def _resumed(rules: RoundRules, state: RoundState, event: Resumed, now: float) -> Transition:
     if state.stage is Stage.CLOSING:
-        return state, (SumWanted(state.devices(Step.UPLOADED)),)
+        return state, (SumWanted(state.devices(*COUNTED)),)
     if state.stage.is_over:
         return state, ()
-    whole = {
-        Stage.SELECTING: rules.selecting_s,
-        Stage.TRAINING: rules.training_s,
-        Stage.UPLOAD: rules.upload_s,
-    }[state.stage]
+    whole = rules.selecting_s if state.stage is Stage.SELECTING else rules.stages_s[state.stage]
     deadline = max(state.deadline, now + min(event.grace_s, whole))
     return replace(state, deadline=deadline), (StageEntered(state.stage, deadline),)
 
@@ -314,47 +413,61 @@ def _summed(_rules: RoundRules, state: RoundState, _event: Summed, _now: float) 
 
 
 def _sum_failed(_rules: RoundRules, state: RoundState, event: SumFailed, _now: float) -> Transition:
-    return _abort(state, event.reason) if state.stage is Stage.CLOSING else (state, ())
+    return (state, ()) if state.stage.is_over else _abort(state, event.reason)
 
 
 # Steps that several events lead to.
 
 
-def _go_on(rules: RoundRules, state: RoundState, now: float) -> Transition:
-    """Return the next state where enough, or too few, devices are left for the stage to end before its deadline."""
-    trained, uploaded = len(state.devices(Step.TRAINED)), len(state.devices(Step.UPLOADED))
-    still_training = len(state.devices(Step.SELECTED)) if state.stage is Stage.TRAINING else 0
-    if trained + uploaded + still_training < rules.min_reports:
-        return _too_few(rules, state, f"{trained + uploaded + still_training} devices are left")
-    if state.stage is Stage.TRAINING and (trained >= rules.size or still_training == 0):
-        return _open_upload(rules, state, now)
-    if state.stage is Stage.UPLOAD and trained == 0:
-        return _close(state)
+def _go_on(rules: RoundRules, state: RoundState, now: float, *, is_enough: bool = False) -> Transition:
+    """Return the next state where enough, or too few, devices are left for the stage to end before its deadline.
+
+    In the stages after UPLOAD the sum's members are fixed, and whether enough of them are left to open it depends on
+    who neighbours whom: that is for the driver to judge when the stage ends.
+    """
+    if state.stage not in rules.path:
+        return state, ()
+    done, waiting = _num_done(state), len(state.devices(rules.asked(state.stage)))
+    if done + waiting < rules.min_reports and not _may_be_few(state.stage):
+        return _too_few(rules, state, f"{done + waiting} devices are left")
+    has_all = done >= rules.size if state.stage is Stage.TRAINING else False
+    if has_all or is_enough or waiting == 0:
+        return _next_stage(rules, state, now)
     return state, ()
+
+
+def _num_done(state: RoundState) -> int:
+    """Return how many devices have done their part of the stage."""
+    return len(state.devices(*COUNTED) if state.stage is Stage.UPLOAD else state.devices(STEP_OF[state.stage]))
+
+
+def _may_be_few(stage: Stage) -> bool:
+    return stage in (Stage.CONSISTENCY, Stage.UNMASK)
+
+
+def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:
+    """Return the round at its next stage; devices that had not done their part of this one are late.
+
+    A device whose contribution is in the sum stays counted, also where it fell silent afterwards.
+    """
+    late = () if _may_be_few(state.stage) else state.devices(rules.asked(state.stage))
+    participants = {**state.participants, **dict.fromkeys(late, Step.LATE)}
+    following = rules.after(state.stage)
+    is_closing = following is Stage.CLOSING
+    deadline = math.inf if is_closing else now + rules.stages_s[following]
+    state = replace(state, stage=following, deadline=deadline, participants=participants)
+    effects: tuple[Effect, ...] = (BecameLate(late),) if late else ()
+    if is_closing:
+        return state, (*effects, SumWanted(state.devices(*COUNTED)))
+    return state, (StageEntered(following, deadline), *effects)
 
 
 def _select(rules: RoundRules, state: RoundState, fresh: tuple[str, ...], now: float) -> Transition:
     chosen = choose(fresh, rules.num_selected, rules.seed)
     passed_over = tuple(sorted(set(state.candidates) - set(chosen)))
     participants = dict.fromkeys(chosen, Step.SELECTED)
-    state = RoundState(Stage.TRAINING, now + rules.training_s, {}, participants)
+    state = RoundState(Stage.TRAINING, now + rules.stages_s[Stage.TRAINING], {}, participants)
     return state, (Selected(chosen, passed_over), StageEntered(state.stage, state.deadline))
-
-
-def _open_upload(rules: RoundRules, state: RoundState, now: float) -> Transition:
-    late = state.devices(Step.SELECTED)
-    participants = {**state.participants, **dict.fromkeys(late, Step.LATE)}
-    state = replace(state, stage=Stage.UPLOAD, deadline=now + rules.upload_s, participants=participants)
-    effects: tuple[Effect, ...] = (StageEntered(state.stage, state.deadline),)
-    return state, ((*effects, BecameLate(late)) if late else effects)
-
-
-def _close(state: RoundState) -> Transition:
-    late = state.devices(Step.TRAINED)
-    participants = {**state.participants, **dict.fromkeys(late, Step.LATE)}
-    state = replace(state, stage=Stage.CLOSING, deadline=math.inf, participants=participants)
-    effects: tuple[Effect, ...] = (BecameLate(late),) if late else ()
-    return state, (*effects, SumWanted(state.devices(Step.UPLOADED)))
 
 
 def _too_few(rules: RoundRules, state: RoundState, found: str) -> Transition:
@@ -391,15 +504,28 @@ def _participating(state: RoundState, device_id: str) -> Step:
     return step
 
 
+def _has_reached(step: Step, wanted: Step) -> bool:
+    return step in ORDER and ORDER.index(step) >= ORDER.index(wanted)
+
+
 def _with_step(state: RoundState, device_id: str, step: Step) -> RoundState:
     return replace(state, participants={**state.participants, device_id: step})
 
+
+_DID: Final = {
+    Stage.TRAINING: "trained",
+    Stage.KEYS: "sent keys",
+    Stage.SHARES: "shared their keys",
+    Stage.UPLOAD: "uploaded",
+}
 
 _HANDLERS: Final[dict[type, Callable[[RoundRules, RoundState, Any, float], Transition]]] = {
     CheckedIn: _checked_in,
     Withdrew: _withdrew,
     Trained: _trained,
+    Stepped: _stepped,
     Uploaded: _uploaded,
+    Dropped: _dropped,
     Left: _left,
     TimePassed: _time_passed,
     Resumed: _resumed,

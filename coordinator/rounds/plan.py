@@ -10,6 +10,8 @@ from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
 from mien.methods.base import Method
 from mien.records import from_mapping
+from mien.secagg import RoundConfig
+from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import ModelSpec, TaskSpec
 from mien.wire.canonical import model_from_json
 
@@ -25,13 +27,20 @@ class TaskPlan:
     part: ParameterPart
     contribution: ContributionLayout
 
+    def round_config(
+        self, task_id: str, round_number: int, attempt: int, model_id: str, l2_clip: float | None = None
+    ) -> RoundConfig:
+        """Return what the devices of an attempt agree on; raises ConfigError where its numbers do not fit."""
+        ids = RoundIds.of(self.task, task_id, round_number, attempt, self.spec, model_id)
+        return plan_round(self.task, self.contribution, ids, l2_clip=l2_clip)
+
 
 def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> TaskPlan:
     """Return the plan of a task that trains the model described by `spec_json`.
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
-    tensor, the contribution would reveal what the task has not opted in to, or the method needs public faces and none
-    came with the model.
+    tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
+    with the model, or a masked sum over the task's cohort could wrap.
     """
     method = METHODS.get(task.method)
     if method is None:
@@ -53,4 +62,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         "weight",
     ]:
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
-    return TaskPlan(task, method, spec, layout, part, contribution)
+    plan = TaskPlan(task, method, spec, layout, part, contribution)
+    if task.privacy.is_masked:
+        plan.round_config("0" * 16, 1, 1, "0" * 64)  # what does not fit is refused now, not in the middle of a round
+    return plan

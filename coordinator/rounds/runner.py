@@ -17,8 +17,11 @@ import structlog
 from coordinator.clock import Clock
 from coordinator.rounds.closing_io import Closed, Closer, Stores
 from coordinator.rounds.machine import (
+    COUNTED,
+    MASKED,
     Cancelled,
     CheckedIn,
+    Dropped,
     Effect,
     Event,
     Left,
@@ -27,6 +30,7 @@ from coordinator.rounds.machine import (
     RoundState,
     Stage,
     Step,
+    Stepped,
     SumFailed,
     Summed,
     SumWanted,
@@ -34,11 +38,14 @@ from coordinator.rounds.machine import (
     Uploaded,
     advance,
 )
+from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.plan import TaskPlan
-from coordinator.rounds.pulse import Pulse
-from coordinator.store.records import RoundChange, RoundRecord, TaskRecord, TaskState
+from coordinator.rounds.pulse import Pulse, in_thread
+from coordinator.store.records import RoundChange, RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import LateError, MienError, StorageError
+from mien.errors import LateError, MienError, NotFoundError, StorageError, ViolationError
+from mien.secagg.groups import deal
+from mien.secagg.keys import VerifyLeaf
 
 _LOG: Final = structlog.get_logger()
 
@@ -54,6 +61,7 @@ class RunnerSettings:
     max_aborted: int = 5
     restart_grace_s: float = 30.0
     close_retry_s: float = 300.0
+    threads: int = 2
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ class _Message:
     round_id: int | None = None
     answer: asyncio.Future[None] | None = None
     closed: Closed | None = field(default=None, repr=False)
+    step: StepRecord | None = field(default=None, repr=False)
 
 
 class TaskRunner:
@@ -85,8 +94,10 @@ class TaskRunner:
         stores: Stores,
         clock: Clock,
         settings: RunnerSettings,
+        verify: VerifyLeaf,
         on_change: Callable[[bool], None],
     ) -> None:
+        """`verify` says whom a leaf certificate of this task's population names."""
         self.task = task
         self.plan = plan
         self.round: RoundRecord | None = None
@@ -94,7 +105,8 @@ class TaskRunner:
         self.changed = Pulse()
         self._rules: RoundRules | None = None
         self._stores, self._clock, self._settings = stores, clock, settings
-        self._on_change = on_change
+        self._verify, self._on_change = verify, on_change
+        self._masked: MaskedRound | None = None
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
         self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio)
@@ -124,6 +136,19 @@ class TaskRunner:
         """Return whether an attempt is the newest one, and this runner still takes messages about it."""
         return not self._has_ended and self.round is not None and self.round.id == round_id
 
+    def message_for(self, device_id: str) -> bytes:
+        """Return what secure aggregation tells a device at the current stage; nothing under plain sums."""
+        if self._masked is None or self.state is None:
+            return b""
+        return self._masked.message_for(device_id, self.state.stage)
+
+    @property
+    def upload_bytes(self) -> int:
+        """Length of a contribution on the wire: the masked vector and what is revealed, or the plain vector."""
+        if self._masked is None:
+            return self.plan.contribution.size_bytes
+        return self._masked.payload_bytes + self.plan.contribution.revealed_bytes
+
     async def reply_to(self, device_id: str) -> Arrays:
         """Return the method's answer to what a device revealed in earlier rounds."""
         if not self.plan.contribution.revealed:
@@ -132,12 +157,17 @@ class TaskRunner:
 
     # Messages
 
-    async def post(self, event: Event | TaskCommand, *, round_id: int | None = None) -> None:
-        """Hand an event over and return once it is committed; raises what the state machine or the disk refuses."""
+    async def post(
+        self, event: Event | TaskCommand, *, round_id: int | None = None, step: StepRecord | None = None
+    ) -> None:
+        """Hand an event over and return once it is committed; raises what the state machine or the disk refuses.
+
+        `step` is what a device said at a stage of secure aggregation: it has to hold before the event counts.
+        """
         if self._has_ended:
             raise LateError(f"the task is {self.task.state}; check in again")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Message(event, round_id, answer))
+        self._inbox.put_nowait(_Message(event, round_id, answer, step=step))
         await answer
 
     def tell(self, event: Event) -> None:
@@ -169,6 +199,7 @@ class TaskRunner:
         participants = await self._stores.thread.run(self._stores.store.participants, last.id)
         deadline = math.inf if last.deadline_ms is None else last.deadline_ms / 1000
         self._set_round(last, RoundState(last.stage, deadline, {}, participants))
+        await self._restore_masked()
         await self._handle([_Message(Resumed(self._settings.restart_grace_s))])
         _LOG.info("resumed", task=self.task.name, round=last.round, attempt=last.attempt, stage=str(last.stage))
 
@@ -257,7 +288,7 @@ class TaskRunner:
         return True
 
     def _set_round(self, record: RoundRecord, state: RoundState) -> None:
-        self.round, self.state = record, state
+        self.round, self.state, self._masked = record, state, None
         self._rules = RoundRules.of(
             self.plan.task, task_id=self.task.task_id, round_number=record.round, attempt=record.attempt
         )
@@ -273,7 +304,7 @@ class TaskRunner:
         effects: list[Effect] = []
         for message in messages:
             try:
-                state, new_effects = self._advance(state, message, now)
+                state, new_effects = await self._advance(state, message, now)
             except MienError as error:
                 _refuse([message], error)
                 continue
@@ -281,7 +312,8 @@ class TaskRunner:
             effects.extend(new_effects)
             change = _noted(change, message)
         change = self._change(change, before, state, messages)
-        if _is_worth_keeping(before, state) and not await self._commit(change, accepted):
+        if (change.messages or _is_worth_keeping(before, state)) and not await self._commit(change, accepted):
+            await self._restore_masked()  # it had accepted what is not on disk
             return
         self.state = state
         for message in accepted:
@@ -290,13 +322,92 @@ class TaskRunner:
             self._carry_out(effects)
         self._on_change(bool(effects))
 
-    def _advance(self, state: RoundState, message: _Message, now: float) -> tuple[RoundState, Sequence[Effect]]:
+    async def _advance(self, state: RoundState, message: _Message, now: float) -> tuple[RoundState, tuple[Effect, ...]]:
+        """Return the state after one message, its step checked and the stages that it ends ended."""
         assert self.round is not None
         assert self._rules is not None
-        assert not isinstance(message.event, TaskCommand)
+        event = message.event
+        assert not isinstance(event, TaskCommand)
         if message.round_id is not None and message.round_id != self.round.id:
             raise LateError("that attempt of the round is over; nothing is lost, check in again")
-        return advance(self._rules, state, message.event, now)
+        after, effects = advance(self._rules, state, event, now)
+        if message.step is not None:
+            if self._masked is None:
+                raise ViolationError("this task's sums are not masked; do what its stage events say")
+            await self._accept_step(message.step)
+            if isinstance(event, Stepped) and event.stage is Stage.UNMASK and self._masked.can_open:
+                after, effects = advance(self._rules, state, replace(event, is_enough=True), now)
+        return await self._end_stages(after, effects, now)
+
+    # Secure aggregation: what the state machine leaves to the cryptography
+
+    async def _accept_step(self, step: StepRecord) -> None:
+        assert self.round is not None
+        assert self._masked is not None
+        is_vector = step.stage is Stage.UPLOAD
+        payload = await self._payload(self.round.id, step.device_id) if is_vector else b""
+        await in_thread(self._masked.accept, step, payload)
+
+    async def _payload(self, round_id: int, device_id: str) -> bytes:
+        """Return the masked vector of a device, whose bytes are on stable storage."""
+        assert self._masked is not None
+        upload = await self._stores.thread.run(self._stores.store.upload, round_id, device_id)
+        if upload is None:
+            raise NotFoundError("this device has sent no vector; upload it, then go on")
+        data = await in_thread(self._stores.spool.read, round_id, device_id, upload.blob)
+        return data[: self._masked.payload_bytes]
+
+    async def _end_stages(
+        self, state: RoundState, effects: tuple[Effect, ...], now: float
+    ) -> tuple[RoundState, tuple[Effect, ...]]:
+        """Let the protocol follow the machine from stage to stage; where too few are left, the attempt is aborted."""
+        assert self._rules is not None
+        if state.stage is Stage.KEYS and self._masked is None:
+            self._masked = await self._begin_masked(state)
+        while self._masked is not None and state.stage in MASKED and state.stage is not self._masked.stage:
+            try:
+                lost = await in_thread(self._masked.close, self._masked.stage, state.devices(*COUNTED))
+            except MienError as error:
+                state, more = advance(self._rules, state, SumFailed(error.message), now)
+            else:
+                state, more = advance(self._rules, state, Dropped(lost), now)
+            effects = (*effects, *more)
+        return state, effects
+
+    async def _begin_masked(self, state: RoundState) -> MaskedRound:
+        """Return the protocol's server for the current attempt, before its first step."""
+        assert self.round is not None
+        assert self._rules is not None
+        record = self.round
+        config = self.plan.round_config(self.task.task_id, record.round, record.attempt, record.base_model_id)
+        groups = deal(state.participants, self.plan.task.privacy.groups, self._rules.seed)
+        return MaskedRound(self.plan, config, groups, self._verify, threads=self._settings.threads)
+
+    async def _restore_masked(self) -> None:
+        """Make the protocol's server again from what is on disk; the attempt is aborted where that does not hold."""
+        self._masked = None
+        if self.state is None or self.state.stage not in (*MASKED[1:], Stage.CLOSING):
+            return
+        if not self.plan.task.privacy.is_masked:
+            return
+        try:
+            self._masked = await self._replayed(self.state)
+        except MienError as error:
+            _LOG.error("cannot go on with a masked round", task=self.task.name, reason=error.message)
+            self.tell(SumFailed(f"after a restart, {error.message}"))
+
+    async def _replayed(self, state: RoundState) -> MaskedRound:
+        assert self.round is not None
+        round_id, read = self.round.id, self._stores.spool.read
+        steps = await self._stores.thread.run(self._stores.store.steps, round_id)
+        uploads = await self._stores.thread.run(self._stores.store.uploads, round_id)
+        masked, counted = await self._begin_masked(state), state.devices(*COUNTED)
+
+        def payload_of(device_id: str) -> bytes:
+            return read(round_id, device_id, uploads[device_id].blob)[: masked.payload_bytes]
+
+        await in_thread(masked.replay, steps, state.stage, counted, payload_of)
+        return masked
 
     def _change(
         self, change: RoundChange, before: RoundState, state: RoundState, messages: Sequence[_Message]
@@ -365,6 +476,7 @@ class TaskRunner:
             self._closing = asyncio.create_task(self._close(self.round, wanted[-1].device_ids), name="closing")
             self._closing.add_done_callback(self._closing_ended)
         if self.state.stage.is_over:
+            self._masked = None
             self._stores.spool.remove_round(self.round.id)
         self.changed.beat()
         _LOG.info(
@@ -384,7 +496,7 @@ class TaskRunner:
         give_up = self._clock.now() + self._settings.close_retry_s
         while True:
             try:
-                closed = await self._closer.close(self.task, record, device_ids)
+                closed = await self._closer.close(self.task, record, device_ids, self._masked)
             except StorageError as error:
                 if self._clock.now() >= give_up or self.task.state.is_over:
                     self.tell(SumFailed(error.message))
@@ -407,6 +519,8 @@ class TaskRunner:
 
 def _noted(change: RoundChange, message: _Message) -> RoundChange:
     """Return the change with what an accepted event says about one device."""
+    if message.step is not None:
+        change = replace(change, messages=(*change.messages, message.step))
     if isinstance(message.event, Uploaded):
         return replace(change, committed=(*change.committed, message.event.device_id))
     if isinstance(message.event, Left):

@@ -43,6 +43,16 @@ def close_round(
         total = total.plus(contribution)
         if plan.contribution.revealed:
             revealed[device_id] = {lane: values.copy() for lane, values in contribution.revealed().items()}
+    return take_step(plan, state, total, revealed, max_step_ratio=max_step_ratio)
+
+
+def take_step(
+    plan: TaskPlan, state: ServerState, total: Total, revealed: Mapping[str, Arrays], *, max_step_ratio: float
+) -> ClosedRound:
+    """Return the result of a cohort's total, and of what its devices showed in clear, by device.
+
+    Raises NonFiniteError as `close_round` does.
+    """
     after = plan.method.server_step(plan.task, plan.part, state, total, revealed)
     theta = check_step(state.theta, after.theta, max_step_ratio)
     spec = replace(plan.spec, thresholds=())  # a threshold belongs to the model it was measured on

@@ -232,3 +232,21 @@ class ArrivalCheck:
                 f"the contribution has count {count:g} and weight {weight:g}; the count must be 1 and the weight lie "
                 f"in (0, {self._max_weight}]: it was not counted"
             )
+
+
+class MaskedArrivalCheck:
+    """Judges a masked contribution as it arrives: its hash; what is in it nobody can see but the sum's opening."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def update(self, data: bytes) -> None:
+        """Take the next piece."""
+        self._digest.update(data)
+        self._size += len(data)
+
+    def finish(self, announced: BlobId) -> None:
+        """Raise CorruptDataError unless the bytes are the announced ones."""
+        if BlobId(self._digest.hexdigest(), self._size) != announced:
+            raise CorruptDataError("the contribution arrived damaged; it was not counted, send it again")

@@ -10,10 +10,11 @@ from typing import Final
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, RoundName
 from coordinator.rounds.machine import Left, Stage, Step, Uploaded
+from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import TaskRunner
-from coordinator.rounds.spool import ArrivalCheck, SpoolFile
-from coordinator.store.records import BlobId, RoundRecord
+from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
+from coordinator.store.records import BlobId, RoundRecord, StepRecord
 from mien.errors import (
     CorruptDataError,
     LateError,
@@ -22,10 +23,13 @@ from mien.errors import (
     RateLimitedError,
     ReplayError,
     UnreachableError,
+    ViolationError,
 )
 
 _BATCH_BYTES: Final = 1024 * 1024
 """How much is gathered before a thread encrypts and writes it."""
+
+_BEFORE_THE_SUM: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD)
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,13 @@ class Uploads:
             await asyncio.wait({older[1]})
 
     async def receive(
-        self, device_id: str, name: RoundName, announced: BlobId, pieces: AsyncIterator[Piece]
+        self, device_id: str, name: RoundName, announced: BlobId, masked: bytes, pieces: AsyncIterator[Piece]
     ) -> UploadProgress:
         """Return how far an upload got when its stream ended; accepted only once it is committed.
 
-        Raises LayoutMismatchError for another length, ReplayError for other bytes than were announced before,
-        OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
+        `masked` is the device's message about its masked vector, empty under plain sums. Raises ViolationError where it
+        is missing or does not hold, LayoutMismatchError for another length, ReplayError for other bytes than were
+        announced before, OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
         """
         runner, record = await self._engine.locate_upload(device_id, name)
         await self._give_way((record.id, device_id))
@@ -100,17 +105,23 @@ class Uploads:
                 raise ReplayError("this device's contribution to that round counts already, with other bytes")
             return UploadProgress(announced.size_bytes, is_accepted=True)
         runner = self._check_open(runner, record, device_id)
-        if announced.size_bytes != runner.plan.contribution.size_bytes:
+        if bool(masked) != runner.plan.task.privacy.is_masked or len(masked) > MAX_STEP_BYTES:
+            raise ViolationError(
+                "the contribution is not in the form that the task asks for (masked or plain); fetch the task again"
+            )
+        if announced.size_bytes != runner.upload_bytes:
             raise LayoutMismatchError(
-                f"the contribution has {announced.size_bytes} bytes, this task needs "
-                f"{runner.plan.contribution.size_bytes}; fetch the assigned task and model again"
+                f"the contribution has {announced.size_bytes} bytes, this task needs {runner.upload_bytes}; "
+                "fetch the assigned task and model again"
             )
         await self._stores.thread.run(self._stores.store.announce_upload, record.id, device_id, announced)
-        return await self._alone((record.id, device_id), _Arrival(self, runner, record, device_id, announced, pieces))
+        step = StepRecord(device_id, Stage.UPLOAD, masked) if masked else None
+        arrival = _Arrival(self, runner, record, device_id, announced, pieces, step)
+        return await self._alone((record.id, device_id), arrival)
 
     def _check_open(self, runner: TaskRunner | None, record: RoundRecord, device_id: str) -> TaskRunner:
         """Return the runner if a device may upload now."""
-        if runner is None or runner.state is None or runner.state.stage not in (Stage.TRAINING, Stage.UPLOAD):
+        if runner is None or runner.state is None or runner.state.stage not in _BEFORE_THE_SUM:
             raise LateError("that round is over; nothing is lost, check in again")
         step = runner.step_of(device_id)
         if step is Step.LATE:
@@ -160,10 +171,16 @@ class _Arrival:
         device_id: str,
         announced: BlobId,
         pieces: AsyncIterator[Piece],
+        step: StepRecord | None,
     ) -> None:
         self._uploads, self._runner, self._record = uploads, runner, record
         self._device_id, self._announced, self._pieces = device_id, announced, pieces
-        self._check = ArrivalCheck(runner.plan.contribution, runner.plan.task.privacy.max_weight)
+        self._step = step
+        self._check: ArrivalCheck | MaskedArrivalCheck = (
+            ArrivalCheck(runner.plan.contribution, runner.plan.task.privacy.max_weight)
+            if step is None
+            else MaskedArrivalCheck()
+        )
         self.is_complete = False
 
     async def run(self, idle_s: float) -> UploadProgress:
@@ -238,4 +255,9 @@ class _Arrival:
             file.remove()
             await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
             raise
-        await self._runner.post(Uploaded(self._device_id), round_id=self._record.id)
+        try:
+            await self._runner.post(Uploaded(self._device_id), round_id=self._record.id, step=self._step)
+        except (ViolationError, ReplayError) as error:
+            file.remove()
+            await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
+            raise

@@ -6,7 +6,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from coordinator.rounds.machine import Stage
+from coordinator.rounds.machine import MASKED, Stage
 from coordinator.store.records import BlobId, ModelRecord
 from mien.errors import CorruptDataError
 from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
@@ -14,12 +14,19 @@ from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
 STAGES: Final = {
     Stage.SELECTING: rounds_pb2.SELECTING,
     Stage.TRAINING: rounds_pb2.TRAINING,
+    Stage.KEYS: rounds_pb2.KEYS,
+    Stage.SHARES: rounds_pb2.SHARES,
     Stage.UPLOAD: rounds_pb2.UPLOAD,
+    Stage.CONSISTENCY: rounds_pb2.CONSISTENCY,
+    Stage.UNMASK: rounds_pb2.UNMASK,
     Stage.CLOSING: rounds_pb2.UPLOAD,
     Stage.CLOSED: rounds_pb2.CLOSED,
     Stage.ABORTED: rounds_pb2.ABORTED,
 }
-"""The machine's stages as the wire names them; CLOSING is the coordinator's own affair."""
+"""The machine's stages as the wire names them; CLOSING is the coordinator's own affair: devices have nothing to do."""
+
+STEP_STAGES: Final = {value: stage for stage, value in STAGES.items() if stage in (*MASKED[1:3], *MASKED[4:])}
+"""Stages of secure aggregation at which a device sends a message, by their value on the wire."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -13,7 +13,7 @@ from coordinator.pki import PeerIdentity
 from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
 from coordinator.rounds.uploads import Piece, Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import STAGES, check_hash, software
+from coordinator.service.messages import STAGES, STEP_STAGES, check_hash, software
 from coordinator.store.records import BlobId
 from coordinator.store.store import Store, StoreThread
 from mien.errors import CorruptDataError, PermissionDeniedError
@@ -68,6 +68,14 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         stage = await self._engine.report_trained(caller().id, _name(request.round))
         return rounds_pb2.ReportTrainedReply(stage=STAGES[stage])
 
+    async def SendStep(self, request: rounds_pb2.SendStepRequest, context: Any) -> rounds_pb2.SendStepReply:
+        """Return the stage after a device's message of secure aggregation was accepted."""
+        stage = STEP_STAGES.get(request.stage)
+        if stage is None:
+            raise CorruptDataError("a step names no stage of secure aggregation; upgrade mien")
+        after = await self._engine.take_step(caller().id, _name(request.round), stage, request.message)
+        return rounds_pb2.SendStepReply(stage=STAGES[after])
+
     async def GetUploadStatus(self, request: rounds_pb2.UploadStatusRequest, context: Any) -> rounds_pb2.UploadStatus:
         """Return where to go on with an upload."""
         progress = await self._uploads.status(caller().id, _name(request.round))
@@ -89,7 +97,8 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             async for chunk in chunks:
                 yield Piece(chunk.offset, chunk.data)
 
-        progress = await self._uploads.receive(caller().id, _name(first.header.round), announced, pieces())
+        header, device_id = first.header, caller().id
+        progress = await self._uploads.receive(device_id, _name(header.round), announced, header.masked, pieces())
         return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
 
     async def LeaveRound(self, request: rounds_pb2.LeaveRoundRequest, context: Any) -> rounds_pb2.LeaveRoundReply:
@@ -108,6 +117,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             reason=news.reason,
             model_id=news.model_id,
             num_reports=news.num_reports,
+            message=news.message,
         )
 
 

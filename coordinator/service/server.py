@@ -35,6 +35,7 @@ from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store, StoreThread
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, KeyStoreError, MienError
+from mien.secagg.leaves import leaf_verifier
 from mien.shell.lock import exclusive
 from mien.shell.tls import refuse_tls12
 from mien.wire import MAX_MESSAGE_BYTES
@@ -76,9 +77,14 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
     """
     stores = open_stores(home, config, clock)
     try:
-        engine = Engine(stores, clock, _engine_settings(config))
-        uploads = Uploads(engine, stores, idle_s=config.upload_idle_s)
         registrar_ca = home.registrar_ca()
+        engine = Engine(
+            stores,
+            clock,
+            _engine_settings(config),
+            lambda population: leaf_verifier(registrar_ca, population, clock.now_utc),
+        )
+        uploads = Uploads(engine, stores, idle_s=config.upload_idle_s)
         max_age_s = config.crl_max_age_s if config.registrar_address else float("inf")
         revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s)
         server, port = _server(home, config, clock, Gate(registrar_ca, _ca(home), revocations, clock))

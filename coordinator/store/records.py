@@ -117,6 +117,15 @@ class UploadRecord:
 
 
 @dataclass(frozen=True)
+class StepRecord:
+    """A device's message of one stage of secure aggregation, as it was accepted; its vector lies in the spool."""
+
+    device_id: str
+    stage: Stage
+    message: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ReleaseRecord:
     """A model put in force, for one population or (None) for all."""
 
@@ -142,8 +151,8 @@ class RoundChange:
     """One transition of a round, committed as a whole or not at all.
 
     `record` is the round as it was read; `steps` are the participants that changed; `committed` those whose uploads
-    count from now on. `task` is the task as it is afterwards, `model` what the round made: both only where the
-    transition changes them.
+    count from now on, `messages` what devices said at a stage of secure aggregation. `task` is the task as it is
+    afterwards, `model` what the round made: both only where the transition changes them.
     """
 
     record: RoundRecord
@@ -151,6 +160,7 @@ class RoundChange:
     steps: Mapping[str, Step] = field(default_factory=dict)
     error_codes: Mapping[str, str] = field(default_factory=dict)
     committed: tuple[str, ...] = ()
+    messages: tuple[StepRecord, ...] = ()
     task: TaskRecord | None = None
     model: ModelRecord | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

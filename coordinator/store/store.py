@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from coordinator.clock import Clock, to_ms
-from coordinator.rounds.machine import Stage, Step
+from coordinator.rounds.machine import COUNTED, STEP_OF, Stage, Step
 from coordinator.store.database import database_errors, migrate, open_engine
 from coordinator.store.records import (
     BlobId,
@@ -29,6 +29,7 @@ from coordinator.store.records import (
     ReleaseRecord,
     RoundChange,
     RoundRecord,
+    StepRecord,
     TaskRecord,
     TaskState,
     UploadRecord,
@@ -41,6 +42,7 @@ from coordinator.store.tables import (
     RELEASES,
     ROUNDS,
     SETTINGS,
+    STEPS,
     TASKS,
     UPLOADS,
 )
@@ -50,12 +52,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0001"
+SCHEMA: Final = "0002"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
-_REPORTED: Final = (Step.TRAINED, Step.UPLOADED)
+_REPORTED: Final = frozenset(STEP_OF.values()) | COUNTED
 
 
 class Store:
@@ -237,6 +239,9 @@ class Store:
                 subject = f"{after.task_id}/{after.round}/{after.attempt}"
                 detail = {"reason": after.reason} if after.reason else {}
                 self._log(db, "coordinator", f"round.{after.stage}", subject, detail)
+            _keep_steps(db, before.id, change.messages)
+            if after.stage.is_over:
+                db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.task is not None:
                 _update_task(db, change.task)
             return after
@@ -319,6 +324,12 @@ class Store:
         pending = sa.and_(_is_upload(round_id, device_id), UPLOADS.c.committed_ms.is_(None))
         with self._transaction() as db:
             db.execute(sa.delete(UPLOADS).where(pending))
+
+    def steps(self, round_id: int) -> list[StepRecord]:
+        """Return what devices said at the stages of secure aggregation, in the order in which it was accepted."""
+        with self._transaction() as db:
+            rows = db.execute(sa.select(STEPS).where(STEPS.c.round_id == round_id).order_by(STEPS.c.id))
+            return [StepRecord(row.device_id, Stage(row.stage), row.message) for row in rows]
 
     # Devices, history, settings
 
@@ -478,7 +489,7 @@ def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> Round
         model_id=change.model.model_id if change.model is not None else before.model_id,
         num_selected=len(state.participants),
         num_trained=max(before.num_trained, len(state.devices(*_REPORTED))),
-        num_reports=len(state.devices(Step.UPLOADED)),
+        num_reports=len(state.devices(*COUNTED)),
         metrics=change.metrics or before.metrics,
         ended_ms=now_ms if state.stage.is_over else None,
         version=before.version + 1,
@@ -505,6 +516,15 @@ def _commit_upload(db: sa.Connection, round_id: int, device_id: str, now_ms: int
         return 0
     db.execute(sa.update(UPLOADS).where(_is_upload(round_id, device_id)).values(committed_ms=now_ms))
     return upload.blob.size_bytes
+
+
+def _keep_steps(db: sa.Connection, round_id: int, steps: Iterable[StepRecord]) -> None:
+    """Keep accepted steps; one that is there already is the same."""
+    for step in steps:
+        values = {"round_id": round_id, "device_id": step.device_id, "stage": step.stage.value}
+        same = sa.and_(*(STEPS.c[name] == value for name, value in values.items()))
+        if db.scalar(sa.select(STEPS.c.id).where(same)) is None:
+            db.execute(sa.insert(STEPS).values(**values, message=step.message))
 
 
 def _merge_participant(

@@ -153,6 +153,21 @@ UPLOADS: Final = Table("uploads", METADATA, _UploadColumns)
 """Contributions that were announced; `committed_ms` is set once every byte was checked and is durable."""
 
 
+class _StepColumns(TypedColumns):
+    id: Named[int] = Column(_ROW_ID, primary_key=True, autoincrement=True)
+    round_id: Named[int] = Column(ForeignKey("rounds.id"), type_=_ROW_ID)
+    device_id: Named[str] = Column(String(32))
+    stage: Named[str] = Column(String(16))
+    message: Named[bytes]
+
+
+STEPS: Final = Table("steps", METADATA, _StepColumns, UniqueConstraint("round_id", "stage", "device_id"))
+"""What devices said at the stages of secure aggregation, in the order in which it was accepted, while a round lasts.
+
+Public keys, sealed shares, signatures, and at the end the shares that open the sum; no vector.
+"""
+
+
 class _DeviceColumns(TypedColumns):
     device_id: Named[str] = Column(String(32), primary_key=True)
     population: Named[str] = Column(String(64), index=True)

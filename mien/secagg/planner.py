@@ -107,8 +107,9 @@ def training_graph_sha256(method: str, backbone: str) -> bytes:
 
 
 def largest_group(task: TaskSpec) -> int:
-    """Return the most devices that one sum of the task can hold."""
-    return math.ceil(task.cohort.size / task.privacy.groups)
+    """Return the most devices that one sum of the task can hold: groups are dealt among all that are selected."""
+    groups = task.privacy.groups
+    return task.cohort.size if groups == 1 else math.ceil(task.cohort.num_selected / groups)
 
 
 def smallest_sum(task: TaskSpec) -> int:

@@ -42,16 +42,26 @@ def free_port() -> int:
 
 
 def tiny_task(name: str, population: str, **changes: Any) -> TaskSpec:
-    """Return a task for light devices: 4 devices a round, short deadlines."""
+    """Return a task of plain sums for light devices: 4 devices a round, short deadlines."""
     values: dict[str, Any] = {
         "method": "fedavg",
         "rounds": 1,
         "population": population,
         "cohort": CohortSpec(size=4, min_reports=2),
         "deadlines": DeadlineSpec(selecting_s=20.0, training_s=20.0, upload_s=20.0),
-        "privacy": PrivacySpec(min_cohort=2),
+        "privacy": PrivacySpec(min_cohort=2, secure_aggregation="off"),
     }
     return TaskSpec(name, **{**values, **changes})
+
+
+def masked_task(name: str, population: str, *, size: int = 5, min_reports: int = 3, **changes: Any) -> TaskSpec:
+    """Return a task under secure aggregation for light devices, with short deadlines."""
+    values: dict[str, Any] = {
+        "cohort": CohortSpec(size=size, min_reports=min_reports),
+        "deadlines": DeadlineSpec(20.0, 20.0, *(20.0,) * 5),
+        "privacy": PrivacySpec(min_cohort=3, max_weight=32),
+    }
+    return tiny_task(name, population, **{**values, **changes})
 
 
 class House:

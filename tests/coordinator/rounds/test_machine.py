@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.rounds.machine import (
+    COUNTED,
+    MASKED,
+    MASKED_CURIOUS,
+    PLAIN,
     BecameLate,
     Cancelled,
     CheckedIn,
+    Dropped,
     Event,
     Left,
     Resumed,
@@ -22,6 +28,7 @@ from coordinator.rounds.machine import (
     Stage,
     StageEntered,
     Step,
+    Stepped,
     SumFailed,
     Summed,
     SumWanted,
@@ -33,10 +40,18 @@ from coordinator.rounds.machine import (
     choose,
     open_round,
 )
-from mien.errors import LateError, MienError, NotFoundError, RateLimitedError
+from mien.errors import LateError, MienError, NotFoundError, RateLimitedError, ViolationError
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 
-RULES = RoundRules(num_selected=4, size=3, min_reports=2, selecting_s=10, training_s=100, upload_s=20, seed=1)
+STAGES_S = {
+    Stage.TRAINING: 100.0,
+    Stage.KEYS: 5.0,
+    Stage.SHARES: 6.0,
+    Stage.UPLOAD: 20.0,
+    Stage.CONSISTENCY: 7.0,
+    Stage.UNMASK: 8.0,
+}
+RULES = RoundRules(num_selected=4, size=3, min_reports=2, selecting_s=10, stages_s=STAGES_S, seed=1)
 
 
 def after(rules: RoundRules, *events: tuple[float, Event]) -> RoundState:
@@ -109,7 +124,7 @@ def test_selecting_goes_on_at_its_deadline_with_the_quorum_or_aborts() -> None:
 
 
 def test_candidates_that_fell_silent_or_hung_up_are_not_chosen() -> None:
-    rules = RoundRules(num_selected=4, size=3, min_reports=2, selecting_s=100, training_s=9, upload_s=9, lease_s=30)
+    rules = RoundRules(num_selected=4, size=3, min_reports=2, selecting_s=100, stages_s=STAGES_S, lease_s=30)
     state = after(
         rules,
         (0.0, CheckedIn(frozenset("ab"))),
@@ -151,6 +166,110 @@ def test_one_refused_contribution_does_not_stop_the_round() -> None:
     for event in (Left("b", "non_finite"), Uploaded("a"), Uploaded("c")):
         state, effects = advance(RULES, state, event, 3.0)
     assert effects == (SumWanted(("a", "c")),)
+
+
+# Masked sums: the same stories with the stages of secure aggregation in between.
+
+SECURE = replace(RULES, path=MASKED)
+STEPS = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
+
+
+def did(device: str, stage: Stage) -> Event:
+    return Uploaded(device) if stage is Stage.UPLOAD else Stepped(device, stage)
+
+
+def at(stage: Stage, devices: str = "abc", rules: RoundRules = SECURE) -> RoundState:
+    """Return a masked round at a stage that these devices have reached."""
+    state = in_training(rules)
+    for device in "abc":
+        state, _ = advance(rules, state, Trained(device), 2.0)
+    for earlier in rules.path[1 : rules.path.index(stage)]:
+        for device in devices:
+            state, _ = advance(rules, state, did(device, earlier), 2.0)
+        if state.stage is earlier:
+            state, _ = advance(rules, state, TimePassed(), state.deadline)
+    assert state.stage is stage
+    return state
+
+
+@pytest.mark.parametrize("path", [MASKED, MASKED_CURIOUS])
+def test_a_masked_round_goes_through_its_stages(path: tuple[Stage, ...]) -> None:
+    rules, seen = replace(RULES, path=path), [Stage.TRAINING]
+    state = in_training(rules)
+    for device in "abc":
+        state, _ = advance(rules, state, Trained(device), 2.0)
+    while state.stage is not Stage.CLOSING:
+        seen.append(state.stage)
+        assert state.deadline == 2.0 + STAGES_S[state.stage]
+        for device in "abc":
+            state, effects = advance(rules, state, did(device, seen[-1]), 2.0)
+    assert tuple(seen) == path
+    assert effects == (SumWanted(("a", "b", "c")),)
+
+
+@pytest.mark.parametrize("stage", [Stage.KEYS, Stage.SHARES, Stage.UPLOAD])
+def test_a_device_lost_before_its_upload_is_late_and_the_round_goes_on(stage: Stage) -> None:
+    state = at(stage)
+    for device in "ab":
+        state, _ = advance(SECURE, state, did(device, stage), 3.0)
+    state, effects = advance(SECURE, state, TimePassed(), state.deadline)
+    assert (state.stage, state.devices(Step.LATE)) == (SECURE.after(stage), ("c", "d"))
+    assert BecameLate(("c",)) in effects
+    with pytest.raises(LateError):
+        advance(SECURE, state, did("c", stage), 4.0)
+
+
+@pytest.mark.parametrize("stage", [Stage.KEYS, Stage.SHARES, Stage.UPLOAD])
+def test_too_few_for_a_stage_abort_the_round(stage: Stage) -> None:
+    state, _ = advance(SECURE, at(stage), did("a", stage), 3.0)
+    state, _ = advance(SECURE, state, TimePassed(), state.deadline)
+    assert (state.stage, "2 are needed" in state.reason) == (Stage.ABORTED, True)
+
+
+@pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
+def test_a_device_lost_after_its_upload_stays_counted(stage: Stage) -> None:
+    state = at(stage)
+    state, _ = advance(SECURE, state, Left("c", "violation"), 3.0)
+    for device in "ab":
+        state, effects = advance(SECURE, state, did(device, stage), 3.0)
+    assert state.stage is SECURE.after(stage), "nobody waits for the one that left"
+    assert "c" in state.devices(*COUNTED)
+    again = advance(SECURE, state, did("c", stage), 3.0)
+    assert again == (state, ())
+
+
+def test_unmasking_ends_as_soon_as_the_sum_can_be_opened() -> None:
+    state, effects = advance(SECURE, at(Stage.UNMASK), Stepped("a", Stage.UNMASK, is_enough=True), 3.0)
+    assert effects == (SumWanted(("a", "b", "c")),)
+
+
+def test_what_silent_devices_left_undone_after_the_upload_is_the_drivers_to_judge() -> None:
+    state = at(Stage.CONSISTENCY)
+    state, _ = advance(SECURE, state, TimePassed(), state.deadline)
+    assert (state.stage, state.devices(*COUNTED)) == (Stage.UNMASK, ("a", "b", "c"))
+    state, effects = advance(SECURE, state, TimePassed(), state.deadline)
+    assert effects == (SumWanted(("a", "b", "c")),)
+
+
+def test_steps_out_of_turn_are_refused() -> None:
+    for stage in STEPS[1:]:
+        with pytest.raises(RateLimitedError):
+            advance(SECURE, at(Stage.KEYS), did("a", stage), 3.0)
+    with pytest.raises(ViolationError):
+        advance(RULES, in_upload(), Stepped("a", Stage.KEYS), 3.0)
+    with pytest.raises(LateError):
+        advance(SECURE, at(Stage.UPLOAD, "ab"), Stepped("c", Stage.SHARES), 3.0)
+
+
+def test_devices_without_a_part_are_dropped_and_the_quorum_still_holds() -> None:
+    rules = replace(SECURE, size=4, num_selected=4)
+    state = in_training(rules)
+    for device in "abcd":
+        state, _ = advance(rules, state, Trained(device), 2.0)
+    state, effects = advance(rules, state, Dropped(frozenset("ad")), 3.0)
+    assert (state.stage, state.devices(Step.LATE), effects) == (Stage.KEYS, ("a", "d"), (BecameLate(("a", "d")),))
+    state, _ = advance(rules, state, Dropped(frozenset("b")), 3.0)
+    assert state.stage is Stage.ABORTED
 
 
 def test_leaving_after_an_upload_does_not_take_it_back() -> None:
@@ -196,11 +315,13 @@ def test_rules_of_a_task() -> None:
     task = TaskSpec(
         "t",
         cohort=CohortSpec(size=10, min_reports=8, over_selection=1.25),
-        deadlines=DeadlineSpec(1.0, 2.0, 3.0),
+        deadlines=DeadlineSpec(selecting_s=1.0, training_s=2.0, upload_s=3.0, unmask_s=4.0),
         privacy=PrivacySpec(min_cohort=8),
     )
     first = RoundRules.of(task, task_id="x", round_number=1, attempt=1)
     assert (first.num_selected, first.size, first.min_reports) == (13, 10, 8)
+    assert (first.selecting_s, first.stages_s[Stage.UPLOAD], first.stages_s[Stage.UNMASK]) == (1.0, 3.0, 4.0)
+    assert first.path == MASKED, "sums are masked unless a task says otherwise"
     assert first == RoundRules.of(task, task_id="x", round_number=1, attempt=1)
     assert first.seed != RoundRules.of(task, task_id="x", round_number=1, attempt=2).seed
 
@@ -211,6 +332,8 @@ EVENTS = st.one_of(
     st.builds(Withdrew, DEVICES),
     st.builds(Trained, DEVICES),
     st.builds(Uploaded, DEVICES),
+    st.builds(Stepped, DEVICES, st.sampled_from(list(MASKED)), st.booleans()),
+    st.builds(Dropped, st.frozensets(DEVICES, max_size=2)),
     st.builds(Left, DEVICES, st.just("low_quality")),
     st.builds(TimePassed),
     st.builds(Resumed, st.floats(0, 60)),
@@ -224,7 +347,9 @@ def any_rules(draw: st.DrawFn) -> RoundRules:
     size = draw(st.integers(min_reports, 5))
     selected = draw(st.integers(size, 7))
     times = st.floats(1, 100)
-    return RoundRules(selected, size, min_reports, draw(times), draw(times), draw(times), draw(st.integers(0, 99)))
+    stages_s = {stage: draw(times) for stage in STAGES_S}
+    path = draw(st.sampled_from([PLAIN, MASKED, MASKED_CURIOUS]))
+    return RoundRules(selected, size, min_reports, draw(times), stages_s, path, draw(st.integers(0, 99)))
 
 
 @settings(max_examples=300, deadline=None)
@@ -244,16 +369,17 @@ def test_laws(rules: RoundRules, story: list[tuple[float, Event]], sum_succeeds:
             continue
         assert order.index(state.stage) >= order.index(before.stage)
         assert len(state.participants) <= rules.num_selected
-        assert set(before.devices(Step.UPLOADED)) <= set(state.devices(Step.UPLOADED))
+        if not isinstance(event, Dropped):
+            assert set(before.devices(*COUNTED)) <= set(state.devices(*COUNTED))
         for effect in effects:
             if isinstance(effect, SumWanted):
-                assert effect.device_ids == state.devices(Step.UPLOADED)
+                assert effect.device_ids == state.devices(*COUNTED)
                 assert rules.min_reports <= len(effect.device_ids) <= rules.size
         if not isinstance(event, Resumed):
             repeated, again = _repeat(rules, state, event, now)
             assert repeated == state
             assert again == ()
-    for _ in range(3):  # nobody does anything any more: one deadline after another passes
+    for _ in range(1 + len(rules.path)):  # nobody does anything any more: one deadline after another passes
         if state.stage not in (Stage.CLOSING, Stage.CLOSED, Stage.ABORTED):
             assert math.isfinite(state.deadline)
             now = max(now, state.deadline)

@@ -25,7 +25,12 @@ SPEC = ModelSpec(
     ("b",),
     (Threshold(0.5, 0.001, "set", 10, 10, "0" * 64, "2026-01-01"),),
 )
-TASK = TaskSpec("t", method="fedavg", cohort=CohortSpec(size=2, min_reports=2), privacy=PrivacySpec(min_cohort=2))
+TASK = TaskSpec(
+    "t",
+    method="fedavg",
+    cohort=CohortSpec(size=2, min_reports=2),
+    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
+)
 THETA = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
 
@@ -97,5 +102,9 @@ def test_plans_name_what_is_wrong() -> None:
 
 def test_what_is_revealed_needs_the_tasks_consent() -> None:
     assert plan(replace(TASK, method="fedface")).contribution.revealed == ()
-    agreed = replace(TASK, method="fedface", privacy=PrivacySpec(reveals=("class_embeddings",), min_cohort=2))
+    agreed = replace(
+        TASK,
+        method="fedface",
+        privacy=PrivacySpec(reveals=("class_embeddings",), min_cohort=2, secure_aggregation="off"),
+    )
     assert [lane.name for lane in plan(agreed).contribution.revealed] == ["class_embedding"]

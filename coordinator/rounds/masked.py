@@ -1,0 +1,189 @@
+"""One attempt under secure aggregation, as a round's driver sees it: accept a step, end a stage, open the sums.
+
+A cohort is one sum, or several groups with a sum each (`mien.secagg.groups`). All that happened follows from the
+configuration and the accepted messages in order, so that a restart makes it again (`replay`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from coordinator.rounds.machine import Stage
+from coordinator.rounds.plan import TaskPlan
+from coordinator.store.records import StepRecord
+from mien.contribution import Total
+from mien.errors import CohortError, NotFoundError, ViolationError
+from mien.secagg import OpenedSum, RoundConfig, ServerRound, Suspect
+from mien.secagg.groups import combine
+from mien.secagg.keys import VerifyLeaf
+from mien.secagg.vector import ContributionMap
+
+STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
+MAX_STEP_BYTES: Final = 256 * 1024
+"""No message of a device is longer: 254 sealed shares take 21 KB."""
+
+
+@dataclass(frozen=True)
+class MaskedTotal:
+    """What opening the sums gave: the total, and what the server may tell of it."""
+
+    total: Total = field(repr=False)
+    num_unclipped: int
+    suspects: tuple[Suspect, ...]
+    num_groups: int
+    seconds: float
+
+
+class _Group:
+    """One sum: the protocol's server, and what its devices are to be told at the open stage."""
+
+    def __init__(self, config: RoundConfig, members: frozenset[str], verify: VerifyLeaf, threads: int) -> None:
+        self.members = members
+        self.server = ServerRound(config, verify=verify, threads=threads)
+        self.messages: Mapping[str, bytes] = dict.fromkeys(members, self.server.invite)
+
+    def accept(self, step: StepRecord, payload: bytes) -> None:
+        sender = bytes.fromhex(step.device_id)
+        match step.stage:
+            case Stage.KEYS:
+                self.server.accept_advertise(sender, step.message)
+            case Stage.SHARES:
+                self.server.accept_shares(sender, step.message)
+            case Stage.UPLOAD:
+                self.server.accept_masked(sender, step.message, payload)
+            case Stage.CONSISTENCY:
+                self.server.accept_consistency(sender, step.message)
+            case Stage.UNMASK:
+                self.server.accept_unmask(sender, step.message)
+            case _:
+                raise ViolationError(f"there is no step of secure aggregation at stage {step.stage}")
+
+    def close(self, stage: Stage, counted: Iterable[str]) -> None:
+        """End a stage; raises CohortError where too few are left."""
+        match stage:
+            case Stage.KEYS:
+                self.messages = _by_name(self.server.close_keys())
+            case Stage.SHARES:
+                self.messages = _by_name(self.server.close_shares())
+            case Stage.UPLOAD:
+                survivors = self.server.close_upload()
+                self.messages = dict.fromkeys(self.members & set(counted), survivors)
+            case Stage.CONSISTENCY:
+                self.messages = _by_name(self.server.close_consistency())
+            case _:
+                raise ViolationError(f"stage {stage} is not one that is ended")
+
+
+class MaskedRound:
+    """The server's side of one attempt, for all its groups. Not safe for use by several threads at once."""
+
+    def __init__(
+        self, plan: TaskPlan, config: RoundConfig, groups: Sequence[frozenset[str]], verify: VerifyLeaf, *, threads: int
+    ) -> None:
+        self.config = config
+        self.stage = Stage.KEYS
+        self._plan, self._map = plan, ContributionMap(plan.contribution)
+        self._groups = [_Group(config, members, verify, threads) for members in groups]
+        self._path = tuple(
+            stage for stage in STAGES if stage is not Stage.CONSISTENCY or config.cohort.profile.has_consistency_round
+        )
+
+    @property
+    def payload_bytes(self) -> int:
+        """Length of a masked vector."""
+        return self._groups[0].server.payload_bytes
+
+    def message_for(self, device_id: str, stage: Stage) -> bytes:
+        """Return what a device is told at the open stage; nothing where it has no part in it."""
+        if stage is not self.stage:
+            return b""
+        group = self._group_of(device_id)
+        return b"" if group is None else group.messages.get(device_id, b"")
+
+    def accept(self, step: StepRecord, payload: bytes = b"") -> None:
+        """Take a device's step; raises what is wrong with it, and is then as it was. The same bytes again are welcome.
+
+        Raises ViolationError, CertificateError, CorruptDataError, ReplayError, LateError, NotFoundError.
+        """
+        group = self._group_of(step.device_id)
+        if group is None:
+            raise NotFoundError("this device has no part in that sum; nothing is lost, check in again")
+        group.accept(step, payload)
+
+    def close(self, stage: Stage, counted: Iterable[str] = ()) -> frozenset[str]:
+        """End a stage and open the next; return the devices of groups that are too small to go on.
+
+        `counted` are the devices whose contribution is in. Raises CohortError where no group can go on.
+        """
+        lost, failure = frozenset[str](), None
+        for group in tuple(self._groups):
+            try:
+                group.close(stage, counted)
+            except CohortError as error:
+                failure = error
+                lost |= group.members
+                self._groups.remove(group)
+        if failure is not None and not self._groups:
+            raise failure
+        self.stage = self._path[self._path.index(stage) + 1]
+        return lost
+
+    @property
+    def can_open(self) -> bool:
+        """Whether every group's sum can be opened now."""
+        return all(group.server.can_open for group in self._groups)
+
+    def open(self) -> MaskedTotal:
+        """Return the sums, combined as the task says.
+
+        Raises CohortError where secrets lack shares, CorruptDataError where a sum does not pass its checks.
+        """
+        began, totals, opened, suspects = time.perf_counter(), list[Total](), list[OpenedSum](), list[Suspect]()
+        for group in self._groups:
+            opening = group.server.open()
+            totals.append(self._map.total(opening.sum))
+            opened.append(replace(opening.sum, update=opening.sum.update[:0]))
+            suspects += opening.suspects
+        return MaskedTotal(
+            total=combine(totals, self._plan.task.privacy.group_mean),
+            num_unclipped=sum(each.num_unclipped for each in opened),
+            suspects=tuple(suspects),
+            num_groups=len(totals),
+            seconds=time.perf_counter() - began,
+        )
+
+    def replay(
+        self,
+        steps: Iterable[StepRecord],
+        stage: Stage,
+        counted: Iterable[str],
+        payload_of: Callable[[str], bytes],
+    ) -> None:
+        """Make everything again that led to `stage` (CLOSING counts as the last): stored steps, stage by stage.
+
+        Raises what made it fail, where stored steps do not hold any more (an expired certificate, a damaged file).
+        """
+        stored = list(steps)
+        until = self._path[-1] if stage is Stage.CLOSING else stage
+        for place in self._path:
+            for step in stored:
+                if step.stage is place:
+                    self.accept(step, payload_of(step.device_id) if place is Stage.UPLOAD else b"")
+            if place is until:
+                return
+            self.close(place, counted)
+
+    def _group_of(self, device_id: str) -> _Group | None:
+        return next((group for group in self._groups if device_id in group.members), None)
+
+
+def suspects_in_words(suspects: Sequence[Suspect]) -> list[str]:
+    """Return pairs of devices of which one returned or made a share that did not fit, by the start of their ids."""
+    return [f"{suspect.holder.hex()[:8]}/{suspect.owner.hex()[:8]}" for suspect in suspects]
+
+
+def _by_name(messages: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    return {device.hex(): message for device, message in messages.items()}
