@@ -24,6 +24,8 @@ Gradient = Literal["true", "straight_through"]
 NORM_EPSILON = 1e-12
 # cos(theta + m) has an infinite slope where |cos(theta)| = 1; float32 has its next number 6e-8 below 1.
 MAX_COSINE = 1 - 1e-7
+# Published scales lie between 8 and 64; logits of this one still fit float32 with room for their differences.
+MAX_SCALE = 1e4
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -75,6 +77,12 @@ def arcface_logits(
     return scale * (cos_BK + target_BK * (shifted_BK - cos_BK))
 
 
+def personalise(emb_BD: Tensor, pi_weight_DD: Tensor, pi_bias_D: Tensor) -> Tensor:
+    """Return FedFR's personal embeddings f' = Pi f, (B, D), of length 1; f is the backbone's, not normalised."""
+    dtype = torch.promote_types(emb_BD.dtype, torch.float32)
+    return l2_normalise(F.linear(emb_BD.to(dtype), pi_weight_DD.to(dtype), pi_bias_D.to(dtype)))
+
+
 @dataclass(frozen=True)
 class HeadSpec:
     """Which head turns cosines into logits, with its scale s and margin m; `softmax` uses neither."""
@@ -89,8 +97,8 @@ class HeadSpec:
             raise ConfigError(f"head kind {self.kind!r} is unknown; use softmax, cosface or arcface")
         if self.gradient not in ("true", "straight_through"):
             raise ConfigError(f"head gradient {self.gradient!r} is unknown; use true or straight_through")
-        if not 0 < self.scale < math.inf:
-            raise ConfigError(f"head scale is {self.scale}; it must be positive")
+        if not 0 < self.scale <= MAX_SCALE:
+            raise ConfigError(f"head scale is {self.scale}; it must be positive and at most {MAX_SCALE:g}")
         if not 0 <= self.margin < math.pi / 2:
             raise ConfigError(f"head margin is {self.margin}; it must lie between 0 and pi/2")
 
@@ -151,8 +159,8 @@ class DfcBranch(nn.Module):
 
     def personalise(self, emb_BD: Tensor) -> Tensor:
         """Return the personal embeddings (B, D), of length 1."""
-        return l2_normalise(F.linear(emb_BD, self.pi_weight, self.pi_bias))
+        return personalise(emb_BD, self.pi_weight, self.pi_bias)
 
     def forward(self, emb_BD: Tensor) -> Tensor:
         """Return the cosines (B, K) between personal embeddings and the one-vs-all classifiers."""
-        return self.personalise(emb_BD) @ l2_normalise(self.omega).T
+        return cosines(self.personalise(emb_BD), self.omega)

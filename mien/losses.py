@@ -13,11 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mien.errors import ConfigError
 from mien.heads import l2_normalise
 
 
 def weighted_mean(loss_B: Tensor, sample_weight_B: Tensor | None = None) -> Tensor:
-    """Return the mean of per-image losses, weighted where weights are given."""
+    """Return the mean of per-image losses, weighted where weights are given; raises ConfigError for no images."""
+    if loss_B.shape[0] == 0:
+        raise ConfigError("a loss over no images is undefined; leave empty batches out")
     if sample_weight_B is None:
         return loss_B.mean()
     return (loss_B * sample_weight_B).sum() / sample_weight_B.sum()
@@ -28,7 +31,7 @@ def cross_entropy(logits_BK: Tensor, target_BK: Tensor, sample_weight_B: Tensor 
 
     Targets are one-hot rows; a row of zeros costs nothing but counts in the mean.
     """
-    logits_BK = logits_BK.to(torch.promote_types(logits_BK.dtype, torch.float32))
+    logits_BK = _at_least_float32(logits_BK)
     return weighted_mean(-(F.log_softmax(logits_BK, 1) * target_BK).sum(1), sample_weight_B)
 
 
@@ -86,7 +89,26 @@ def dfc_loss(
     lambda/s softplus(-z+) where it is the target and (1 - lambda)/s softplus(z-) where not; an image of no class here
     (a public one) is a negative of all. Source: FedFR eq 6 with g as in SphereFace2 and the released code.
     """
+    cos_BK = _at_least_float32(cos_BK)
     g_BK = 2 * ((cos_BK + 1) / 2).clamp(min=0).pow(exponent) - 1
     positive_BK = balance / scale * F.softplus(-(scale * (g_BK - margin) + bias_K))
     negative_BK = (1 - balance) / scale * F.softplus(scale * (g_BK + margin) + bias_K)
     return weighted_mean((target_BK * positive_BK + (1 - target_BK) * negative_BK).sum(1), sample_weight_B)
+
+
+def distillation(
+    logits_BK: Tensor, teacher_logits_BK: Tensor, temperature: float = 1.0, sample_weight_B: Tensor | None = None
+) -> Tensor:
+    """Return the mean of T^2 KL(softmax(teacher / T) || softmax(logits / T)); the teacher gets no gradient.
+
+    Source: Yu, Bagdasaryan, Shmatikov, "Salvaging Federated Learning by Local Adaptation" (2020), section on knowledge
+    distillation; FedFR Table 2, row "KD". T^2 keeps the gradient's size the same for every T.
+    """
+    student_BK = F.log_softmax(_at_least_float32(logits_BK) / temperature, 1)
+    teacher_BK = F.log_softmax(_at_least_float32(teacher_logits_BK.detach()) / temperature, 1)
+    divergence_B = (teacher_BK.exp() * (teacher_BK - student_BK)).sum(1)
+    return temperature**2 * weighted_mean(divergence_B, sample_weight_B)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

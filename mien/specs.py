@@ -157,7 +157,10 @@ class DeadlineSpec:
 
 @dataclass(frozen=True)
 class LocalSpec:
-    """Local training on one device: SGD on the trainable part."""
+    """Local training on one device: SGD on the trainable part.
+
+    From epoch `lr_drop_epoch` of a round on (counted from 0; 0: never) both rates are a tenth.
+    """
 
     lr: float = 0.001
     epochs: int = 1
@@ -166,6 +169,7 @@ class LocalSpec:
     weight_decay: float = 0.0
     flip: bool = True
     private_lr: float | None = None
+    lr_drop_epoch: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.lr <= MAX_RATE:
@@ -175,6 +179,8 @@ class LocalSpec:
                 f"local.epochs must be at least 1 and at most {MAX_EPOCHS}, local.batch_size at least 0 (all images in "
                 f"one batch) and at most {MAX_BATCH}"
             )
+        if not 0 <= self.lr_drop_epoch <= MAX_EPOCHS:
+            raise ConfigError(f"local.lr_drop_epoch is {self.lr_drop_epoch}; it must lie between 0 and {MAX_EPOCHS}")
         if not (0 <= self.momentum < 1 and 0 <= self.weight_decay <= MAX_RATE):
             raise ConfigError(
                 f"local.momentum must lie in [0, 1) and local.weight_decay must not be negative or above {MAX_RATE:g}"

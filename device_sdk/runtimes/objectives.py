@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from mien.domain_losses import domain_loss, multi_kernel_mmd
 from mien.errors import ConfigError
-from mien.heads import arcface_logits, cosface_logits, l2_normalise, softmax_logits
-from mien.losses import cross_entropy, positive_hinge
+from mien.heads import arcface_logits, cosface_logits, cosines, l2_normalise, personalise, softmax_logits
+from mien.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge
 
 Tensors = Mapping[str, Tensor]
 
@@ -64,7 +65,10 @@ def find_loss(name: str) -> Loss:
 
 
 def _positive_hinge(at: LossInput) -> Tensor:
-    return positive_hinge(at.embeddings, at.private["class_embedding"], at.constants["margin"], at.sample_weight)
+    """One identity's class embedding (D,), or several (K, D) of which `target` picks each image's own."""
+    w = at.private["class_embedding"]
+    own = at.per_crop["target"] @ w if w.dim() == 2 else w
+    return positive_hinge(at.embeddings, own, at.constants["margin"], at.sample_weight)
 
 
 def _cosface(at: LossInput) -> Tensor:
@@ -118,10 +122,58 @@ def _source_arcface(at: LossInput) -> Tensor:
     return mean_over_batch * len(target_BK) / target_BK.sum().clamp(min=1)
 
 
+def _cosface_distilled(at: LossInput) -> Tensor:
+    """CosFace plus the divergence from a teacher's logits (B, 2, K), which are s cos(theta) without a margin."""
+    scale, w_KD = at.constants["scale"], at.private["class_embeddings"]
+    divergence = distillation(
+        scale * cosines(at.embeddings, w_KD), at.as_seen("teacher_logits"), at.constants["temperature"]
+    )
+    return _cosface(at) + at.constants["distillation"] * divergence
+
+
+def _fedfr(at: LossInput) -> Tensor:
+    """FedFR's total loss, alpha_1 L_cos + alpha_2 L_con + alpha_3 L_BCE; terms without tensors are left out."""
+    constants, target_BK = at.constants, at.per_crop["target"]
+    w_KD = torch.cat([at.private["local_proxies"], at.private["public_proxies"]])
+    logits_BK = cosface_logits(at.embeddings, w_KD, target_BK, scale=constants["scale"], margin=constants["margin"])
+    loss = constants["alpha_cosface"] * cross_entropy(logits_BK, target_BK)
+    if "global_features" in at.per_crop:
+        features = at.as_seen("global_features"), at.as_seen("previous_features")
+        contrast = model_contrastive(at.embeddings, *features, constants["temperature"])
+        loss = loss + constants["alpha_contrastive"] * contrast
+    if "pi_weight" in at.private:
+        loss = loss + constants["alpha_branch"] * _fedfr_branch(at)
+    return loss
+
+
+def _fedfr_branch(at: LossInput) -> Tensor:
+    """FedFR's binary loss over the device's own classes; CosFace over those and the public ones where `omega_public` is."""
+    constants, omega_LD, target_BK = at.constants, at.private["omega"], at.per_crop["target"]
+    emb_BD = at.embeddings.detach() if constants["detach_branch"] else at.embeddings
+    personal_BD = personalise(emb_BD, at.private["pi_weight"], at.private["pi_bias"])
+    if "omega_public" in at.private:
+        omega_KD = torch.cat([omega_LD, at.private["omega_public"]])
+        logits_BK = cosface_logits(
+            personal_BD, omega_KD, target_BK, scale=constants["branch_scale"], margin=constants["branch_margin"]
+        )
+        return cross_entropy(logits_BK, target_BK)
+    return dfc_loss(
+        cosines(personal_BD, omega_LD),
+        target_BK[:, : len(omega_LD)],
+        at.private["bias"],
+        scale=constants["branch_scale"],
+        margin=constants["branch_margin"],
+        exponent=constants["exponent"],
+        balance=constants["balance"],
+    )
+
+
 OBJECTIVES: Final[Mapping[str, Loss]] = MappingProxyType(
     {
         "positive_hinge": _positive_hinge,
         "cosface": _cosface,
+        "cosface_distilled": _cosface_distilled,
+        "fedfr": _fedfr,
         "arcface": _arcface,
         "softmax": _softmax,
         "dan": _dan,

@@ -72,6 +72,12 @@ class TorchRuntime:
             trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
             return _unit_embeddings(self._embed_all(trunk, crops))
 
+    def features(self, theta: Vector, crops: Crops) -> NDArray[np.float32]:
+        """Return embeddings (N, dim) of aligned crops as the backbone gives them, not normalised (see `embed`)."""
+        with self._running(theta):
+            trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
+            return _finite(self._embed_all(trunk, crops))
+
     def train(
         self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
     ) -> Trained:
@@ -191,19 +197,21 @@ class _Training:
         """Train for `local.epochs` and return the number of steps; batches and mirroring are drawn from `rng`."""
         size = self._local.batch_size or len(crops)
         num_steps = 0
-        for _ in range(self._local.epochs):
+        for epoch in range(self._local.epochs):
+            rate = 0.1 if 0 < self._local.lr_drop_epoch <= epoch else 1.0
             order = rng.permutation(len(crops))
             flipped = rng.random(len(crops)) < 0.5 if self._local.flip else np.zeros(len(crops), np.bool_)
             for start in range(0, len(crops), size):
                 batch = order[start : start + size]
-                self._step(trunk.tail(trunk.features(crops[batch], flipped[batch])), batch)
+                self._step(trunk.tail(trunk.features(crops[batch], flipped[batch])), batch, flipped[batch], rate)
                 num_steps += 1
         return num_steps
 
     @torch.no_grad()
     def evaluate(self, emb_ND: Tensor) -> float:
         """Return the loss over all crops, given their embeddings in order."""
-        return float(self._loss(self._input(emb_ND, np.arange(len(emb_ND)))))
+        everything = np.arange(len(emb_ND))
+        return float(self._loss(self._input(emb_ND, everything, np.zeros(len(emb_ND), np.bool_))))
 
     def part_values(self) -> Vector:
         """Return the part's elements as they are now: shape (part.size,)."""
@@ -213,19 +221,20 @@ class _Training:
         """Return the private tensors as they are now."""
         return {name: tensor.detach().numpy().copy() for name, tensor in self._private.items()}
 
-    def _input(self, emb_BD: Tensor, batch: NDArray[np.int64]) -> LossInput:
+    def _input(self, emb_BD: Tensor, batch: NDArray[np.int64], flipped: NDArray[np.bool_]) -> LossInput:
         chosen = torch.from_numpy(batch)
         rows = {name: values[chosen] for name, values in self._per_crop.items()}
-        return LossInput(emb_BD, self._private, rows, self._objective.constants, self._fixed)
+        mirrored = torch.from_numpy(flipped.astype(np.float32))
+        return LossInput(emb_BD, self._private, rows, self._objective.constants, self._fixed, mirrored)
 
-    def _step(self, emb_BD: Tensor, batch: NDArray[np.int64]) -> None:
-        loss = self._loss(self._input(emb_BD, batch))
+    def _step(self, emb_BD: Tensor, batch: NDArray[np.int64], flipped: NDArray[np.bool_], rate: float) -> None:
+        loss = self._loss(self._input(emb_BD, batch, flipped))
         if not torch.isfinite(loss):
             raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
         tensors = [tensor for group in self._groups for tensor in group.tensors]
         gradients = iter(torch.autograd.grad(loss, tensors, materialize_grads=True))
         for group in self._groups:
-            group.step(gradients, self._local.momentum)
+            group.step(gradients, self._local.momentum, rate)
         with torch.no_grad():
             for name in self._objective.unit_norm:
                 self._private[name].copy_(l2_normalise(self._private[name]))
@@ -244,11 +253,11 @@ class _Group:
         self._velocities = [torch.zeros_like(tensor) for tensor in tensors]
 
     @torch.no_grad()
-    def step(self, gradients: Iterator[Tensor], momentum: float) -> None:
-        """Take the next gradient of each tensor: v <- mu v + g + wd p; p <- p - lr v."""
+    def step(self, gradients: Iterator[Tensor], momentum: float, rate: float = 1.0) -> None:
+        """Take the next gradient of each tensor: v <- mu v + g + wd p; p <- p - rate lr v."""
         for tensor, velocity in zip(self.tensors, self._velocities, strict=True):
             velocity.mul_(momentum).add_(next(gradients)).add_(tensor, alpha=self._weight_decay)
-            tensor.sub_(velocity, alpha=self._lr)
+            tensor.sub_(velocity, alpha=rate * self._lr)
 
 
 def _as_tensors(arrays: Arrays) -> Tensors:
@@ -256,7 +265,11 @@ def _as_tensors(arrays: Arrays) -> Tensors:
 
 
 def _unit_embeddings(emb_ND: Tensor) -> Embeddings:
-    embeddings: Embeddings = l2_normalise(emb_ND).numpy()
+    return _finite(l2_normalise(emb_ND))
+
+
+def _finite(emb_ND: Tensor) -> Embeddings:
+    embeddings: Embeddings = emb_ND.numpy()
     if not np.isfinite(embeddings).all():
         raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
     return embeddings

@@ -22,9 +22,12 @@ def update_lanes(part: ParameterPart) -> tuple[Lane, ...]:
     )
 
 
-def update_addends(inp: DeviceInput, trained: Trained) -> Arrays:
-    """Return the arrays of `update_lanes` for what local training made of the device's images."""
-    weight = np.float32(min(len(inp.crops), inp.task.privacy.max_weight))
+def update_addends(inp: DeviceInput, trained: Trained, *, num_images: int | None = None) -> Arrays:
+    """Return the arrays of `update_lanes` for what local training made of the device's images.
+
+    `num_images` is what they weigh before the cap, where that is not their number.
+    """
+    weight = np.float32(min(num_images or len(inp.crops), inp.task.privacy.max_weight))
     delta = inp.part.gather(trained.theta) - inp.part.gather(inp.theta)
     return {
         "count": np.ones(1, np.float32),

@@ -1,0 +1,69 @@
+"""Class vectors on a device: whose crops are whose, means of features, and what carries over from round to round.
+
+Legend: N own images, M public images, K identities, D embedding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.errors import ConfigError
+from mien.layout import Vector
+from mien.methods.base import Crops, DeviceInput
+
+Indices = NDArray[np.int64]
+
+
+def own_labels(inp: DeviceInput) -> Indices:
+    """Return the identity number of each of the device's crops, (N,): 0 for all where it holds one person.
+
+    Raises ConfigError for labels of another length than the crops, or below 0.
+    """
+    if inp.labels is None:
+        return np.zeros(len(inp.crops), np.int64)
+    labels = np.asarray(inp.labels, np.int64)
+    if labels.shape != (len(inp.crops),) or (labels < 0).any():
+        raise ConfigError(f"{len(inp.crops)} crops have labels of shape {labels.shape}; number each crop's identity")
+    return labels
+
+
+def public_faces(inp: DeviceInput, *, method: str) -> tuple[Crops, Indices]:
+    """Return public crops (M, H, W, 3) with labels 0 ... K - 1; raises ConfigError where the bundle has none."""
+    if inp.public_crops is None or inp.public_labels is None or len(inp.public_crops) == 0:
+        raise ConfigError(
+            f"{method} needs public faces, and this model's bundle has none: add some with `model import --public SHARD`"
+        )
+    _, labels = np.unique(inp.public_labels, return_inverse=True)
+    return inp.public_crops, labels.astype(np.int64)
+
+
+def class_means(emb_ND: Vector, label_N: Indices, num_classes: int) -> Vector:
+    """Return each identity's mean feature at length 1, (K, D); zeros for an identity without images.
+
+    Source: FedFace eq 6, which FedFR's `--init_fc` follows.
+    """
+    sums_KD = np.zeros((num_classes, emb_ND.shape[1]))
+    np.add.at(sums_KD, label_N, emb_ND.astype(np.float64))
+    length_K1 = np.linalg.norm(sums_KD, axis=1, keepdims=True)
+    means_KD: Vector = (sums_KD / np.where(length_K1 == 0, 1, length_K1)).astype(np.float32)
+    return means_KD
+
+
+def carry_over(kept: Vector | None, start: Vector) -> Vector:
+    """Return the rows of `start`, those of identities that were here before replaced by what was kept of them.
+
+    Identities keep their numbers and new ones come after them, so rows are matched by number. What was kept of a model
+    of another width is dropped.
+    """
+    if kept is None or kept.ndim != start.ndim or kept.shape[1:] != start.shape[1:]:
+        return start
+    num_kept = min(len(kept), len(start))
+    return np.concatenate([kept[:num_kept], start[num_kept:]]).astype(np.float32)
+
+
+def one_hot_rows(class_N: Indices, num_classes: int) -> Vector:
+    """Return the targets (N, K) of class numbers (N,) as rows of float32."""
+    rows_NK = np.zeros((len(class_N), num_classes), np.float32)
+    rows_NK[np.arange(len(class_N)), class_N] = 1.0
+    return rows_NK
