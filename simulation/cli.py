@@ -1,4 +1,4 @@
-"""mien-sim: the demo, and data sets for models."""
+"""mien-sim: the demo, experiments, reproductions of the papers, and data sets for models."""
 
 from __future__ import annotations
 
@@ -46,6 +46,31 @@ def demo(
     from simulation.demo.stage import DemoOptions
 
     run_demo(DemoOptions(out, faces, phones, rounds, task, seed), as_json=as_json)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment; --list names them.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Say which experiments there are.")] = False,
+    quick: Annotated[bool, typer.Option(help="A toy scale that shows only that everything runs.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every row; three or more give intervals.")] = 3,
+    faces: Annotated[
+        Path | None, typer.Option(help="Faces, a folder name/*.jpg; default: synthetic112 of MIEN_DATA.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where records, tables and reports go.")] = Path("out/reproduce"),
+    as_json: Json = False,
+) -> None:
+    """Measure a paper's tables at a laptop's scale; what is measured already is not repeated.
+
+    Example: mien-sim reproduce fedface --faces ./synthetic112 --jobs 8
+    """
+    from simulation import reproduce as reproductions
+
+    if list_them or name is None:
+        reproductions.show_list(as_json=as_json)
+        return
+    reproductions.run(name, quick=quick, jobs=jobs, seeds=seeds, faces=faces, out=out, as_json=as_json)
 
 
 @data_app.command("pack")

@@ -326,7 +326,7 @@ def markdown(results: Results, *, command: str = "") -> str:
 
 def table_lines(results: Results, table: Table) -> list[str]:
     """Return one table as lines of Markdown."""
-    headings = [*(f"paper: {h}" for h in table.paper_columns), *(_heading(column) for column in table.columns)]
+    headings = [*(f"paper: {h}" for h in table.paper_columns), *(heading(column) for column in table.columns)]
     lines = ["| " + " | ".join(["system", *headings, "runs"]) + " |", "|---" * (2 + len(headings)) + "|"]
     return [*lines, *("| " + " | ".join(cells) + " |" for cells in table_cells(results, table))]
 
@@ -369,7 +369,8 @@ def claim_cells(results: Results) -> list[tuple[str, str, str]]:
     return cells
 
 
-def _heading(column: Column) -> str:
+def heading(column: Column) -> str:
+    """Return a column's heading with its unit."""
     return f"{column.label}, %" if column.style in ("percent", "points") else column.label
 
 
