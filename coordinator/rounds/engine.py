@@ -277,12 +277,19 @@ class Engine:
         """
         runner, round_id = await self._locate(device_id, name)
         if runner is None:
-            raise LateError("that round is over; nothing is lost, check in again")
+            return await self._stage_of_a_step_that_nobody_waits_for(device_id, name, round_id)
         if stage not in STEP_STAGES or len(message) > MAX_STEP_BYTES:
             raise ViolationError(f"there is no step of {len(message)} bytes at stage {stage}; upgrade mien")
         step = StepRecord(device_id, stage, message)
         await runner.post(Stepped(device_id, stage), round_id=round_id, step=step)
         return runner.state.stage if runner.state is not None else Stage.ABORTED
+
+    async def _stage_of_a_step_that_nobody_waits_for(self, device_id: str, name: RoundName, round_id: int) -> Stage:
+        """Return how a round ended whose sum has the device's vector; raises LateError for any other."""
+        participants = await self._stores.thread.run(self._stores.store.participants, round_id)
+        if participants[device_id] not in COUNTED:
+            raise LateError("that round is over; nothing is lost, check in again")
+        return (await self._record(name)).stage
 
     async def leave(self, device_id: str, name: RoundName, error_code: str) -> None:
         """Take a device out of a round; a device that is in no round has left already."""

@@ -82,6 +82,7 @@ ORDER: Final = (Step.SELECTED, *STEP_OF.values())
 COUNTED: Final = frozenset({Step.UPLOADED, Step.AGREED, Step.RELEASED, Step.GONE})
 """Steps of devices whose contribution is in the sum; one that leaves afterwards is GONE and takes nothing out of it."""
 
+_AFTER_THE_VECTOR: Final = (Stage.CONSISTENCY, Stage.UNMASK)
 PLAIN: Final = (Stage.TRAINING, Stage.UPLOAD)
 MASKED: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
 MASKED_CURIOUS: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.UNMASK)
@@ -339,6 +340,8 @@ def _did_part(
     step, reached = _participating(state, device_id), STEP_OF[stage]
     if (_has_reached(step, reached) or step is Step.GONE) and state.stage is not Stage.ABORTED:
         return state, ()
+    if step in COUNTED and stage in _AFTER_THE_VECTOR and state.stage is not stage and state.stage is not Stage.UPLOAD:
+        return state, ()  # its vector is in the sum, which the others' shares open without it
     if stage not in rules.path:
         raise ViolationError(f"this task has no stage {stage}; do what its stage events say")
     if state.stage.is_over or state.stage is Stage.CLOSING:
@@ -442,7 +445,7 @@ def _num_done(state: RoundState) -> int:
 
 
 def _may_be_few(stage: Stage) -> bool:
-    return stage in (Stage.CONSISTENCY, Stage.UNMASK)
+    return stage in _AFTER_THE_VECTOR
 
 
 def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:

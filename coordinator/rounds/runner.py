@@ -331,10 +331,14 @@ class TaskRunner:
         if message.round_id is not None and message.round_id != self.round.id:
             raise LateError("that attempt of the round is over; nothing is lost, check in again")
         after, effects = advance(self._rules, state, event, now)
-        if message.step is not None:
+        if message.step is not None and state.stage in self._rules.path:
             if self._masked is None:
                 raise ViolationError("this task's sums are not masked; do what its stage events say")
-            await self._accept_step(message.step)
+            try:
+                await self._accept_step(message.step)
+            except LateError:
+                if after is not state:
+                    raise  # the machine counts what the protocol does not
             if isinstance(event, Stepped) and event.stage is Stage.UNMASK and self._masked.can_open:
                 after, effects = advance(self._rules, state, replace(event, is_enough=True), now)
         return await self._end_stages(after, effects, now)
@@ -519,7 +523,7 @@ class TaskRunner:
 
 def _noted(change: RoundChange, message: _Message) -> RoundChange:
     """Return the change with what an accepted event says about one device."""
-    if message.step is not None:
+    if message.step is not None and message.step.stage is change.record.stage:
         change = replace(change, messages=(*change.messages, message.step))
     if isinstance(message.event, Uploaded):
         return replace(change, committed=(*change.committed, message.event.device_id))

@@ -1,0 +1,255 @@
+"""Secure aggregation over real processes and mutual TLS: the sum, drop-out at every stage, kill -9, and lies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mien.errors import LateError, MienError, ReplayError, ViolationError
+from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+from mien.wire.canonical import task_from_json
+from mien.wire.v1 import operator_pb2, rounds_pb2
+from tests.integration.house import House, masked_task, run
+from tests.integration.light_device import (
+    PROTOCOL_STAGES,
+    THETA,
+    LightDevice,
+    MaskedPart,
+    Sent,
+    contribution,
+    raised,
+    ref_of,
+)
+from tests.integration.test_rounds import expected_theta, make, outcome
+
+QUICK = DeadlineSpec(20.0, 20.0, *(1.5,) * 5)
+NAMES = {stage: rounds_pb2.Stage.Name(stage).lower() for stage in PROTOCOL_STAGES}
+
+
+async def part_of(device: LightDevice, index: int) -> MaskedPart:
+    """Return a device's part in an attempt that has begun, after it reported that it trained."""
+    assignment = await device.assignment()
+    task = task_from_json(assignment.task_json)
+    part = device.masked_part(assignment, task, contribution(task, index, *ref_of(assignment)))
+    await device.report_trained(assignment.round)
+    return part
+
+
+def assert_step(
+    found: np.ndarray[Any, Any], before: np.ndarray[Any, Any], task: TaskSpec, data: Sequence[bytes]
+) -> None:
+    """The model moved by the plain weighted mean of these contributions, within one rounding step and float32."""
+    steps = 2**31 / (task.cohort.size * task.privacy.max_weight) - 1
+    bound = 2.0 ** -np.floor(np.log2(steps)) + 1e-6
+    assert np.abs(found - expected_theta(before, task, data)).max() <= bound
+
+
+@pytest.mark.parametrize("profile", ["malicious_server", "honest_but_curious"])
+def test_the_masked_total_is_the_plain_sum(shared_house: House, profile: Any) -> None:
+    privacy = PrivacySpec(min_cohort=3, max_weight=32, secure_aggregation=profile)
+    task = masked_task("masked", f"masked-{profile[:3]}", rounds=2, privacy=privacy)
+
+    async def story() -> tuple[list[list[Sent]], list[operator_pb2.RoundReport]]:
+        async with shared_house.operator() as operator, shared_house.devices(task.population, 5) as devices:
+            status = await operator.submit(task, task.population)
+            sent = [
+                await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+                for _ in range(task.rounds)
+            ]
+            return sent, await outcome(operator, status.task_id)
+
+    sent, reports = run(story())
+    theta = THETA
+    for uploads, report in zip(sent, reports, strict=True):
+        assert (report.stage, report.num_reports, report.round.attempt) == (rounds_pb2.CLOSED, 5, 1)
+        assert report.metrics["share_clipped"] == 0.0
+        found = shared_house.theta(report.model_id)
+        assert_step(found, theta, task, [upload.data for upload in uploads])
+        theta = found
+
+
+@pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
+def test_a_device_that_vanishes_at_any_stage(shared_house: House, stage: int) -> None:
+    """Nine devices, two vanish: the others' sum is opened; what they had uploaded before counts."""
+    population = f"vanish-{NAMES[stage]}"
+    task = masked_task("vanish", population, size=9, min_reports=6, deadlines=QUICK)
+
+    async def story() -> tuple[list[MaskedPart], list[Any], list[operator_pb2.RoundReport]]:
+        async with shared_house.operator() as operator, shared_house.devices(population, 9) as devices:
+            status = await operator.submit(task, population)
+            parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+            ends = await asyncio.gather(
+                *(
+                    device.take_part_masked(part, gone_at=stage if i < 2 else None)
+                    for i, (device, part) in enumerate(zip(devices, parts, strict=True))
+                )
+            )
+            return list(parts), list(ends), await outcome(operator, status.task_id)
+
+    parts, ends, (report,) = run(story())
+    counted = parts if stage in (rounds_pb2.CONSISTENCY, rounds_pb2.UNMASK) else parts[2:]
+    assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, len(counted))
+    assert all(end.stage == rounds_pb2.CLOSED for end in ends[2:])
+    assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
+
+
+@pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
+def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_house: House, stage: int) -> None:
+    """Six devices, three vanish: no four are left to open anything."""
+    population = f"below-{NAMES[stage]}"
+    task = masked_task("below", population, size=6, min_reports=4, deadlines=QUICK)
+
+    async def story() -> tuple[list[Any], Any]:
+        async with shared_house.operator() as operator, shared_house.devices(population, 6) as devices:
+            status = await operator.submit(task, population)
+            parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+            ends = await asyncio.gather(
+                *(
+                    device.take_part_masked(part, gone_at=stage if i < 3 else None)
+                    for i, (device, part) in enumerate(zip(devices, parts, strict=True))
+                )
+            )
+            reports = operator.watch(status.task_id)
+            found = None
+            async for event in reports:
+                if event.HasField("round") and event.round.stage == rounds_pb2.ABORTED:
+                    found = event.round
+                    break
+            await operator.cancel(status.task_id)
+            return list(ends), found
+
+    ends, report = run(story())
+    assert {end.stage for end in ends[3:]} == {rounds_pb2.ABORTED}
+    assert report.model_id == ""
+    assert re.search(r"needed", report.reason)
+
+
+@pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
+def test_kill_9_of_the_coordinator_at_any_stage(house: House, stage: int) -> None:
+    """Half of a stage's steps are acknowledged when the power goes: the same round goes on and closes."""
+    task = masked_task("kill", "kill", size=5, min_reports=4)
+
+    async def story() -> tuple[list[MaskedPart], list[Any], list[operator_pb2.RoundReport]]:
+        async with house.devices("kill", 5) as devices:
+            async with house.operator() as operator:
+                status = await operator.submit(task, "kill")
+                parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+                halted = [
+                    asyncio.create_task(device.take_part_masked(part, gone_at=stage))
+                    for device, part in list(zip(devices, parts, strict=True))[:3]
+                ]
+                going = [
+                    asyncio.create_task(device.take_part_masked(part))
+                    for device, part in list(zip(devices, parts, strict=True))[3:]
+                ]
+                for event in await asyncio.gather(*halted):
+                    assert event.stage == stage
+            house.kill()
+            house.start()
+            ends = await asyncio.gather(
+                *going, *(d.take_part_masked(p) for d, p in list(zip(devices, parts, strict=True))[:3])
+            )
+            async with house.operator() as operator:
+                return list(parts), list(ends), await outcome(operator, status.task_id)
+
+    house.start()
+    run(give(house))
+    parts, ends, reports = run(story())
+    assert [report.stage for report in reports] == [rounds_pb2.CLOSED], reports
+    assert (reports[0].num_reports, reports[0].round.attempt) == (5, 1)
+    assert all(end.stage == rounds_pb2.CLOSED for end in ends)
+    assert_step(house.theta(reports[0].model_id), THETA, task, [part.data for part in parts])
+
+
+async def give(house: House) -> None:
+    async with house.operator() as operator:
+        await house.give_model(operator, house.home.folder.parent)
+
+
+def test_groups_over_the_wire(shared_house: House) -> None:
+    privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3, group_mean="trimmed_mean")
+    task = masked_task("groups", "groups", size=12, min_reports=9, privacy=privacy)
+
+    async def story() -> list[operator_pb2.RoundReport]:
+        async with shared_house.operator() as operator, shared_house.devices("groups", 12) as devices:
+            status = await operator.submit(task, "groups")
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            return await outcome(operator, status.task_id)
+
+    (report,) = run(story())
+    assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 12)
+
+
+# Lies
+
+
+def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(shared_house: House) -> None:
+    task = masked_task("liar", "liar", size=6, min_reports=4, deadlines=QUICK)
+
+    async def story() -> tuple[list[MienError], list[operator_pb2.RoundReport]]:
+        async with shared_house.operator() as operator, shared_house.devices("liar", 6) as devices:
+            status = await operator.submit(task, "liar")
+            parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+            liar, part = devices[0], parts[0]
+            honest = [
+                asyncio.create_task(device.take_part_masked(p))
+                for device, p in zip(devices[1:], parts[1:], strict=True)
+            ]
+            event = await liar.until(part.ref, rounds_pb2.KEYS)
+            message = part.answer(rounds_pb2.KEYS, event.message)
+            broken = bytearray(message)
+            broken[-1] ^= 1
+            errors = [
+                await raised(liar.send_step(part.ref, rounds_pb2.SHARES, message)),
+                await raised(liar.send_step(part.ref, rounds_pb2.KEYS, bytes(broken))),
+                await raised(liar.send_step(part.ref, rounds_pb2.KEYS, b"")),
+                await raised(liar.send_step(part.ref, rounds_pb2.KEYS, bytes(300_000))),
+            ]
+            await liar.send_step(part.ref, rounds_pb2.KEYS, message)
+            await liar.send_step(part.ref, rounds_pb2.KEYS, message)  # again: welcome
+            errors.append(await raised(liar.send_step(part.ref, rounds_pb2.KEYS, bytes(broken))))
+            await asyncio.gather(*honest)
+            errors.append(await raised(liar.send_step(part.ref, rounds_pb2.SHARES, message)))
+            return errors, await outcome(operator, status.task_id)
+
+    errors, (report,) = run(story())
+    assert isinstance(errors[4], ReplayError)
+    assert isinstance(errors[5], LateError)
+    assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 5)
+
+
+def test_a_plain_upload_to_a_masked_task_is_refused(shared_house: House) -> None:
+    task = masked_task("form", "form", size=4, min_reports=3, deadlines=QUICK)
+
+    async def story() -> MienError:
+        async with shared_house.operator() as operator, shared_house.devices("form", 4) as devices:
+            status = await operator.submit(task, "form")
+            parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+            others = [
+                asyncio.create_task(device.take_part_masked(p, gone_at=rounds_pb2.CONSISTENCY))
+                for device, p in zip(devices[1:], parts[1:], strict=True)
+            ]
+            await devices[0].take_part_masked(parts[0], gone_at=rounds_pb2.UPLOAD)
+            error = await raised(devices[0].upload(parts[0].ref, parts[0].data))
+            await asyncio.gather(*others)
+            await operator.cancel(status.task_id)
+            return error
+
+    assert isinstance(run(story()), ViolationError)
+
+
+def test_the_log_names_no_key_share_or_vector(shared_house: House) -> None:
+    text = shared_house.log.read_text()
+    assert '"unmask"' in text
+    assert not re.search(r"[0-9a-f]{65,}", text), "nothing longer than a hash is logged"
+    assert "BEGIN" not in text
+
+
+def test_small_cohorts_are_refused(shared_house: House) -> None:
+    with pytest.raises(MienError, match="3 or more"):
+        masked_task("small", "small", cohort=CohortSpec(size=2, min_reports=2), privacy=PrivacySpec(min_cohort=2))
