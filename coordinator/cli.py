@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from coordinator.commands import devices, models, tasks
-from coordinator.commands.common import Home, Json, ask, now, read_pem, say
+from coordinator.commands import devices, models, privacy, tasks
+from coordinator.commands.common import Home, Json, now, read_pem, say
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from mien.errors import TABLE
@@ -44,11 +44,10 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
 operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credentials for operators.")
-privacy_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What tasks show to whom.")
 app.add_typer(tasks.app, name="task")
 app.add_typer(devices.app, name="device")
 app.add_typer(models.app, name="model")
-app.add_typer(privacy_app, name="privacy")
+app.add_typer(privacy.app, name="privacy")
 app.add_typer(config_app, name="config")
 app.add_typer(operator_app, name="operator")
 
@@ -159,30 +158,6 @@ def _say_ready(config: CoordinatorConfig, port: int) -> None:
         f"Ready at {config.address} (port {port}). Sums are not yet masked: this coordinator can see each phone's "
         "update. Ctrl-C stops."
     )
-
-
-@privacy_app.command("report")
-def privacy_report(home: Home, as_json: Json = False) -> None:
-    """Say for each task, in words, what it shows to this coordinator.
-
-    Example: mien-coordinator privacy report
-    """
-    from coordinator.disclosure import disclosures
-    from mien.wire.canonical import task_from_json
-
-    found = ask(home, lambda coordinator: coordinator.tasks())
-    rows = [(status, disclosures(task_from_json(status.task_json))) for status in found]
-    result = {"tasks": [{**tasks.to_plain(status), "discloses": shown} for status, shown in rows]}
-
-    def human() -> None:
-        for status, shown in rows:
-            say(f"{status.name} ({status.task_id}, {status.method}, {status.state}):")
-            for sentence in shown:
-                say(f"  - {sentence}")
-        if not rows:
-            say("There is no task yet, so nothing is shown to anyone.")
-
-    shell.emit(result, as_json=as_json, human=human)
 
 
 @config_app.command("show")

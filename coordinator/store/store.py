@@ -52,7 +52,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0002"
+SCHEMA: Final = "0003"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -330,6 +330,13 @@ class Store:
         with self._transaction() as db:
             rows = db.execute(sa.select(STEPS).where(STEPS.c.round_id == round_id).order_by(STEPS.c.id))
             return [StepRecord(row.device_id, Stage(row.stage), row.message) for row in rows]
+
+    # Privacy ledger
+
+    def privacy(self, call: Callable[[sa.Connection], T]) -> T:
+        """Return what a function of `coordinator.privacy` answers in one transaction."""
+        with self._transaction() as db:
+            return call(db)
 
     # Devices, history, settings
 

@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -200,3 +201,45 @@ class _SettingColumns(TypedColumns):
 
 SETTINGS: Final = Table("settings", METADATA, _SettingColumns)
 """Values that the program itself remembers, e.g. which key sealed its data."""
+
+
+class _PrivacyEventColumns(TypedColumns):
+    id: Named[int] = Column(_ROW_ID, primary_key=True, autoincrement=True)
+    population: Named[str] = Column(String(64))
+    position: Named[int]
+    task_id: Named[str] = Column(ForeignKey("tasks.task_id"), type_=String(32))
+    round: Named[int]
+    attempt: Named[int]
+    event_json: Named[bytes]
+    sha256: Named[str] = Column(_HASH)
+
+
+PRIVACY_EVENTS: Final = Table(
+    "privacy_events",
+    METADATA,
+    _PrivacyEventColumns,
+    UniqueConstraint("population", "position"),
+    UniqueConstraint("task_id", "round", "attempt"),
+)
+"""Every sum that was opened, a hash chain for each population (`mien.dp.ledger`); only ever added to."""
+
+
+class _PrivacyParticipationColumns(TypedColumns):
+    task_id: Named[str] = Column(ForeignKey("tasks.task_id"), type_=String(32), primary_key=True)
+    device_id: Named[str] = Column(String(32), primary_key=True)
+    round: Named[int] = Column(primary_key=True, autoincrement=False)
+    attempt: Named[int] = Column(primary_key=True, autoincrement=False)
+
+
+PRIVACY_PARTICIPATIONS: Final = Table("privacy_participations", METADATA, _PrivacyParticipationColumns)
+"""Which device was in which opened sum."""
+
+
+class _PrivacyClipColumns(TypedColumns):
+    task_id: Named[str] = Column(ForeignKey("tasks.task_id"), type_=String(32), primary_key=True)
+    round: Named[int] = Column(primary_key=True, autoincrement=False)
+    l2_clip: Named[float] = Column(Double)
+
+
+PRIVACY_CLIPS: Final = Table("privacy_clips", METADATA, _PrivacyClipColumns)
+"""The L2 clip that a closed round leaves to the next one, where the clip is adaptive."""

@@ -1,7 +1,7 @@
 """Differential privacy of the sums of `mien.secagg`: what goes into a round's terms, a device's vector, the opened sum.
 
 In order: the planner takes `noise_terms` and `with_room_for_noise`; the device checks them against its task
-(`check_terms`) and sends what `protect` returns; the coordinator writes `release` to the ledger, opens the sum with
+(`check_terms`) and sends what `protect` returns; the coordinator writes `opening` to the ledger, opens the sum with
 `noise_allowance`, and uses nothing of it but what `noised` returns.
 
 Under differential privacy a device sends no metrics, weighs 1, and tells whether it was clipped only for an adaptive
@@ -18,6 +18,7 @@ import numpy as np
 
 from mien.dp.accountant import Release, l2_sensitivity_steps
 from mien.dp.clipping import bit_noise, next_clip, update_multiplier
+from mien.dp.ledger import Opening
 from mien.dp.mechanisms import RandomBytes, discrete_gaussian, skellam_share
 from mien.errors import ConfigError, ViolationError
 from mien.secagg.config import CohortTerms, Mechanism, NoiseTerms, RoundConfig
@@ -109,6 +110,25 @@ def release(config: RoundConfig, dp: DpSpec) -> Release | None:
     # Not the smaller sensitivity of small elements alone: z never counts for more than was asked.
     effective = config.noise.noise_multiplier * min(1.0, steps / l2_steps)
     return Release("skellam" if dp.mechanism == "skellam" else "central_gaussian", effective, l2_steps, config.size)
+
+
+def opening(
+    task: TaskSpec, task_id: str, round_: int, attempt: int, config: RoundConfig | None, num_survivors: int = 0
+) -> Opening:
+    """Return what the ledger is told of an attempt's sums; `config` is None where updates are not masked.
+
+    Groups of one cohort share an opening: a device is in one of them, and each has noise of its own.
+    """
+    return Opening(
+        task_id=task_id,
+        round=round_,
+        attempt=attempt,
+        config_sha256="" if config is None else config.sha256.hex(),
+        l2_clip=task.privacy.l2_clip if config is None else config.numbers.l2_clip,
+        dp=task.privacy.dp,
+        release=None if config is None else release(config, task.privacy.dp),
+        num_survivors=num_survivors,
+    )
 
 
 # On the device
