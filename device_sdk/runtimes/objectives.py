@@ -64,6 +64,11 @@ def find_loss(name: str) -> Loss:
     return loss
 
 
+def is_mean_over_images(name: str) -> bool:
+    """Return whether a loss is the (weighted) mean of its images' own losses, so that a batch can be cut in pieces."""
+    return name not in _COMPARE_IMAGES
+
+
 def _positive_hinge(at: LossInput) -> Tensor:
     """One identity's class embedding (D,), or several (K, D) of which `target` picks each image's own."""
     w = at.private["class_embedding"]
@@ -147,7 +152,7 @@ def _fedfr(at: LossInput) -> Tensor:
 
 
 def _fedfr_branch(at: LossInput) -> Tensor:
-    """FedFR's binary loss over the device's own classes; CosFace over those and the public ones where `omega_public` is."""
+    """Binary losses of the device's own classes; where `omega_public` is, CosFace over those and the public ones."""
     constants, omega_LD, target_BK = at.constants, at.private["omega"], at.per_crop["target"]
     emb_BD = at.embeddings.detach() if constants["detach_branch"] else at.embeddings
     personal_BD = personalise(emb_BD, at.private["pi_weight"], at.private["pi_bias"])
@@ -180,3 +185,6 @@ OBJECTIVES: Final[Mapping[str, Loss]] = MappingProxyType(
         "dann": _dann,
     }
 )
+
+# Losses of a batch as a whole: the gradients of its pieces do not add up to its own.
+_COMPARE_IMAGES: Final = frozenset({"dan", "dann"})

@@ -11,10 +11,14 @@ from mien.errors import ConfigError
 from mien.methods.base import Method
 from mien.methods.fedavg import FEDAVG
 from mien.methods.fedface import FEDFACE
+from mien.methods.fedfr import FEDFR
+from mien.methods.fixed_embedding import FIXED_EMBEDDING
 
 __all__ = ["METHODS", "find_method"]
 
-METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in (FEDAVG, FEDFACE)})
+METHODS: Final[Mapping[str, Method]] = MappingProxyType(
+    {method.name: method for method in (FEDAVG, FEDFACE, FEDFR, FIXED_EMBEDDING)}
+)
 
 
 def find_method(name: str) -> Method:

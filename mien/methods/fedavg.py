@@ -1,39 +1,63 @@
-"""FedAvg with the positive loss only: FedFace's baseline of one identity a phone, and its warning.
+"""FedAvg: the baseline of every paper here; phones train on their own identities, the server averages.
 
-Source: McMahan et al. (2017) with the loss of FedFace eq 7 (Aggarwal, Zhou, Jain 2021, Table 1, row "FedAvg"). Nothing
-holds identities apart, so features of all phones draw together; `fedface` adds what does.
+Source: McMahan et al. (2017), with one of two local losses. `positive` is FedFace's (eq 7), of Aggarwal, Zhou, Jain
+(2021), Table 1, row "FedAvg": nothing holds identities apart, so features of all phones draw together; `fedface` adds
+what does. `cosface` is FedFR's baseline (Liu et al. 2022, Table 1, second row): CosFace over a phone's own identities.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+import numpy as np
 
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
-from mien.layout import ParameterPart
-from mien.methods.averaging import (
-    apply_mean_update,
-    mean_feature,
-    no_reply,
-    server_start,
-    update_addends,
-    update_lanes,
-)
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState
+from mien.layout import ParameterPart, Vector
+from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
+from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState
+from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.specs import TaskSpec, from_mapping
+
+OWN: Final = "class_embedding"
+PUBLIC: Final = "public_embeddings"
+
+
+@dataclass(frozen=True)
+class CosFaceSpec:
+    """CosFace's `scale` s and `margin` m, and how many public images join each round's training (0: none).
+
+    With public images, the classes are the phone's own identities and all public ones.
+    """
+
+    scale: float = 30.0
+    margin: float = 0.4
+    public_images: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.scale <= 1e4 and 0 <= self.margin < 1 and self.public_images >= 0):
+            raise ConfigError("options.cosface needs scale in (0, 10000], margin in [0, 1) and public_images >= 0")
 
 
 @dataclass(frozen=True)
 class FedAvgOptions:
-    """`margin` m of the positive hinge max(0, m - w.f(x))^2."""
+    """`loss` that a phone minimises; `margin` m of the positive hinge max(0, m - w.f(x))^2; `cosface` of the other."""
 
     margin: float = 0.9
+    loss: Literal["positive", "cosface"] = "positive"
+    cosface: CosFaceSpec = field(default_factory=CosFaceSpec)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
             raise ConfigError(f"options.margin is {self.margin}; it is a cosine and must lie in (-1, 1]")
+
+
+def options_of(task: TaskSpec) -> FedAvgOptions:
+    """Return the task's options; raises ConfigError naming the wrong field."""
+    return from_mapping(FedAvgOptions, task.options, where="options.")
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
@@ -42,24 +66,86 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 
 
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
-    """Return the update of a device that draws its images and its class embedding together."""
-    options = from_mapping(FedAvgOptions, inp.task.options, where="options.")
-    w = inp.private.get("class_embedding")
-    if w is None:
-        w = mean_feature(runtime, inp.theta, inp.crops)
+    """Return the update of a device that trains on its own images, and on public ones where the task says so."""
+    options, labels = options_of(inp.task), own_labels(inp)
+    if options.loss == "positive":
+        return train_positive(inp, runtime, labels, own_embeddings(inp, runtime, labels), options.margin)
+    return _train_cosface(inp, runtime, options.cosface, labels)
+
+
+def own_embeddings(inp: DeviceInput, runtime: Runtime, labels: Indices) -> Vector:
+    """Return a class embedding for each own identity, (L, D): what the device kept, else the mean feature."""
+    kept = inp.private.get(OWN)
+    if kept is not None and len(np.atleast_2d(kept)) > labels.max():
+        return np.atleast_2d(kept)
+    start = class_means(runtime.embed(inp.theta, inp.crops), labels, int(labels.max()) + 1)
+    return start if kept is None else carry_over(np.atleast_2d(kept), start)
+
+
+def train_positive(
+    inp: DeviceInput, runtime: Runtime, labels: Indices, own_LD: Vector, margin: float, *, fixed: bool = False
+) -> DeviceOutput:
+    """Return the update of a device that draws each image and its identity's class embedding together.
+
+    With `fixed` the class embeddings stay as they are.
+    """
+    one = len(own_LD) == 1
     objective = Objective(
         "positive_hinge",
-        private={"class_embedding": w},
-        constants={"margin": options.margin},
-        unit_norm=("class_embedding",),
+        private={OWN: own_LD[0] if one else own_LD},
+        per_crop={} if one else {"target": one_hot_rows(labels, len(own_LD))},
+        constants={"margin": margin},
+        unit_norm=() if fixed else (OWN,),
     )
-    trained = runtime.train(inp.theta, inp.part, inp.crops, objective, inp.task.local, inp.seed)
-    layout = contribution_layout(inp.task, inp.part, inp.dim)
+    local = replace(inp.task.local, private_lr=0.0) if fixed else inp.task.local
+    trained = runtime.train(inp.theta, inp.part, inp.crops, objective, local, inp.seed)
     return DeviceOutput(
-        contribution=layout.pack(update_addends(inp, trained)),
-        private={"class_embedding": trained.private["class_embedding"]},
+        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(update_addends(inp, trained)),
+        private={OWN: trained.private[OWN]},
         metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
     )
+
+
+def _train_cosface(inp: DeviceInput, runtime: Runtime, cosface: CosFaceSpec, labels: Indices) -> DeviceOutput:
+    """Return the update of a device that tells its identities apart, from each other and from public ones."""
+    own_LD = own_embeddings(inp, runtime, labels)
+    crops, classes, proxies_KD = inp.crops, labels, own_LD
+    if cosface.public_images:
+        public_crops, public_classes, public_GD = _public(inp, runtime, cosface.public_images)
+        crops = np.concatenate([crops, public_crops])
+        classes = np.concatenate([classes, len(own_LD) + public_classes])
+        proxies_KD = np.concatenate([own_LD, public_GD])
+    elif len(own_LD) < 2:
+        raise ConfigError(
+            "this phone holds one identity, and a softmax over one class teaches nothing: use options.loss = "
+            '"positive", or public faces with options.cosface.public_images'
+        )
+    objective = Objective(
+        "cosface",
+        private={"class_embeddings": proxies_KD},
+        per_crop={"target": one_hot_rows(classes, len(proxies_KD))},
+        constants={"scale": cosface.scale, "margin": cosface.margin},
+    )
+    trained = runtime.train(inp.theta, inp.part, crops, objective, inp.task.local, inp.seed)
+    vectors = trained.private["class_embeddings"]
+    private = {OWN: vectors[: len(own_LD)].copy()}
+    if cosface.public_images:
+        private[PUBLIC] = vectors[len(own_LD) :].copy()
+    return DeviceOutput(
+        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(update_addends(inp, trained)),
+        private=private,
+        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
+    )
+
+
+def _public(inp: DeviceInput, runtime: Runtime, num_images: int) -> tuple[Crops, Indices, Vector]:
+    """Return up to `num_images` public crops drawn for this round, their classes, and all public class embeddings."""
+    crops, labels = public_faces(inp, method="fedavg with options.cosface.public_images")
+    kept, num_identities = inp.private.get(PUBLIC), int(labels.max()) + 1
+    if kept is None or kept.shape != (num_identities, inp.dim):
+        kept = class_means(runtime.embed(inp.theta, crops), labels, num_identities)
+    chosen = np.random.default_rng(inp.seed).permutation(len(crops))[:num_images]
+    return crops[chosen], labels[chosen], kept
 
 
 def server_step(
@@ -69,13 +155,20 @@ def server_step(
     return apply_mean_update(task, part, state, total)
 
 
+def needs_public_faces(task: TaskSpec) -> bool:
+    """Return whether devices train on public images too."""
+    options = options_of(task)
+    return options.loss == "cosface" and options.cosface.public_images > 0
+
+
 FEDAVG = Method(
     name="fedavg",
-    source="McMahan et al. 2017; FedFace (2021) Table 1",
+    source="McMahan et al. 2017; FedFace (2021) Table 1; FedFR (2022) Table 1",
     options=FedAvgOptions,
     contribution_layout=contribution_layout,
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
     reply=no_reply,
+    needs_public_faces=needs_public_faces,
 )

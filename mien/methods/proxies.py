@@ -5,6 +5,8 @@ Legend: N own images, M public images, K identities, D embedding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +34,8 @@ def public_faces(inp: DeviceInput, *, method: str) -> tuple[Crops, Indices]:
     """Return public crops (M, H, W, 3) with labels 0 ... K - 1; raises ConfigError where the bundle has none."""
     if inp.public_crops is None or inp.public_labels is None or len(inp.public_crops) == 0:
         raise ConfigError(
-            f"{method} needs public faces, and this model's bundle has none: add some with `model import --public SHARD`"
+            f"{method} needs public faces, and this model's bundle has none: add some with "
+            "`model import --public SHARD`"
         )
     _, labels = np.unique(inp.public_labels, return_inverse=True)
     return inp.public_crops, labels.astype(np.int64)
@@ -45,9 +48,14 @@ def class_means(emb_ND: Vector, label_N: Indices, num_classes: int) -> Vector:
     """
     sums_KD = np.zeros((num_classes, emb_ND.shape[1]))
     np.add.at(sums_KD, label_N, emb_ND.astype(np.float64))
-    length_K1 = np.linalg.norm(sums_KD, axis=1, keepdims=True)
-    means_KD: Vector = (sums_KD / np.where(length_K1 == 0, 1, length_K1)).astype(np.float32)
-    return means_KD
+    return normalised(sums_KD)
+
+
+def normalised(rows_KD: NDArray[np.floating[Any]]) -> Vector:
+    """Return each row at length 1 in float32; a row of zeros stays zero."""
+    length_K1 = np.linalg.norm(rows_KD, axis=1, keepdims=True)
+    unit_KD: Vector = (rows_KD / np.where(length_K1 == 0, 1, length_K1)).astype(np.float32)
+    return unit_KD
 
 
 def carry_over(kept: Vector | None, start: Vector) -> Vector:

@@ -16,7 +16,7 @@ TASK = TaskSpec(
     rounds=1,
     cohort=CohortSpec(size=2, min_reports=2),
     local=LocalSpec(lr=0.1, private_lr=0.05, flip=False),
-    privacy=PrivacySpec(min_cohort=2),
+    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
 )
 
 
