@@ -21,6 +21,7 @@ from mien.records import from_mapping, to_mapping
 MAX_RATE: Final = 1e3
 MAX_EPOCHS: Final = 1000
 MAX_BATCH: Final = 1_000_000
+MAX_STEPS: Final = 1_000_000
 MAX_COHORT: Final = 1_000_000
 MAX_CLIP: Final = 1e6
 MAX_GROUPS: Final = 64
@@ -159,7 +160,10 @@ class DeadlineSpec:
 class LocalSpec:
     """Local training on one device: SGD on the trainable part.
 
-    From epoch `lr_drop_epoch` of a round on (counted from 0; 0: never) both rates are a tenth.
+    `steps` above 0 is the number of steps of a round, whatever the number of images; `epochs` is then not used. From
+    epoch `lr_drop_epoch` of a round on (counted from 0; 0: never) both rates are a tenth. `private_lr` and
+    `private_momentum` are those of what never leaves the device, by default as the others. `batch_norm` "train" lets
+    BatchNorm normalise by batches and learn where its statistics are in the trained part: for silos, not for phones.
     """
 
     lr: float = 0.001
@@ -170,6 +174,9 @@ class LocalSpec:
     flip: bool = True
     private_lr: float | None = None
     lr_drop_epoch: int = 0
+    steps: int = 0
+    private_momentum: float | None = None
+    batch_norm: Literal["eval", "train"] = "eval"
 
     def __post_init__(self) -> None:
         if not 0 < self.lr <= MAX_RATE:
@@ -190,6 +197,14 @@ class LocalSpec:
                 f"local.private_lr is {self.private_lr}; it must not be negative (0: never trained) "
                 f"or above {MAX_RATE:g}"
             )
+        if not 0 <= self.steps <= MAX_STEPS:
+            raise ConfigError(
+                f"local.steps is {self.steps}; it must lie between 0 (train for local.epochs) and {MAX_STEPS}"
+            )
+        if self.private_momentum is not None and not 0 <= self.private_momentum < 1:
+            raise ConfigError(f"local.private_momentum is {self.private_momentum}; it must lie in [0, 1)")
+        if self.batch_norm not in ("eval", "train"):
+            raise ConfigError(f"local.batch_norm is {self.batch_norm!r}; known: eval, train")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import Backbone, layout_of, theta_of
 from mien.layout import ParameterLayout, ParameterPart, Vector
@@ -24,9 +25,18 @@ class Tiny:
     layout: ParameterLayout
     theta: Vector
 
-    def runtime(self, **options: int) -> TorchRuntime:
+    def runtime(
+        self, *, threads: int = 1, cache_bytes: int = DEFAULT_CAPACITY_BYTES, micro_batch: int = 0
+    ) -> TorchRuntime:
         """Return a new runtime, which shares the module with other runtimes of this recogniser."""
-        return TorchRuntime(self.spec, self.layout, backbone=self.backbone, **options)
+        return TorchRuntime(
+            self.spec,
+            self.layout,
+            backbone=self.backbone,
+            threads=threads,
+            cache_bytes=cache_bytes,
+            micro_batch=micro_batch,
+        )
 
     def part(self, *patterns: str) -> ParameterPart:
         """Return the part of these patterns, or the default part."""

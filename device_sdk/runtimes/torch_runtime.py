@@ -1,4 +1,4 @@
-"""The reference runtime: PyTorch on the CPU, the arithmetic that every other runtime is compared with.
+"""The reference runtime: PyTorch, the arithmetic that every other runtime is compared with.
 
 Suffixes of tensors: B batch, K classes, D embedding.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -17,25 +17,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
-from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss
+from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images
 from mien.backbones import Backbone, build_backbone, layout_of, load_theta
 from mien.contribution import Arrays
-from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
+from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.heads import l2_normalise
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Trained
+from mien.methods.base import Crops, Embeddings, Objective, Trained, never_stop
 from mien.specs import LocalSpec, ModelSpec
 
 # Crops of one forward pass. Larger passes gain less than they lose on fresh memory pages: SFace on the project's 2-core
 # machine takes 16 ms of CPU a crop at 4, 28 ms at 8 and 34 ms at 32, of which 20 in the kernel.
 INFERENCE_BATCH: Final = 4
+CUDA_INFERENCE_BATCH: Final = 256
+DeviceName = Literal["cpu", "cuda"]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.int64]
 
 
 class TorchRuntime:
-    """Embeds and trains with one backbone, in eval mode: BatchNorm never learns from one person's images.
+    """Embeds and trains with one backbone, in eval mode unless a task says otherwise (`local.batch_norm`).
 
     Crops' features before the first trained stage are kept in memory (`cache_bytes`), so that rounds after the first
-    cost only the tail. Equal inputs and seeds give equal results on one machine with one thread.
+    cost only the tail. `micro_batch` above 0 bounds the images in memory during a step: their gradients are added up,
+    and the step is that of the whole batch. Equal inputs and seeds give equal results on one machine's CPU with one
+    thread; `device` "cuda" is for simulations.
     """
 
     def __init__(
@@ -47,11 +53,18 @@ class TorchRuntime:
         cache_bytes: int = DEFAULT_CAPACITY_BYTES,
         backbone: Backbone | None = None,
         cache: FeatureCache | None = None,
+        device: DeviceName = "cpu",
+        micro_batch: int = 0,
     ) -> None:
         """Build the backbone that `spec` names, or take `backbone`; `cache` stands in for one of `cache_bytes`.
 
-        Raises LayoutMismatchError where its layout is not the model's, ConfigError for an unknown name.
+        Raises LayoutMismatchError where its layout is not the model's, ConfigError for an unknown name,
+        MissingDependencyError for a device that this machine lacks.
         """
+        if device == "cuda" and not torch.cuda.is_available():
+            raise MissingDependencyError("this machine or this torch has no CUDA; use device 'cpu'")
+        if micro_batch < 0:
+            raise ConfigError(f"micro_batch is {micro_batch}; it must not be negative (0: whole batches)")
         self._backbone = build_backbone(spec.backbone, spec.input) if backbone is None else backbone.eval()
         self._layout = layout_of(self._backbone)
         if self._layout.sha256 != layout.sha256:
@@ -59,6 +72,9 @@ class TorchRuntime:
                 f"model has layout {layout.sha256[:12]}, backbone {spec.backbone} of this program has "
                 f"{self._layout.sha256[:12]}; upgrade the older of the two"
             )
+        self._device = torch.device(device)
+        self._backbone.to(self._device)
+        self._micro_batch = micro_batch
         self._threads = threads
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
         self._split = self._backbone.split_for(layout.part(spec.trainable or ("*",)).names)
@@ -79,28 +95,78 @@ class TorchRuntime:
             return _finite(self._embed_all(trunk, crops))
 
     def train(
-        self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> Trained:
         """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
-        parameter stops being finite, LayoutMismatchError for a part of another model.
+        parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
+        which is asked before every step, says so.
         """
-        if part.layout.sha256 != self._layout.sha256:
-            raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
-        if len(crops) == 0:
-            raise ConfigError("there are no images to train on; enrol first")
+        self._check_trainable(part, crops, objective, local)
         self._split = self._backbone.split_for(part.names)
         with self._running(theta), self._requiring_grad(part):
-            job = _Training(self._backbone, part, objective, local)
+            job = _Training(self._backbone, part, objective, local, self._micro_batch)
             trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
             loss_before = job.evaluate(self._embed_all(trunk, crops))
-            num_steps = job.run(trunk, crops, np.random.default_rng(seed))
+            with self._learning_statistics(part, local):
+                num_steps = job.run(trunk, crops, np.random.default_rng(seed), should_stop)
             loss_after = job.evaluate(self._embed_all(trunk, crops))
             values = job.part_values()
         if not np.isfinite(values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
-        return Trained(part.scatter(theta, values), job.private_arrays(), loss_before, loss_after, num_steps)
+        return Trained(
+            theta=part.scatter(theta, values),
+            private=job.private_arrays(),
+            loss_before=loss_before,
+            loss_after=loss_after,
+            num_steps=num_steps,
+            velocity=job.velocity_arrays(),
+        )
+
+    def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
+        """Raise for what cannot be trained, before anything is loaded."""
+        if part.layout.sha256 != self._layout.sha256:
+            raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
+        if len(crops) == 0:
+            raise ConfigError("there are no images to train on; enrol first")
+        if local.batch_norm == "train" and (len(crops) == 1 or local.batch_size == 1):
+            raise ConfigError("local.batch_norm is 'train' and a batch is one image, which has no statistics; use eval")
+        if self._micro_batch and local.batch_norm == "train":
+            raise ConfigError("local.batch_norm 'train' needs whole batches in memory; set micro_batch to 0")
+        if self._micro_batch and not is_mean_over_images(objective.name):
+            raise ConfigError(
+                f"objective {objective.name!r} compares a batch's images, so they must be in memory together; set "
+                "micro_batch to 0"
+            )
+
+    @contextlib.contextmanager
+    def _learning_statistics(self, part: ParameterPart, local: LocalSpec) -> Iterator[None]:
+        """Put BatchNorm whose statistics are in the trained part into training mode, where the task says so."""
+        names = set(part.names)
+        learning = [
+            module
+            for name, module in self._backbone.named_modules()
+            if local.batch_norm == "train" and f"{name}.running_mean" in names
+        ]
+        if local.batch_norm == "train" and not learning:
+            raise ConfigError(
+                "local.batch_norm is 'train' and no BatchNorm statistics are in the trained part; name them in "
+                "trainable, or use eval"
+            )
+        for module in learning:
+            module.train()
+        try:
+            yield
+        finally:
+            self._backbone.eval()
 
     @contextlib.contextmanager
     def _running(self, theta: Vector) -> Iterator[None]:
@@ -135,10 +201,8 @@ class TorchRuntime:
 
     @torch.no_grad()
     def _embed_all(self, trunk: _Trunk, crops: Crops) -> Tensor:
-        batches = [
-            trunk.tail(trunk.features(crops[start : start + INFERENCE_BATCH]))
-            for start in range(0, len(crops), INFERENCE_BATCH)
-        ]
+        size = trunk.inference_batch
+        batches = [trunk.tail(trunk.features(crops[start : start + size])) for start in range(0, len(crops), size)]
         return torch.cat(batches) if batches else torch.empty(0, self._backbone.input_spec.dim)
 
 
@@ -151,7 +215,17 @@ class _Trunk:
     trunk_id: bytes
     cache: FeatureCache = field(repr=False)
 
-    def features(self, crops: Crops, flipped: NDArray[np.bool_] | None = None) -> Tensor:
+    @property
+    def device(self) -> torch.device:
+        """Where the backbone's tensors are."""
+        return next(self.backbone.parameters()).device
+
+    @property
+    def inference_batch(self) -> int:
+        """Crops of one forward pass without gradients."""
+        return CUDA_INFERENCE_BATCH if self.device.type == "cuda" else INFERENCE_BATCH
+
+    def features(self, crops: Crops, flipped: Flags | None = None) -> Tensor:
         """Return the batch that enters stage `split`: crops, mirrored where `flipped` says so."""
         if flipped is None:
             flipped = np.zeros(len(crops), np.bool_)
@@ -165,46 +239,56 @@ class _Trunk:
 
     @torch.no_grad()
     def _compute(self, crops: Crops) -> Tensor:
-        passes = [crops[start : start + INFERENCE_BATCH] for start in range(0, len(crops), INFERENCE_BATCH)]
-        inputs = (torch.from_numpy(self.backbone.input_spec.network_input(each)) for each in passes)
+        size = self.inference_batch
+        passes = [crops[start : start + size] for start in range(0, len(crops), size)]
+        inputs = (torch.from_numpy(self.backbone.input_spec.network_input(each)).to(self.device) for each in passes)
         return torch.cat([self.backbone.trunk(x_BCHW, self.split) for x_BCHW in inputs])
 
 
 class _Training:
     """One device's local training: the part's parameters and the private tensors under one optimiser."""
 
-    def __init__(self, backbone: Backbone, part: ParameterPart, objective: Objective, local: LocalSpec) -> None:
+    def __init__(
+        self, backbone: Backbone, part: ParameterPart, objective: Objective, local: LocalSpec, micro_batch: int
+    ) -> None:
         self._loss = find_loss(objective.name)
         self._part = part
         self._objective = objective
         self._local = local
+        self._micro_batch = micro_batch
         self._tensors = dict(backbone.named_parameters()) | dict(backbone.named_buffers())
-        self._private = {
-            name: torch.tensor(values, dtype=torch.float32, requires_grad=True)
-            for name, values in objective.private.items()
-        }
-        self._fixed = _as_tensors(objective.fixed)
-        self._per_crop = _as_tensors(objective.per_crop)
+        self._device = next(backbone.parameters()).device
+        self._private = _as_tensors(objective.private, self._device)
+        for tensor in self._private.values():
+            tensor.requires_grad_()
+        self._fixed = _as_tensors(objective.fixed, self._device)
+        self._per_crop = _as_tensors(objective.per_crop, self._device)
         trained = [self._tensors[name] for name in part.names if self._tensors[name].requires_grad]
-        private_lr = local.lr if local.private_lr is None else local.private_lr
         self._groups = (
-            _Group(trained, local.lr, local.weight_decay),
+            _Group(trained, local.lr, local.momentum, local.weight_decay, self._step_rule()),
             # Private vectors are held at length 1: decay would only rescale them.
-            _Group(list(self._private.values()), private_lr, 0.0),
+            _Group(
+                list(self._private.values()),
+                local.lr if local.private_lr is None else local.private_lr,
+                local.momentum if local.private_momentum is None else local.private_momentum,
+            ),
         )
+        for name, velocity in zip(self._private, self._groups[1].velocities, strict=True):
+            if name in objective.velocity:
+                velocity.copy_(torch.from_numpy(objective.velocity[name].copy()))
 
-    def run(self, trunk: _Trunk, crops: Crops, rng: np.random.Generator) -> int:
-        """Train for `local.epochs` and return the number of steps; batches and mirroring are drawn from `rng`."""
-        size = self._local.batch_size or len(crops)
+    def run(
+        self, trunk: _Trunk, crops: Crops, rng: np.random.Generator, should_stop: Callable[[], bool] = never_stop
+    ) -> int:
+        """Train for `local.steps` or `local.epochs` and return the number of steps."""
         num_steps = 0
-        for epoch in range(self._local.epochs):
-            rate = 0.1 if 0 < self._local.lr_drop_epoch <= epoch else 1.0
-            order = rng.permutation(len(crops))
-            flipped = rng.random(len(crops)) < 0.5 if self._local.flip else np.zeros(len(crops), np.bool_)
-            for start in range(0, len(crops), size):
-                batch = order[start : start + size]
-                self._step(trunk.tail(trunk.features(crops[batch], flipped[batch])), batch, flipped[batch], rate)
-                num_steps += 1
+        for epoch, batch, flipped in self._batches(len(crops), rng):
+            if should_stop():
+                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
+            self._step(trunk, crops, batch, flipped, 0.1 if 0 < self._local.lr_drop_epoch <= epoch else 1.0)
+            num_steps += 1
+            if num_steps == self._local.steps:
+                break
         return num_steps
 
     @torch.no_grad()
@@ -215,29 +299,113 @@ class _Training:
 
     def part_values(self) -> Vector:
         """Return the part's elements as they are now: shape (part.size,)."""
-        return np.concatenate([self._tensors[name].detach().numpy().reshape(-1) for name in self._part.names])
+        return np.concatenate([_as_array(self._tensors[name]).reshape(-1) for name in self._part.names])
 
     def private_arrays(self) -> Arrays:
         """Return the private tensors as they are now."""
-        return {name: tensor.detach().numpy().copy() for name, tensor in self._private.items()}
+        return {name: _as_array(tensor).copy() for name, tensor in self._private.items()}
 
-    def _input(self, emb_BD: Tensor, batch: NDArray[np.int64], flipped: NDArray[np.bool_]) -> LossInput:
-        chosen = torch.from_numpy(batch)
+    def velocity_arrays(self) -> Arrays:
+        """Return the private tensors' momentum as it is now."""
+        velocities = self._groups[1].velocities
+        return {name: _as_array(tensor).copy() for name, tensor in zip(self._private, velocities, strict=True)}
+
+    def _step_rule(self) -> _TensorRule | None:
+        """Return the objective's rule for the part's parameters, or None where it changes nothing."""
+        rule = self._objective.step_rule
+        if rule.changes_nothing:
+            return None
+        sizes = [self._tensors[name].numel() for name in self._part.names]
+        if rule.offset is not None and rule.offset.shape != (sum(sizes),):
+            raise LayoutMismatchError(
+                f"the step's offset has shape {rule.offset.shape}, the trained part ({sum(sizes)},); use the model "
+                "that was assigned"
+            )
+        offset = torch.zeros(sum(sizes)) if rule.offset is None else torch.from_numpy(rule.offset.copy())
+        named = zip(self._part.names, torch.split(offset.to(self._device), sizes), strict=True)
+        chosen = [(self._tensors[name], piece) for name, piece in named if self._tensors[name].requires_grad]
+        return _TensorRule(
+            rule.gradient_scale,
+            [piece.reshape(tensor.shape) for tensor, piece in chosen],
+            rule.proximal,
+            [tensor.detach().clone() for tensor, _ in chosen] if rule.proximal else [],
+        )
+
+    def _batches(self, num_crops: int, rng: np.random.Generator) -> Iterator[tuple[int, Indices, Flags]]:
+        """Yield epoch, indices and mirroring of batches, drawn from `rng`; without end where steps are counted."""
+        size = self._local.batch_size or num_crops
+        epoch = 0
+        while self._local.steps or epoch < self._local.epochs:
+            order = rng.permutation(num_crops)
+            flipped = rng.random(num_crops) < 0.5 if self._local.flip else np.zeros(num_crops, np.bool_)
+            for start in range(0, num_crops, size):
+                batch = order[start : start + size]
+                if len(batch) > 1 or self._local.batch_norm == "eval":  # one image has no statistics
+                    yield epoch, batch, flipped[batch]
+            epoch += 1
+
+    def _input(self, emb_BD: Tensor, batch: Indices, flipped: Flags) -> LossInput:
+        chosen = torch.from_numpy(batch).to(self._device)
         rows = {name: values[chosen] for name, values in self._per_crop.items()}
-        mirrored = torch.from_numpy(flipped.astype(np.float32))
+        mirrored = torch.from_numpy(flipped.astype(np.float32)).to(self._device)
         return LossInput(emb_BD, self._private, rows, self._objective.constants, self._fixed, mirrored)
 
-    def _step(self, emb_BD: Tensor, batch: NDArray[np.int64], flipped: NDArray[np.bool_], rate: float) -> None:
-        loss = self._loss(self._input(emb_BD, batch, flipped))
-        if not torch.isfinite(loss):
-            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
+    def _step(self, trunk: _Trunk, crops: Crops, batch: Indices, flipped: Flags, rate: float) -> None:
         tensors = [tensor for group in self._groups for tensor in group.tensors]
-        gradients = iter(torch.autograd.grad(loss, tensors, materialize_grads=True))
+        gradients = self._gradients(trunk, crops, batch, flipped, tensors)
+        start = 0
         for group in self._groups:
-            group.step(gradients, self._local.momentum, rate)
+            stop = start + len(group.tensors)
+            group.step(gradients[start:stop], rate)
+            start = stop
         with torch.no_grad():
             for name in self._objective.unit_norm:
                 self._private[name].copy_(l2_normalise(self._private[name]))
+
+    def _gradients(
+        self, trunk: _Trunk, crops: Crops, batch: Indices, flipped: Flags, tensors: list[Tensor]
+    ) -> list[Tensor]:
+        """Return the loss's gradients over a batch, added up over pieces of it that fit into memory."""
+        size = self._micro_batch or len(batch)
+        pieces = [slice(start, start + size) for start in range(0, len(batch), size)]
+        if len(pieces) == 1:
+            return self._piece_gradients(trunk, crops, batch, flipped, tensors)
+        weight_of = self._objective.per_crop.get("sample_weight", np.ones(len(crops), np.float32))[batch]
+        total = [torch.zeros_like(tensor) for tensor in tensors]
+        for piece in pieces:
+            share = float(weight_of[piece].sum() / weight_of.sum())
+            if share == 0:  # a mean with no weight is not defined, and counts nothing
+                continue
+            for sum_so_far, gradient in zip(
+                total, self._piece_gradients(trunk, crops, batch[piece], flipped[piece], tensors), strict=True
+            ):
+                sum_so_far.add_(gradient, alpha=share)
+        return total
+
+    def _piece_gradients(
+        self, trunk: _Trunk, crops: Crops, batch: Indices, flipped: Flags, tensors: list[Tensor]
+    ) -> list[Tensor]:
+        loss = self._loss(self._input(trunk.tail(trunk.features(crops[batch], flipped)), batch, flipped))
+        if not torch.isfinite(loss):
+            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
+        return list(torch.autograd.grad(loss, tensors, materialize_grads=True))
+
+
+@dataclass(frozen=True)
+class _TensorRule:
+    """A `StepRule` cut into the part's tensors; `received` holds the first values that a proximal term needs."""
+
+    gradient_scale: float
+    offsets: list[Tensor] = field(repr=False)
+    proximal: float = 0.0
+    received: list[Tensor] = field(default_factory=list, repr=False)
+
+    def apply(self, index: int, tensor: Tensor, gradient: Tensor) -> Tensor:
+        """Return scale g + offset + mu (theta - theta_received)."""
+        changed = gradient.mul(self.gradient_scale).add_(self.offsets[index])
+        if self.proximal:
+            changed.add_(tensor - self.received[index], alpha=self.proximal)
+        return changed
 
 
 class _Group:
@@ -246,22 +414,39 @@ class _Group:
     Written out because that class loads torch's compiler when it is made: 3 s and 100 MB on a phone's first round.
     """
 
-    def __init__(self, tensors: list[Tensor], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        tensors: list[Tensor],
+        lr: float,
+        momentum: float,
+        weight_decay: float = 0.0,
+        rule: _TensorRule | None = None,
+    ) -> None:
         self.tensors = tensors
+        self.velocities = [torch.zeros_like(tensor) for tensor in tensors]
         self._lr = lr
+        self._momentum = momentum
         self._weight_decay = weight_decay
-        self._velocities = [torch.zeros_like(tensor) for tensor in tensors]
+        self._rule = rule
 
     @torch.no_grad()
-    def step(self, gradients: Iterator[Tensor], momentum: float, rate: float = 1.0) -> None:
-        """Take the next gradient of each tensor: v <- mu v + g + wd p; p <- p - rate lr v."""
-        for tensor, velocity in zip(self.tensors, self._velocities, strict=True):
-            velocity.mul_(momentum).add_(next(gradients)).add_(tensor, alpha=self._weight_decay)
+    def step(self, gradients: list[Tensor], rate: float = 1.0) -> None:
+        """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v."""
+        for i, (tensor, velocity, g) in enumerate(zip(self.tensors, self.velocities, gradients, strict=True)):
+            gradient = g.add(tensor, alpha=self._weight_decay)
+            velocity.mul_(self._momentum).add_(
+                gradient if self._rule is None else self._rule.apply(i, tensor, gradient)
+            )
             tensor.sub_(velocity, alpha=rate * self._lr)
 
 
-def _as_tensors(arrays: Arrays) -> Tensors:
-    return {name: torch.tensor(values, dtype=torch.float32) for name, values in arrays.items()}
+def _as_tensors(arrays: Arrays, device: torch.device) -> Tensors:
+    return {name: torch.tensor(values, dtype=torch.float32, device=device) for name, values in arrays.items()}
+
+
+def _as_array(tensor: Tensor) -> Vector:
+    array: Vector = tensor.detach().cpu().numpy()
+    return array
 
 
 def _unit_embeddings(emb_ND: Tensor) -> Embeddings:
@@ -269,7 +454,7 @@ def _unit_embeddings(emb_ND: Tensor) -> Embeddings:
 
 
 def _finite(emb_ND: Tensor) -> Embeddings:
-    embeddings: Embeddings = emb_ND.numpy()
+    embeddings: Embeddings = _as_array(emb_ND)
     if not np.isfinite(embeddings).all():
         raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
     return embeddings

@@ -22,12 +22,33 @@ Embeddings = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
+class StepRule:
+    """How a step's gradient g on the trained part is changed before SGD takes it; by default not at all.
+
+    Weight decay counted in g, it becomes `gradient_scale` g + `offset` + `proximal` (theta - theta_received), with
+    `offset` of shape (part.size,). Private tensors keep their own gradient. Federated optimisers are arithmetic on
+    these three: FedProx's proximal term, SCAFFOLD's c - c_i, Mime's and PFM's momentum.
+    """
+
+    gradient_scale: float = 1.0
+    offset: Vector | None = field(default=None, repr=False)
+    proximal: float = 0.0
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether steps are those of plain SGD."""
+        return self.gradient_scale == 1.0 and self.offset is None and self.proximal == 0.0
+
+
+@dataclass(frozen=True)
 class Objective:
     """What local training minimises: a named loss, its private tensors, fixed inputs and constants.
 
     `private` tensors are trained beside the model's part and never sent; `fixed` ones are inputs; `per_crop` ones are
     inputs with one row a crop (targets, sample weights), which follow their crops into batches; `unit_norm` names
-    private tensors whose rows are renormalised to length 1 after every step.
+    private tensors whose rows are renormalised to length 1 after every step. `velocity` is the momentum with which
+    private tensors begin, by name, as `Trained` gave it (0 where it is not given); `step_rule` changes the steps on
+    the model's part.
     """
 
     name: str
@@ -36,17 +57,28 @@ class Objective:
     per_crop: Arrays = field(default_factory=dict, repr=False)
     constants: Mapping[str, float] = field(default_factory=dict)
     unit_norm: tuple[str, ...] = ()
+    velocity: Arrays = field(default_factory=dict, repr=False)
+    step_rule: StepRule = field(default_factory=StepRule)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training leaves: the whole flat vector, the private tensors, and the loss before and after."""
+    """What local training leaves: the whole flat vector, the private tensors, and the loss before and after.
+
+    `velocity` is the private tensors' momentum after the last step, by name.
+    """
 
     theta: Vector = field(repr=False)
     private: Arrays = field(repr=False)
     loss_before: float
     loss_after: float
     num_steps: int
+    velocity: Arrays = field(default_factory=dict, repr=False)
+
+
+def never_stop() -> bool:
+    """Return False: training goes on to its end."""
+    return False
 
 
 class Runtime(Protocol):
@@ -57,10 +89,47 @@ class Runtime(Protocol):
         ...
 
     def train(
-        self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> Trained:
-        """Return the result of `local` training of `part` (and the private tensors) on `crops` from `theta`."""
+        """Return the result of `local` training of `part` (and the private tensors) on `crops` from `theta`.
+
+        `should_stop` is asked before every step; raises LateError once it says so, and nothing has changed.
+        """
         ...
+
+
+@dataclass(frozen=True)
+class StoppableRuntime:
+    """A runtime whose training ends, with LateError, as soon as `should_stop` says so: at a deadline, by the owner."""
+
+    runtime: Runtime
+    should_stop: Callable[[], bool]
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return what the runtime embeds."""
+        return self.runtime.embed(theta, crops)
+
+    def train(
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> Trained:
+        """Return what the runtime trains; raises LateError when either `should_stop` says so."""
+        return self.runtime.train(
+            theta, part, crops, objective, local, seed, lambda: self.should_stop() or should_stop()
+        )
 
 
 @dataclass(frozen=True)

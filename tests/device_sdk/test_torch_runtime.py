@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import load_theta, theta_of
-from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
+from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Objective, Trained
+from mien.methods.base import Crops, Objective, StepRule, StoppableRuntime, Trained
 from mien.specs import LocalSpec
 from tests.tiny import Tiny, made_up_crops, tiny_cnn
 
@@ -264,3 +265,189 @@ def test_the_process_keeps_its_own_number_of_threads() -> None:
     before = torch.get_num_threads()
     tiny.runtime(threads=before + 1).embed(tiny.theta, CROPS)
     assert torch.get_num_threads() == before
+
+
+# Step rules, local iterations, pieces of a batch, stopping, BatchNorm.
+
+PLAIN = LocalSpec(lr=0.2, flip=False, private_lr=0.0)
+
+
+def gradient_at(tiny: Tiny, part: ParameterPart, theta: Vector) -> NDArray[np.float64]:
+    """Return the gradient of the hinge over all crops in the part, by plain torch in float64."""
+    whole = copy.deepcopy(tiny.backbone)
+    load_theta(whole, tiny.layout, theta)
+    whole.double()
+    trained = {name: p.requires_grad_() for name, p in whole.named_parameters() if name in part.names}
+    x = torch.tensor((CROPS.astype(np.float64) - 127.5) / 128).permute(0, 3, 1, 2)
+    cos = F.normalize(whole(x)) @ torch.tensor(hinge().private["class_embedding"]).double()
+    loss = (0.9 - cos).clamp(min=0).square().mean()
+    gradients = torch.autograd.grad(loss, [trained[name] for name in part.names])
+    return np.concatenate([gradient.numpy().reshape(-1) for gradient in gradients])
+
+
+def test_a_step_rule_scales_shifts_and_pulls_back() -> None:
+    """Three steps by hand: theta <- theta - lr (scale (g + wd theta) + offset + mu (theta - theta_received))."""
+    tiny = tiny_cnn()
+    part = tiny.part()
+    offset = np.random.default_rng(8).normal(0, 0.05, part.size).astype(np.float32)
+    objective = replace(hinge(), step_rule=StepRule(gradient_scale=0.5, offset=offset, proximal=0.3))
+    local = replace(PLAIN, epochs=3, weight_decay=0.02)
+    trained = tiny.runtime().train(tiny.theta, part, CROPS, objective, local, seed=0)
+    start = part.gather(tiny.theta).astype(np.float64)
+    values = start
+    for _ in range(3):
+        g = gradient_at(tiny, part, part.scatter(tiny.theta, values.astype(np.float32))) + 0.02 * values
+        values = values - 0.2 * (0.5 * g + offset + 0.3 * (values - start))
+    np.testing.assert_allclose(part.gather(trained.theta), values, atol=3e-6)
+
+
+def test_a_step_rule_passes_through_momentum_and_leaves_private_tensors_alone() -> None:
+    """With the gradient scaled to 0, v <- 0.5 v + offset; the class embedding moves as without any rule."""
+    tiny = tiny_cnn()
+    part = tiny.part()
+    offset = np.full(part.size, 0.01, np.float32)
+    local = replace(PLAIN, epochs=3, momentum=0.5)
+    objective = replace(hinge(), step_rule=StepRule(gradient_scale=0.0, offset=offset))
+    moved = part.gather(tiny.runtime().train(tiny.theta, part, CROPS, objective, local, 0).theta)
+    expected = part.gather(tiny.theta) - 0.2 * 0.01 * (1 + 1.5 + 1.75)
+    np.testing.assert_allclose(moved, expected, atol=1e-6)
+    one_step = replace(local, epochs=1, private_lr=0.1)
+    with_rule, without = (
+        tiny.runtime().train(tiny.theta, part, CROPS, each, one_step, 0).private["class_embedding"]
+        for each in (objective, hinge())
+    )
+    np.testing.assert_array_equal(with_rule, without)
+
+
+def test_an_offset_of_another_part_is_refused() -> None:
+    tiny = tiny_cnn()
+    objective = replace(hinge(), step_rule=StepRule(offset=np.zeros(3, np.float32)))
+    with pytest.raises(LayoutMismatchError, match=r"offset has shape \(3,\)"):
+        tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, LOCAL, 0)
+
+
+def test_private_momentum_is_its_own_and_goes_on_where_it_ended() -> None:
+    """Two rounds of two steps that hand their velocity on are one round of four; dropping it is not."""
+    tiny = tiny_cnn()
+    local = replace(PLAIN, private_lr=0.05, private_momentum=0.9, epochs=2)
+    frozen = replace(hinge(), step_rule=StepRule(gradient_scale=0.0), unit_norm=())
+    first = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, frozen, local, 0)
+    np.testing.assert_array_equal(first.theta, tiny.theta)
+    going_on = replace(frozen, private=first.private, velocity=first.velocity)
+    second = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, going_on, local, 0)
+    whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, frozen, replace(local, epochs=4), 0)
+    np.testing.assert_allclose(second.private["class_embedding"], whole.private["class_embedding"], atol=1e-6)
+    np.testing.assert_allclose(second.velocity["class_embedding"], whole.velocity["class_embedding"], atol=1e-6)
+    forgetful = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, replace(going_on, velocity={}), local, 0)
+    assert np.abs(forgetful.private["class_embedding"] - whole.private["class_embedding"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_steps_are_counted_across_epochs(steps: int) -> None:
+    """Two batches an epoch: five steps are two epochs and the first batch of a third."""
+    tiny = tiny_cnn()
+    local = replace(LOCAL, steps=steps, epochs=1)
+    trained = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, hinge(), local, seed=4)
+    assert trained.num_steps == steps
+    asked = []
+
+    def stop_after_them() -> bool:
+        asked.append(1)
+        return len(asked) > steps
+
+    runtime = tiny.runtime()
+    with pytest.raises(LateError):
+        runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), replace(LOCAL, epochs=3), 4, stop_after_them)
+    np.testing.assert_array_equal(theta_of(tiny.backbone), trained.theta)
+
+
+def test_training_stops_between_batches_and_leaves_the_runtime_usable() -> None:
+    tiny = tiny_cnn()
+    runtime = tiny.runtime()
+    undisturbed = runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
+    with pytest.raises(LateError, match="nothing was changed or sent"):
+        StoppableRuntime(runtime, lambda: True).train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
+    again = StoppableRuntime(runtime, lambda: False).train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
+    np.testing.assert_array_equal(again.theta, undisturbed.theta)
+
+
+@pytest.mark.parametrize("objective", [hinge(), softmax(6, 3)], ids=["plain mean", "weighted mean"])
+@pytest.mark.parametrize("micro_batch", [1, 2, 3, 4, 100])
+def test_pieces_of_a_batch_take_the_whole_batchs_step(objective: Objective, micro_batch: int) -> None:
+    tiny, local = tiny_cnn(), replace(LOCAL, lr=0.02, private_lr=0.01)  # rounding grows with the rate
+    whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
+    pieces = tiny.runtime(micro_batch=micro_batch).train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
+    assert pieces.num_steps == whole.num_steps
+    np.testing.assert_allclose(pieces.theta, whole.theta, atol=1e-6)
+    for name, values in whole.private.items():
+        np.testing.assert_allclose(pieces.private[name], values, atol=1e-6)
+
+
+def test_a_piece_without_weight_counts_nothing() -> None:
+    tiny = tiny_cnn()
+    objective = softmax(6, 3)
+    weights = np.array([0, 0, 1, 2, 0, 1], np.float32)
+    objective = replace(objective, per_crop={**objective.per_crop, "sample_weight": weights})
+    local = replace(LOCAL, batch_size=0)
+    whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
+    pieces = tiny.runtime(micro_batch=1).train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
+    np.testing.assert_allclose(pieces.theta, whole.theta, atol=1e-6)
+
+
+def test_losses_that_compare_images_are_not_cut_in_pieces() -> None:
+    tiny = tiny_cnn()
+    with pytest.raises(ConfigError, match="set micro_batch to 0"):
+        tiny.runtime(micro_batch=2).train(tiny.theta, tiny.part(), CROPS, replace(hinge(), name="dan"), LOCAL, 0)
+    with pytest.raises(ConfigError, match="must not be negative"):
+        tiny.runtime(micro_batch=-1)
+
+
+def test_batch_norm_learns_where_a_task_says_so_and_its_statistics_are_trained() -> None:
+    """After one step on one batch: running mean <- 0.9 running mean + 0.1 batch mean of what enters BatchNorm."""
+    tiny = tiny_cnn(batch_norm=True)
+    names = [f"mix.1.{what}" for what in ("weight", "bias", "running_mean", "running_var")]
+    part = tiny.layout.part(names)
+    local = replace(PLAIN, batch_norm="train")
+    trained = tiny.runtime().train(tiny.theta, part, CROPS, hinge(), local, 0)
+    x = torch.tensor((CROPS.astype(np.float32) - 127.5) / 128).permute(0, 3, 1, 2)
+    load_theta(tiny.backbone, tiny.layout, tiny.theta)
+    with torch.no_grad():
+        entering = tiny.backbone.mix[0](tiny.backbone.stem(x))  # type: ignore[index, operator]
+    before, after = (tiny.layout.unflatten(theta)["mix.1.running_mean"] for theta in (tiny.theta, trained.theta))
+    np.testing.assert_allclose(after, 0.9 * before + 0.1 * entering.mean((0, 2, 3)).numpy(), atol=1e-6)
+    assert not tiny.backbone.mix[1].training  # type: ignore[index, union-attr]
+
+
+def test_batch_norm_that_cannot_learn_is_refused() -> None:
+    tiny = tiny_cnn(batch_norm=True)
+    local = replace(PLAIN, batch_norm="train")
+    with pytest.raises(ConfigError, match="name them in trainable"):
+        tiny.runtime().train(tiny.theta, tiny.part("embedding.*"), CROPS, hinge(), local, 0)
+    with pytest.raises(ConfigError, match="one image"):
+        tiny.runtime().train(tiny.theta, tiny.part("*"), CROPS[:1], hinge(), local, 0)
+    with pytest.raises(ConfigError, match="whole batches"):
+        tiny.runtime(micro_batch=2).train(tiny.theta, tiny.part("*"), CROPS, hinge(), local, 0)
+
+
+def test_a_batch_of_one_left_over_is_left_out_where_batch_norm_learns() -> None:
+    tiny = tiny_cnn(batch_norm=True)
+    local = replace(PLAIN, batch_norm="train", batch_size=5)
+    assert tiny.runtime().train(tiny.theta, tiny.part("*"), CROPS, hinge(), local, 0).num_steps == 1
+
+
+def test_a_machine_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    tiny = tiny_cnn()
+    with pytest.raises(MissingDependencyError, match="use device 'cpu'"):
+        TorchRuntime(tiny.spec, tiny.layout, backbone=tiny.backbone, device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_does_the_same_arithmetic() -> None:
+    tiny, local = tiny_cnn(), replace(LOCAL, flip=False)
+    expected = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, softmax(6, 3), local, 0)
+    other = tiny_cnn()
+    runtime = TorchRuntime(other.spec, other.layout, backbone=other.backbone, device="cuda")
+    trained = runtime.train(other.theta, other.part(), CROPS, softmax(6, 3), local, 0)
+    np.testing.assert_allclose(trained.theta, expected.theta, atol=1e-4)
+    np.testing.assert_allclose(runtime.embed(other.theta, CROPS), tiny.runtime().embed(tiny.theta, CROPS), atol=1e-4)

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from mien.errors import InputError
 from mien.evaluation import Comparisons, DetCurve, all_pairs, bootstrap_by_identity, det_curve, equal_error_rate
 from mien.evaluation.protocols import lfw
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, ServerState, Trained
+from mien.methods.base import Crops, Embeddings, Objective, Runtime, ServerState, Trained, never_stop
 from mien.specs import LocalSpec, ModelSpec, TaskSpec, from_mapping
 from simulation.datasets import LabelledCrops, People, read_people
 from simulation.demo.people import synthetic_people
@@ -87,13 +87,20 @@ class PublicOnly:
         return self.runtime.embed(theta, crops)
 
     def train(
-        self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> Trained:
         """Return what the public images alone make of the part."""
         rows = objective.per_crop
         weight = rows["sample_weight"] * (1 - rows["target"][:, 0])
         public = replace(objective, per_crop={**rows, "sample_weight": weight})
-        return self.runtime.train(theta, part, crops, public, local, seed)
+        return self.runtime.train(theta, part, crops, public, local, seed, should_stop)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from mien.contribution import Contribution, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import METHODS
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained, never_stop
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
 from mien.spreadout import PAPER, RELEASED_CODE, spread_out
 from simulation.engine import Cohort, PublicFaces, run_task
@@ -49,10 +50,17 @@ class Watched:
         return self.runtime.embed(theta, crops)
 
     def train(
-        self, theta: Vector, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec, seed: int
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> Trained:
         self.asked.append((crops, objective))
-        return self.runtime.train(theta, part, crops, objective, local, seed)
+        return self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
 
 
 def watched() -> Watched:
