@@ -62,7 +62,7 @@ def before_attempt(db: sa.Connection, population: str, opening: Opening) -> None
 
 
 def unrecorded_rounds(db: sa.Connection, population: str) -> int:
-    """Return how many rounds of a population closed without an event: older than the ledger, or their event was lost."""
+    """Return how many rounds of a population closed without an event: older than the ledger, or an event was lost."""
     same = sa.and_(
         PRIVACY_EVENTS.c.task_id == ROUNDS.c.task_id,
         PRIVACY_EVENTS.c.round == ROUNDS.c.round,

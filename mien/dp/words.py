@@ -14,8 +14,8 @@ def guarantee(task: TaskSpec) -> list[str]:
         ]
     return [
         f"Whoever sees the models of population {task.population} can tell a phone's update from an empty one no "
-        f"better than epsilon {dp.epsilon:g} at delta {dp.delta:g} permits, over all its tasks together. A sum that would "
-        "exceed that is not opened. Telling it from any other update is another question, whose epsilon is larger: "
+        f"better than epsilon {dp.epsilon:g} at delta {dp.delta:g} permits, over all its tasks together. A sum that "
+        "would exceed that is not opened. Telling it from any other update is another question, whose epsilon is larger: "
         "privacy report gives it too.",
         _noise(task),
         _caps(task),
