@@ -37,6 +37,7 @@ from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate,
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops
 from simulation.datasets import People, digest, find_people, read_people
+from simulation.engine import Cohort, PublicFaces
 from simulation.models import Model
 from simulation.pretrained import sface_path
 from simulation.synthetic import SPLITS, committed_faces
@@ -83,6 +84,15 @@ class Workbench:
         """Return several people's crops, one person after another, with labels 0 ... len(names) - 1."""
         each = [self.crops_of(name) for name in names]
         return np.concatenate(each), np.repeat(np.arange(len(each)), [len(crops) for crops in each])
+
+    def cohort(self, clients: Mapping[str, Sequence[str]], public: Sequence[str] = ()) -> Cohort:
+        """Return simulated clients that hold these people, and the public people's faces."""
+        held = {client: self.labelled(names) for client, names in clients.items()}
+        return Cohort(
+            {client: crops for client, (crops, _) in held.items()},
+            public=PublicFaces(*self.labelled(public)) if public else None,
+            labels={client: labels for client, (_, labels) in held.items()},
+        )
 
     def split(self, seed: int, *counts: int) -> list[tuple[str, ...]]:
         """Return disjoint groups of so many people, drawn by `seed`; raises EmptyFolderError for too few people."""
