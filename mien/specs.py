@@ -25,6 +25,8 @@ MAX_STEPS: Final = 1_000_000
 MAX_COHORT: Final = 1_000_000
 MAX_CLIP: Final = 1e6
 MAX_GROUPS: Final = 64
+# Each phone's class embeddings in clear; or, opened as a sum, their second moment; or its model, by too many sums.
+REVEALS: Final = ("class_embeddings", "class_moment", "local_models")
 _POPULATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 # Where five landmarks land in a 112x112 crop, image-left eye first, as (x, y) pixel centres (ArcFace's template).
@@ -206,6 +208,10 @@ class LocalSpec:
         if self.batch_norm not in ("eval", "train"):
             raise ConfigError(f"local.batch_norm is {self.batch_norm!r}; known: eval, train")
 
+    def num_steps(self, num_images: int) -> int:
+        """Return how many steps a round takes on that many images, BatchNorm in evaluation mode."""
+        return self.steps or self.epochs * math.ceil(num_images / (self.batch_size or num_images))
+
 
 @dataclass(frozen=True)
 class ServerSpec:
@@ -327,9 +333,9 @@ class PrivacySpec:
     dp: DpSpec = field(default_factory=DpSpec)
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.reveals) - {"class_embeddings"})
+        unknown = sorted(set(self.reveals) - set(REVEALS))
         if unknown:
-            raise ConfigError(f"privacy.reveals names {unknown}; known: ['class_embeddings']")
+            raise ConfigError(f"privacy.reveals names {unknown}; known: {list(REVEALS)}")
         if self.min_cohort < 2:
             raise ConfigError(f"privacy.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody")
         if not 1 <= self.max_weight <= 65535:

@@ -6,7 +6,7 @@ Other engines must equal it to float tolerance; it is slow on purpose and short 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +16,16 @@ from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Runtime, ServerState
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    DeviceOutput,
+    Runtime,
+    ServerState,
+    Validation,
+    ValidationFaces,
+    ValidationInput,
+)
 from mien.specs import TaskSpec
 
 
@@ -44,12 +53,15 @@ class Cohort:
     """The simulated phones: crops by name, what each keeps to itself between rounds, and the public faces of all.
 
     `labels` number the identities of a phone's crops from 0; a phone that is not in it holds one identity.
+    `validators` are the faces by which a method with a validation stage is judged, by the validators' own names.
     """
 
     crops: Mapping[str, Crops] = field(repr=False)
     private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
     public: PublicFaces | None = None
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    validators: Mapping[str, ValidationFaces] = field(default_factory=dict, repr=False)
+    validator_private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,15 @@ class Run:
     state: ServerState = field(repr=False)
     cohort: Cohort = field(repr=False)
     records: tuple[RoundRecord, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one round left: the server's state, the phones with what they keep, and the round's record."""
+
+    state: ServerState = field(repr=False)
+    cohort: Cohort = field(repr=False)
+    record: RoundRecord
 
 
 def run_task(
@@ -75,41 +96,65 @@ def run_task(
 
     Raises ConfigError for an unknown method or option, or for fewer clients than the task's smallest cohort.
     """
+    state = find_method(task.method).server_start(task, part, theta)
+    records = []
+    for step in rounds(task, part, dim, state, cohort, runtime):
+        state, cohort = step.state, step.cohort
+        records.append(step.record)
+        after_round(state, step.record)
+    return Run(state, cohort, tuple(records))
+
+
+def rounds(
+    task: TaskSpec,
+    part: ParameterPart,
+    dim: int,
+    state: ServerState,
+    cohort: Cohort,
+    runtime: Runtime,
+    *,
+    first: int = 1,
+) -> Iterator[Step]:
+    """Yield rounds `first` to `task.rounds` from a state and a cohort, such as an earlier step left them.
+
+    A run that goes on from a step equals one that never stopped. Raises as `run_task`.
+    """
     method = find_method(task.method)
     if len(cohort.crops) < task.cohort.min_reports:
         raise ConfigError(
             f"there are {len(cohort.crops)} clients and cohort.min_reports is {task.cohort.min_reports}; "
             "add clients or lower it"
         )
-    state = method.server_start(task, part, theta)
-    private: dict[str, Arrays] = dict(cohort.private)
-    records = []
-    for number in range(1, task.rounds + 1):
+    for number in range(first, task.rounds + 1):
         devices = select(task, tuple(sorted(cohort.crops)), number)
         total = Total.empty(method.contribution_layout(task, part, dim))
         revealed: dict[str, Arrays] = {}
+        private = dict(cohort.private)
         for device in devices:
-            inp = DeviceInput(
-                task=task,
-                part=part,
-                dim=dim,
-                theta=state.theta,
-                crops=cohort.crops[device],
-                labels=cohort.labels.get(device),
-                private=private.get(device, {}),
-                reply=method.reply(state, device),
-                public_crops=cohort.public.crops if cohort.public else None,
-                public_labels=cohort.public.labels if cohort.public else None,
-                seed=device_seed(task, device, number),
-            )
-            output = method.device_round(inp, runtime)
+            output = method.device_round(_device_input(task, part, dim, state, cohort, device, number), runtime)
             total = _receive(total, revealed, device, output)
             private[device] = output.private
         state = method.server_step(task, part, state, total, revealed)
-        record = _record(number, devices, total)
-        records.append(record)
-        after_round(state, record)
-    return Run(state, replace(cohort, private=private), tuple(records))
+        cohort = replace(cohort, private=private)
+        yield Step(state, cohort, _record(number, devices, total))
+
+
+def _device_input(
+    task: TaskSpec, part: ParameterPart, dim: int, state: ServerState, cohort: Cohort, device: str, number: int
+) -> DeviceInput:
+    return DeviceInput(
+        task=task,
+        part=part,
+        dim=dim,
+        theta=state.theta,
+        crops=cohort.crops[device],
+        labels=cohort.labels.get(device),
+        private=cohort.private.get(device, {}),
+        reply=find_method(task.method).reply(state, device),
+        public_crops=cohort.public.crops if cohort.public else None,
+        public_labels=cohort.public.labels if cohort.public else None,
+        seed=device_seed(task, device, number),
+    )
 
 
 def select(task: TaskSpec, devices: tuple[str, ...], number: int) -> tuple[str, ...]:
@@ -123,6 +168,27 @@ def device_seed(task: TaskSpec, device: str, number: int) -> int:
     """Return the seed of one device's local round: another for every device, round and task seed."""
     digest = hashlib.sha256(f"{device}/{task.name}/{task.seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
+
+
+def _validated_step(
+    stage: Validation,
+    task: TaskSpec,
+    part: ParameterPart,
+    state: ServerState,
+    total: Total,
+    cohort: Cohort,
+    private: dict[str, Arrays],
+    runtime: Runtime,
+) -> ServerState:
+    """Return the server's state after every validator has judged the candidates; `private` keeps what they keep."""
+    candidates = stage.candidates(task, part, state, total)
+    scores = Total.empty(stage.contribution_layout(task))
+    for name in sorted(cohort.validators):
+        inp = ValidationInput(task, candidates, cohort.validators[name], private.get(name, {}))
+        output = stage.validate(inp, runtime)
+        scores = _receive(scores, {}, name, output)
+        private[name] = output.private
+    return stage.server_step(task, part, state, total, scores)
 
 
 def _receive(total: Total, revealed: dict[str, Arrays], device: str, output: DeviceOutput) -> Total:

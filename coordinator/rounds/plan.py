@@ -40,7 +40,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
     tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
-    with the model, or a masked sum over the task's cohort could wrap.
+    with the model or a stage of validators, or a masked sum over the task's cohort could wrap.
     """
     method = METHODS.get(task.method)
     if method is None:
@@ -50,6 +50,11 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         raise ConfigError(
             f"method {task.method} needs public faces on every phone, and this model came without: import it with "
             "`model import --public SHARD` (mien-sim data pack makes one), or choose another method or form"
+        )
+    if method.needs_validators(task):
+        raise ConfigError(
+            f"method {task.method} with these options lets validators judge candidates, and the coordinator has no "
+            'such stage yet; turn federated validation off (options.norm = "off"), or run it in the simulator'
         )
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))

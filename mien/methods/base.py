@@ -184,11 +184,48 @@ def never(task: TaskSpec) -> bool:
 
 
 @dataclass(frozen=True)
+class ValidationFaces:
+    """What a validator holds: crops (N, H, W, 3) and pairs (P, 2) of them, which are mated or not, in folds from 0."""
+
+    crops: Crops = field(repr=False)
+    pairs: NDArray[np.int64] = field(repr=False)
+    mated: NDArray[np.bool_] = field(repr=False)
+    folds: NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ValidationInput:
+    """All that a validator's half may look at: the task, candidate models, its own faces and private state."""
+
+    task: TaskSpec
+    candidates: tuple[Vector, ...] = field(repr=False)
+    faces: ValidationFaces
+    private: Arrays = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A second stage of a round, in which validators, a role of their own, judge candidates for the next model.
+
+    Where it `is_on`, `candidates` are made of the trainers' total, each validator's `validate` gives one contribution
+    of `contribution_layout`, and `server_step` takes both totals in place of the method's own. Only simulations have
+    this stage: the coordinator refuses tasks that need it.
+    """
+
+    is_on: Callable[[TaskSpec], bool]
+    contribution_layout: Callable[[TaskSpec], ContributionLayout]
+    candidates: Callable[[TaskSpec, ParameterPart, ServerState, Total], tuple[Vector, ...]]
+    validate: Callable[[ValidationInput, Runtime], DeviceOutput]
+    server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Total], ServerState]
+
+
+@dataclass(frozen=True)
 class Method:
     """One paper's method, both halves side by side.
 
     `needs_public_faces` tells whether devices need a public shard with the model, so that a task without one is refused
-    when it is submitted and not on every phone.
+    when it is submitted and not on every phone. `validation` is the stage in which validators take part, if there is
+    one.
     """
 
     name: str
@@ -200,3 +237,8 @@ class Method:
     server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Mapping[str, Arrays]], ServerState]
     reply: Callable[[ServerState, str], Arrays]
     needs_public_faces: Callable[[TaskSpec], bool] = never
+    validation: Validation | None = None
+
+    def needs_validators(self, task: TaskSpec) -> bool:
+        """Return whether a round of this task has a stage in which validators judge candidates."""
+        return self.validation is not None and self.validation.is_on(task)

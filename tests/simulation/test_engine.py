@@ -11,7 +11,7 @@ from mien.errors import ConfigError
 from mien.methods import find_method
 from mien.methods.base import DeviceInput, ServerState
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, RoundRecord, device_seed, run_task, select
+from simulation.engine import Cohort, PublicFaces, RoundRecord, device_seed, rounds, run_task, select
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()
@@ -24,13 +24,15 @@ TASK = TaskSpec(
     rounds=2,
     cohort=CohortSpec(size=3, min_reports=2),
     local=LocalSpec(lr=0.1),
-    privacy=PrivacySpec(min_cohort=2, max_weight=5),
+    privacy=PrivacySpec(min_cohort=2, max_weight=5, secure_aggregation="off"),
     seed=3,
 )
 FORMS = {
     "fedavg": replace(TASK, method="fedavg"),
     "fedface": TASK,
-    "fedface_exact": replace(TASK, privacy=PrivacySpec(("class_embeddings",), min_cohort=2, max_weight=5)),
+    "fedface_exact": replace(
+        TASK, privacy=PrivacySpec(("class_embeddings",), min_cohort=2, max_weight=5, secure_aggregation="off")
+    ),
 }
 
 
@@ -70,6 +72,18 @@ def test_a_run_repeats_exactly_and_another_seed_differs() -> None:
     np.testing.assert_array_equal(one.state.theta, same.state.theta)
     assert one.records == same.records
     assert np.abs(one.state.theta - other.state.theta).max() > 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_that_goes_on_equals_one_that_never_stopped(form: str) -> None:
+    task = replace(FORMS[form], rounds=3)
+    whole = run_task(task, PART, 8, TINY.theta, COHORT, TINY.runtime())
+    start = find_method(task.method).server_start(task, PART, TINY.theta)
+    first = next(rounds(task, PART, 8, start, COHORT, TINY.runtime()))
+    *_, last = rounds(task, PART, 8, first.state, first.cohort, TINY.runtime(), first=2)
+    np.testing.assert_array_equal(last.state.theta, whole.state.theta)
+    assert last.record == whole.records[-1]
+    assert last.cohort.private.keys() == whole.cohort.private.keys()
 
 
 def test_private_state_stays_with_its_phone_from_round_to_round() -> None:
