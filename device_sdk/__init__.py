@@ -12,12 +12,13 @@
         for outcome in device.participate(rounds=3): ...
 
 Importing this package is cheap: its names are loaded when they are first used, and torch only to embed or train.
-It speaks TLS 1.3 only, which has to be settled before gRPC is loaded; so it is settled here.
+It speaks TLS 1.3 only, which has to be settled before gRPC is loaded; so it is settled here, as is what gRPC logs.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from mien.shell.tls import refuse_tls12
@@ -57,6 +58,8 @@ __all__ = [
 ]
 
 refuse_tls12()
+# gRPC's own notes, such as every failed handshake, would stand beside our sentence on it; set it to INFO to see them.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _HOME_OF: Final = {
     "Wait": "client",

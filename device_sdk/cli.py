@@ -333,6 +333,17 @@ def participate(
     allow_reveal: Annotated[
         list[str] | None, typer.Option(help="Agree to show the coordinator this in clear, e.g. class_embeddings.")
     ] = None,
+    allow_profile: Annotated[
+        list[str] | None,
+        typer.Option(help="Agree to a weaker form of secure aggregation, e.g. honest_but_curious."),
+    ] = None,
+    allow_plain_sums: Annotated[
+        bool | None,
+        typer.Option("--allow-plain-sums", help="Agree to tasks whose coordinator sees this phone's own update."),
+    ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="Stay out of sums that would tell more than this epsilon, over all of them.")
+    ] = None,
     charging: Annotated[bool, typer.Option("--charging/--not-charging", help="Simulates the battery.")] = True,
     idle: Annotated[bool, typer.Option("--idle/--in-use", help="Simulates whether the phone is in use.")] = True,
     unmetered: Annotated[bool, typer.Option("--unmetered/--metered", help="Simulates the network.")] = True,
@@ -351,6 +362,9 @@ def participate(
         "participation.person": person,
         "participation.min_cohort": min_cohort,
         "participation.allow_reveal": tuple(allow_reveal) if allow_reveal else None,
+        "participation.allow_profiles": tuple(allow_profile) if allow_profile else None,
+        "participation.allow_plain_sums": allow_plain_sums,
+        "participation.max_epsilon": max_epsilon,
     }
     counted = ended = 0
     with _device(home, as_json, options) as device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,16 +17,22 @@ from mien.shell.files import read_limited
 
 _MAX_BYTES: Final = 64 * 1024
 REVEALABLE: Final = ("class_embeddings",)
+WEAKER_PROFILES: Final = ("honest_but_curious",)
 
 
 @dataclass(frozen=True)
 class ParticipationConfig:
     """What the device agrees to. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
-    it may see of this device alone. `person`: whose images train, needed where several people agreed.
+    it may see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do.
+    `allow_plain_sums`: the coordinator may see this device's updates. `max_epsilon`: the most that all sums together
+    may tell, None without limit. `person`: whose images train, needed where several people agreed.
     """
 
     min_cohort: int = 16
     allow_reveal: tuple[str, ...] = ()
+    allow_profiles: tuple[str, ...] = ()
+    allow_plain_sums: bool = False
+    max_epsilon: float | None = None
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -33,9 +40,12 @@ class ParticipationConfig:
             raise ConfigError(
                 f"participation.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody"
             )
-        unknown = sorted(set(self.allow_reveal) - set(REVEALABLE))
-        if unknown:
-            raise ConfigError(f"participation.allow_reveal names {unknown}; known: {list(REVEALABLE)}")
+        for name, known in (("allow_reveal", REVEALABLE), ("allow_profiles", WEAKER_PROFILES)):
+            unknown = sorted(set(getattr(self, name)) - set(known))
+            if unknown:
+                raise ConfigError(f"participation.{name} names {unknown}; known: {list(known)}")
+        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
+            raise ConfigError(f"participation.max_epsilon is {self.max_epsilon}; it must be positive")
 
 
 @dataclass(frozen=True)
@@ -137,8 +147,9 @@ def _merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 def _as_mapping(values: DeviceConfig) -> dict[str, Any]:
     """Return all settings, those that are None included, which TOML has no word for."""
     plain = to_mapping(values)
-    for name in (item.name for item in dataclasses.fields(VerificationConfig)):
-        plain["verification"].setdefault(name, None)
+    for table, record in (("verification", VerificationConfig), ("participation", ParticipationConfig)):
+        for item in dataclasses.fields(record):
+            plain[table].setdefault(item.name, None)
     return plain
 
 

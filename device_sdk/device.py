@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from device_sdk.attempts import Attempts
 from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Manifest
 from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
+from device_sdk.disclosure import Agreement
 from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.gallery import Gallery, Person, from_plain, name_is_taken
@@ -24,7 +26,6 @@ from device_sdk.join import join, renew, renewal_due
 from device_sdk.keystore import KeyStore, open_key_store
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
-    Agreement,
     Conditions,
     Event,
     Listener,
@@ -69,7 +70,10 @@ class ModelUpdate:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """Where a device stands; `pending_round` is a round that it trained for and that has not ended."""
+    """Where a device stands; `pending_round` is a round that it trained for and that has not ended.
+
+    `num_private_sums` counts the masked vectors that it has sent, or may have.
+    """
 
     home: str
     keystore: str
@@ -82,6 +86,7 @@ class DeviceStatus:
     num_people: int
     num_agreed: int
     pending_round: str | None
+    num_private_sums: int
 
 
 class Device:
@@ -110,6 +115,7 @@ class Device:
         self._load_runtime = runtime_loader or self._default_runtime
         self._identity_files = IdentityFiles(home, key_store)
         self._gallery: Gallery | None = None
+        self._attempts: Attempts | None = None
         self._renewal_after_s = 0.0
         self._runtimes: dict[str, Runtime] = {}
         self.models = ModelStore(home.models)
@@ -155,6 +161,9 @@ class Device:
         if self._gallery is not None:
             self._gallery.close()
             self._gallery = None
+        if self._attempts is not None:
+            self._attempts.close()
+            self._attempts = None
 
     # --- joining ---
 
@@ -329,6 +338,14 @@ class Device:
 
     # --- taking part ---
 
+    @property
+    def attempts(self) -> Attempts:
+        """The encrypted log of private sums that this device took part in; raises InviteError before it has joined."""
+        if self._attempts is None:
+            population = self.identity.population
+            self._attempts = Attempts.open(self.home.attempts, self._key_store, population)
+        return self._attempts
+
     def participate(
         self,
         *,
@@ -341,7 +358,14 @@ class Device:
         After each round the released model is taken over if it is another one. One process per home may take part.
         """
         settings = self.config.values.participation
-        agreement = Agreement(settings.min_cohort, frozenset(settings.allow_reveal), settings.person)
+        agreement = Agreement(
+            min_cohort=settings.min_cohort,
+            allow_reveal=frozenset(settings.allow_reveal),
+            allow_profiles=frozenset(settings.allow_profiles),
+            allow_plain_sums=settings.allow_plain_sums,
+            max_epsilon=settings.max_epsilon,
+            person=settings.person,
+        )
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
 
             def current() -> Participant:
@@ -352,6 +376,8 @@ class Device:
                     agreement,
                     conditions or StatedConditions(),
                     self._runtime,
+                    self.attempts,
+                    self.clock,
                     self._tell,
                 )
 
@@ -424,6 +450,7 @@ class Device:
             num_people=len(people),
             num_agreed=sum(person.trains for person in people),
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
+            num_private_sums=len(self.attempts.participations()) if identity else 0,
         )
 
     def _backbone(self, model_id: str | None) -> str | None:

@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
+from mien.secagg.graph import default_neighbourhood
+from mien.secagg.planner import PROFILES, largest_group, smallest_sum
+from mien.secagg.quantise import packed_size
+from mien.secagg.vector import ContributionMap
 from mien.specs import TaskSpec
 
-PLAIN_SUMS = (
-    "Sums are not yet masked: the coordinator can see this phone's update, and with effort may learn something about "
-    "the faces that it was trained on."
+PLAIN_SUMS: Final = (
+    "Sums of this task are not masked: the coordinator sees this phone's update, and with effort may learn something "
+    "about the faces that it was trained on."
 )
-_SHOWS = {
+_PROMISES: Final = {
+    "malicious_server": (
+        "Of this phone alone the coordinator learns nothing but when it took part, also if it breaks the rules: this "
+        "phone checks what it is told, and leaves rather than uncover another sum."
+    ),
+    "honest_but_curious": (
+        "Of this phone alone the coordinator learns nothing but when it took part, as long as it keeps to the rules: "
+        "one that lies about which phones are left could see this phone's update."
+    ),
+}
+_SHOWS: Final = {
     "class_embeddings": (
         "This task also shows the coordinator this person's class embedding: a template of their face, by which they "
         "can be recognised elsewhere and a likeness be drawn. The coordinator keeps it encrypted."
-    )
+    ),
+    "local_models": (
+        "This task's sums are over so few devices, or so many of them, that the coordinator can work out this phone's "
+        "own model from them, and with effort may learn something about the faces that it was trained on."
+    ),
+    "class_moment": (
+        "This task also adds this person's template, multiplied with itself, to a sum that the coordinator opens: the "
+        "sum tells nobody's template, but whether somebody whose face is known took part."
+    ),
 }
 
 
-def check_agreed(task: TaskSpec, layout: ContributionLayout, *, min_cohort: int, allow_reveal: frozenset[str]) -> None:
+@dataclass(frozen=True)
+class Agreement:
+    """What the owner agreed to: see `device_sdk.config.ParticipationConfig`."""
+
+    min_cohort: int = 16
+    allow_reveal: frozenset[str] = frozenset()
+    allow_profiles: frozenset[str] = frozenset()
+    allow_plain_sums: bool = False
+    max_epsilon: float | None = None
+    person: str = ""
+
+
+def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreement) -> None:
     """Raise ConfigError for a task that this device has not agreed to, naming the option that would agree.
 
     The task's word is checked against the contribution it asks for: lanes in clear need a name in `reveals`.
     """
-    if task.privacy.min_cohort < min_cohort:
+    _check_sums(task, agreement)
+    if task.privacy.min_cohort < agreement.min_cohort:
         raise ConfigError(
             f"task {task.name!r} lets the coordinator see sums over {task.privacy.min_cohort} devices; this device "
-            f"agrees to {min_cohort} or more. If that is your wish: --min-cohort {task.privacy.min_cohort}"
+            f"agrees to {agreement.min_cohort} or more. If that is your wish: --min-cohort {task.privacy.min_cohort}"
         )
-    refused = sorted(set(task.privacy.reveals) - allow_reveal)
+    refused = sorted(set(task.privacy.reveals) - agreement.allow_reveal)
     if refused:
         raise ConfigError(
             f"task {task.name!r} would show the coordinator this device's {', '.join(refused)}; this device agrees to "
-            f"{', '.join(sorted(allow_reveal)) or 'nothing of the kind'}. If that is your wish: "
+            f"{', '.join(sorted(agreement.allow_reveal)) or 'nothing of the kind'}. If that is your wish: "
             + " ".join(f"--allow-reveal {name}" for name in refused)
         )
     if layout.revealed and not task.privacy.reveals:
@@ -42,19 +80,88 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, *, min_cohort: int,
         )
 
 
+def _check_sums(task: TaskSpec, agreement: Agreement) -> None:
+    """Raise ConfigError where the task protects this device's update less than its owner wants."""
+    chosen = task.privacy.secure_aggregation
+    if chosen == "off" and not agreement.allow_plain_sums:
+        raise ConfigError(
+            f"task {task.name!r} takes plain sums: the coordinator would see this phone's own update; this device "
+            "agrees to sums under secure aggregation only. If that is your wish: --allow-plain-sums"
+        )
+    if chosen not in ("off", "malicious_server") and chosen not in agreement.allow_profiles:
+        raise ConfigError(
+            f"task {task.name!r} hides this phone's update only from a coordinator that keeps to the rules "
+            f"({chosen}); this device agrees to malicious_server only. If that is your wish: --allow-profile {chosen}"
+        )
+
+
 def disclosure(task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int) -> tuple[str, ...]:
     """Return the sentences to show before a round: what is sent, who sees what, what stays."""
+    masked = task.privacy.is_masked
+    return (
+        _what_leaves(task, layout, num_images),
+        *(_masked_sums(task, min_cohort) if masked else _plain_sums(task, min_cohort)),
+        *_noise(task),
+        *(_SHOWS[name] for name in task.privacy.reveals),
+        "No photo and no crop leaves it." if task.privacy.reveals else "No photo, no crop and no embedding leaves it.",
+    )
+
+
+def _what_leaves(task: TaskSpec, layout: ContributionLayout, num_images: int) -> str:
     largest = max(layout.summed, key=lambda lane: lane.size)
     small = [lane.name.replace("_", " ") for lane in layout.summed if lane not in (largest, *layout.summed[:2])]
     weight = min(num_images, task.privacy.max_weight)
-    sentences = [
-        f"What leaves this phone: {layout.size:,} numbers ({layout.size_bytes / 1e6:.1f} MB): by how much training on "
-        f"{num_images} images changed {largest.size:,} parameters of the model, times {weight}; that weight"
-        + (f"; and {', '.join(small)}." if small else "."),
+    masked, told_small = task.privacy.is_masked, bool(small) and not task.privacy.dp.is_on
+    return (
+        f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e6:.1f} MB): by how much "
+        f"training on {num_images} images changed {largest.size:,} parameters of the model, times {weight}; that weight"
+        + (f"; and {', '.join(small)}" if told_small else "")
+        + (f"; {_masked_part(task)} under masks that are random to whoever sees it alone." if masked else ".")
+    )
+
+
+def _masked_part(task: TaskSpec) -> str:
+    return "all but what is shown in clear" if task.privacy.reveals else "all of it"
+
+
+def _upload_bytes(task: TaskSpec, layout: ContributionLayout) -> int:
+    if not task.privacy.is_masked:
+        return layout.size_bytes
+    words = ContributionMap(layout).vector_layout.num_words
+    return packed_size(words, task.privacy.ring_bits) + 4 * (layout.size - layout.summed_size)
+
+
+def _plain_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
+    return (
         f"It is meant to be seen only as part of a sum over at least {task.cohort.min_reports} devices "
         f"(this device agrees to {min_cohort} or more).",
         PLAIN_SUMS,
-    ]
-    sentences += [_SHOWS[name] for name in task.privacy.reveals]
-    stays = "No photo and no crop leaves it" if task.privacy.reveals else "No photo, no crop and no embedding leaves it"
-    return (*sentences, f"{stays}.")
+    )
+
+
+def _masked_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
+    """Say what the masks promise, what the sum still tells, and how many phones must stay for it to be opened."""
+    least, most = smallest_sum(task), largest_group(task)
+    profile = task.privacy.secure_aggregation
+    stay = max(least, default_neighbourhood(PROFILES[profile], most).t + 1)
+    return (
+        f"What the coordinator learns is the sum over at least {least} phones (this device agrees to {min_cohort} or "
+        "more), and what that sum tells: the fewer phones, the more of each.",
+        _PROMISES[profile],
+        f"Of {most} phones that begin, {'all' if stay == most else stay} must stay to the end; if fewer do, nothing is "
+        "uncovered and the round is tried again.",
+    )
+
+
+def _noise(task: TaskSpec) -> tuple[str, ...]:
+    """Say who adds the noise of differential privacy, and what this phone has to believe."""
+    dp = task.privacy.dp
+    promise = f"(epsilon {dp.epsilon:g} at delta {dp.delta:g} for all tasks of the population together)"
+    return {
+        "none": (),
+        "central_gaussian": (
+            f"The coordinator promises to add noise to the sum before it uses it {promise}; this phone cannot see "
+            "whether it does.",
+        ),
+        "skellam": (f"Each phone adds its share of noise, so that the sum is noisy before anybody sees it {promise}.",),
+    }[dp.mechanism]

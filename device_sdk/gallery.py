@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.keystore import KeyStore
-from device_sdk.vault import Reader, Record, Vault, Writer
+from device_sdk.masked import SumTerms
+from device_sdk.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -34,8 +35,12 @@ from mien.specs import FaceInputSpec
 from mien.wire.canonical import parse_json, to_canonical_json
 from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 
-KEY_LABEL: Final = "gallery"
-TABLES: Final = ("persons", "templates", "crops", "states", "pending")
+KIND: Final = VaultKind(
+    label="gallery",
+    tables=("persons", "templates", "crops", "states", "pending"),
+    what="the gallery",
+    repair="restore it from a copy, or wipe and enrol again",
+)
 MAX_NAME: Final = 80
 _REEMBED_TRIES: Final = 5
 
@@ -107,8 +112,9 @@ class BackedUp:
 class Pending:
     """A round that this device has trained for but that has not ended: what it sends, and what it keeps if it counts.
 
-    `task_id`, `round` and `attempt` name the round; `contribution` is the upload, kept so that a restart sends the very
-    same bytes; `private` replaces the person's private state if the round closes with this contribution in its sum.
+    `task_id`, `round` and `attempt` name the round; `contribution` is what training gave, kept so that a restart goes
+    on with the very same bytes; `private` replaces the person's private state if the round closes with this
+    contribution in its sum. `terms` is what a private sum needs besides, None where the sum is plain.
     """
 
     person_id: int
@@ -117,6 +123,7 @@ class Pending:
     attempt: int
     contribution: bytes = field(repr=False)
     private: Arrays = field(default_factory=dict, repr=False)
+    terms: SumTerms | None = field(default=None, repr=False)
 
 
 class Gallery:
@@ -128,12 +135,12 @@ class Gallery:
     @classmethod
     def open(cls, path: Path, key_store: KeyStore) -> Gallery:
         """Return the gallery in `path`, empty where there is none; errors as `Vault.open`."""
-        return cls(Vault.open(path, key_store, KEY_LABEL, TABLES))
+        return cls(Vault.open(path, key_store, KIND))
 
     @staticmethod
     def wipe(path: Path, key_store: KeyStore) -> None:
         """Destroy the gallery's key, then its file: no copy of the file opens afterwards."""
-        Vault.wipe(path, key_store, KEY_LABEL)
+        Vault.wipe(path, key_store, KIND)
 
     def close(self) -> None:
         """Close the file."""
@@ -211,7 +218,7 @@ class Gallery:
         """Remove a person with their templates, crops and private training state; returns who was removed."""
         with self._vault.writing() as change:
             person = _find(change, name)
-            for table in TABLES:
+            for table in KIND.tables:
                 change.delete(table, person=person.id)
         return person
 
@@ -481,7 +488,9 @@ def _round_tag(pending: Pending) -> str:
 
 
 def _pack_pending(pending: Pending) -> bytes:
-    facts = {"task_id": pending.task_id, "round": pending.round, "attempt": pending.attempt}
+    facts: dict[str, Any] = {"task_id": pending.task_id, "round": pending.round, "attempt": pending.attempt}
+    if pending.terms is not None:
+        facts["terms"] = to_mapping(pending.terms)
     tensors: dict[str, NDArray[Any]] = {f"private/{name}": array for name, array in pending.private.items()}
     tensors["contribution"] = np.frombuffer(pending.contribution, np.uint8)
     return pack_tensors(tensors, {"facts": json.dumps(facts)})
@@ -491,7 +500,8 @@ def _unpack_pending(record: Record) -> Pending:
     tensors, facts = _opened(record, "the round that this device trained for")
     contribution = tensors.pop("contribution").tobytes()
     private = {name.removeprefix("private/"): array for name, array in tensors.items()}
-    return Pending(record.person, facts["task_id"], facts["round"], facts["attempt"], contribution, private)
+    terms = from_mapping(SumTerms, facts["terms"]) if "terms" in facts else None
+    return Pending(record.person, facts["task_id"], facts["round"], facts["attempt"], contribution, private, terms)
 
 
 def _opened(record: Record, what: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -41,6 +41,11 @@ class Home:
         return self.root / "device.db"
 
     @property
+    def attempts(self) -> Path:
+        """The encrypted log of private sums that this device took part in."""
+        return self.root / "attempts.db"
+
+    @property
     def config(self) -> Path:
         """What the owner set, in TOML; absent until they do."""
         return self.root / "device.toml"

@@ -4,24 +4,34 @@ What a round must not lose or half-change is settled as follows. A device's priv
 and its contribution are stored together, encrypted, before the device reports that it trained. A restart sends those
 very bytes. The private state replaces the old one only when the coordinator has said that the round closed with this
 device's contribution in its sum; a round that aborts, goes on without the device or is unknown leaves it as it was.
+
+Under secure aggregation (`device_sdk.masked`) a restart sends the same bytes only until the device has begun to speak
+of keys: those live in memory, so a device that was stopped after that leaves the attempt. One whose masked vector was
+accepted is in the sum all the same: it follows the round to its end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from device_sdk.attempts import Attempts, check_promise, promised
 from device_sdk.client import Assignment, CoordinatorClient, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
-from device_sdk.disclosure import check_agreed, disclosure
+from device_sdk.disclosure import Agreement, check_agreed, disclosure
 from device_sdk.gallery import Gallery, Pending, Person, consent_ended
+from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
 from device_sdk.models import Model, ModelStore
 from device_sdk.recogniser import fit_crops
 from mien.contribution import ContributionLayout
 from mien.errors import (
+    AuthError,
+    CohortError,
     ConfigError,
     CorruptDataError,
     LateError,
@@ -31,12 +41,15 @@ from mien.errors import (
     NonFiniteError,
     NotFoundError,
     ReplayError,
+    StorageError,
     UnavailableError,
+    ViolationError,
 )
 from mien.layout import ParameterPart
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
 from mien.records import from_mapping
+from mien.secagg.keys import RandomBytes
 from mien.specs import TaskSpec
 from mien.wire.tensors import unpack_tensors
 
@@ -63,15 +76,6 @@ class StatedConditions:
     def unmet(self) -> tuple[str, ...]:
         """Return the names of the conditions that do not hold."""
         return tuple(name for name in ("idle", "charging", "unmetered") if not getattr(self, name))
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What the owner agreed to: see `device_sdk.config.ParticipationConfig`."""
-
-    min_cohort: int = 16
-    allow_reveal: frozenset[str] = frozenset()
-    person: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,12 +129,25 @@ class NotNow:
     unmet: tuple[str, ...]
 
 
-RoundOutcome = Counted | NotCounted
-Step = RoundOutcome | Wait | NotNow
+@dataclass(frozen=True)
+class Failed:
+    """The device left a round for a reason that somebody should see; nothing is lost, and the next task may be better.
 
-# What the server or the update itself says against a round that this device can simply leave behind.
-_ROUND_IS_OVER: Final = (LateError, NotFoundError, ReplayError)
-_UPDATE_IS_BAD: Final = (LayoutMismatchError, CorruptDataError, NonFiniteError)
+    The task asks for what the owner has not agreed to or this program does not know, its update was no good, or the
+    other side broke the rules.
+    """
+
+    round: RoundRef
+    error: MienError
+
+
+RoundOutcome = Counted | NotCounted
+Step = RoundOutcome | Failed | Wait | NotNow
+
+# What is said against a round that this device can simply leave behind.
+_ROUND_IS_OVER: Final = (LateError, NotFoundError, ReplayError, CohortError)
+# What the server says against this device's part of a round: sending the same again cannot help.
+_PART_IS_BAD: Final = (LayoutMismatchError, CorruptDataError, NonFiniteError, ViolationError)
 
 
 @dataclass(frozen=True)
@@ -155,13 +172,16 @@ class Participant:
     agreement: Agreement
     conditions: Conditions
     runtime_for: Callable[[Model], Runtime]
+    attempts: Attempts
+    clock: Clock
     tell: Listener = lambda _event: None
+    random_bytes: RandomBytes = secrets.token_bytes
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
 
-        Raises ConfigError for a task that the owner has not agreed to, UnreachableError when the coordinator stays
-        away: then what was trained is kept, and the next call goes on with it.
+        Raises ConfigError while it is not clear whose images train, UnreachableError when the coordinator stays away:
+        then what was trained is kept, and the next call goes on with it.
         """
         # 1. May the phone work now?
         if unmet := self.conditions.unmet():
@@ -184,14 +204,15 @@ class Participant:
         )
         return self._take_part(answer, person)
 
-    def _take_part(self, assignment: Assignment, person: Person) -> RoundOutcome:
-        ref = assignment.round
+    def _take_part(self, assignment: Assignment, person: Person) -> RoundOutcome | Failed:
+        ref, task = assignment.round, assignment.task
         try:
             # 4. Model and public faces, by hash; is the task what the owner agreed to, and what this program knows?
             plan = self._plan(assignment, person)
+            terms = self._terms(plan)
             # 5. Say what leaves the phone, before anything does.
             floor = self.agreement.min_cohort
-            for sentence in disclosure(assignment.task, plan.layout, num_images=person.num_images, min_cohort=floor):
+            for sentence in disclosure(task, plan.layout, num_images=person.num_images, min_cohort=floor):
                 self.tell(Event("disclosure", sentence))
             if unmet := self.conditions.unmet():
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
@@ -205,17 +226,29 @@ class Participant:
                 attempt=ref.attempt,
                 contribution=output.contribution.to_bytes(),
                 private=output.private,
+                terms=terms,
             )
             self.gallery.keep_pending(pending)
         except UnavailableError:
             raise
         except MienError as error:
-            self._leave(ref, error)
-            if isinstance(error, _ROUND_IS_OVER):
-                return self._not_counted(ref, error.code, error.message)
-            raise
-        # 8. Report, wait for the upload stage, upload, wait for the end, forget.
+            return self._refuse(ref, error)
+        # 8. Report, say what each stage asks for, wait for the end, forget.
         return self._finish(pending)
+
+    def _terms(self, plan: Plan) -> SumTerms | None:
+        """Return what a private sum needs of the plan; None where the task's sums are plain.
+
+        Raises BudgetExceededError for one sum more than the task promised this device; asked again when the sum begins.
+        """
+        task = plan.assignment.task
+        if not task.privacy.is_masked:
+            return None
+        terms = SumTerms(task, plan.model.model_id, plan.model.spec, plan.layout)
+        coming = terms.attempt_id(plan.assignment.round)
+        earlier = [sum_.round for sum_ in self.attempts.participations() if sum_.task_id == coming.task_id]
+        check_promise(task.privacy.dp, earlier, coming.round)
+        return terms
 
     def _plan(self, assignment: Assignment, person: Person) -> Plan:
         task = assignment.task
@@ -223,12 +256,12 @@ class Participant:
         if method is None:
             raise ConfigError(f"task {task.name!r} uses method {task.method!r}, unknown to this program; upgrade mien")
         from_mapping(method.options, task.options, where="options.")
-        # The floor and the reveals need no model: refuse before megabytes are fetched.
-        check_agreed(task, _NOTHING, min_cohort=self.agreement.min_cohort, allow_reveal=self.agreement.allow_reveal)
+        # What the task itself says needs no model: refuse before megabytes are fetched.
+        check_agreed(task, _NOTHING, self.agreement)
         model = self._fetch(assignment.model_id)
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
         layout = method.contribution_layout(task, part, model.spec.input.dim)
-        check_agreed(task, layout, min_cohort=self.agreement.min_cohort, allow_reveal=self.agreement.allow_reveal)
+        check_agreed(task, layout, self.agreement)
         if layout.sha256 != assignment.contribution_sha256:
             raise LayoutMismatchError(
                 f"task {task.name!r} expects a contribution of form {assignment.contribution_sha256[:12]}, this "
@@ -279,35 +312,87 @@ class Participant:
         self.tell(Event("trained", "Trained.", dict(output.metrics)))
         return output
 
-    def _finish(self, pending: Pending) -> RoundOutcome:
+    def _finish(self, pending: Pending) -> RoundOutcome | Failed:
         """Bring a round that this device trained for to its end, from wherever it is."""
         ref = _ref(pending)
         try:
             counts = self.client.upload_accepted(ref)
+            if not counts and self._has_begun(pending):
+                error = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
+                return self._refuse(ref, error, pending)
             if not counts:
                 self.client.report_trained(ref)
             with closing(self.client.follow(ref)) as events:
-                for event in events:
-                    if event.stage is Stage.UPLOAD and not counts:
-                        if not self.gallery.is_pending(pending):
-                            return self._withdraw(pending, consent_ended())
-                        self._upload(ref, pending.contribution)
-                        counts = True
-                    elif event.stage is Stage.ABORTED:
-                        return self._settle_uncounted(pending, "aborted", event.reason)
-                    elif event.stage is Stage.CLOSED and counts:
-                        return self._settle_counted(pending, event)
+                return self._follow(pending, events, counts=counts)
         except _ROUND_IS_OVER as error:
             return self._settle_uncounted(pending, error.code, error.message)
-        except _UPDATE_IS_BAD:
-            # Sending the same again cannot help, and a defect must be seen.
+        except _PART_IS_BAD as error:
             self.gallery.settle(pending, counted=False)
-            raise
+            return Failed(ref, error)
+
+    def _follow(self, pending: Pending, events: Iterator[StageEvent], *, counts: bool) -> RoundOutcome | Failed:
+        """Say what each stage asks for until the round is over; `counts` tells whether the upload was accepted before.
+
+        Errors are the server's; what this device itself finds wrong is an outcome.
+        """
+        # A contribution that counts already leaves nothing to say: the keys that could say it are gone.
+        part = PlainPart(b"") if counts else self._part(pending)
+        with contextlib.ExitStack() as stack:
+            stack.callback(part.forget)
+            for event in events:
+                if event.stage is Stage.ABORTED:
+                    return self._settle_uncounted(pending, "aborted", event.reason)
+                if event.stage is Stage.CLOSED and counts:
+                    return self._settle_counted(pending, event)
+                if not counts and event.stage in STAGES and not self.gallery.is_pending(pending):
+                    return self._withdraw(pending, consent_ended())
+                try:
+                    answer = part.answer(event.stage, event.message)
+                except MienError as error:
+                    return self._refuse(_ref(pending), error, pending)
+                counts |= self._say(_ref(pending), event.stage, answer, counts=counts)
         return self._settle_uncounted(pending, LateError.code, "the round closed without this phone's contribution")
 
-    def _upload(self, ref: RoundRef, contribution: bytes) -> None:
-        self.tell(Event("uploading", f"Uploading {len(contribution) / 1e6:.1f} MB."))
-        self.client.upload(ref, contribution, progress=transfer(self.tell, "update"))
+    def _part(self, pending: Pending) -> PlainPart | MaskedPart:
+        terms = pending.terms
+        if terms is None:
+            return PlainPart(pending.contribution)
+        party = Party(
+            identity=self.client.identity,
+            log=self.attempts.under(promised(terms.task.privacy.dp, self.agreement.max_epsilon)),
+            min_cohort=self.agreement.min_cohort,
+            clock=self.clock,
+            random_bytes=self.random_bytes,
+        )
+        return MaskedPart(party, terms, _ref(pending), pending.contribution)
+
+    def _has_begun(self, pending: Pending) -> bool:
+        """Tell whether this device has spoken of keys that it no longer has."""
+        return pending.terms is not None and self.attempts.has_begun(pending.terms.attempt_id(_ref(pending)))
+
+    def _say(self, ref: RoundRef, stage: Stage, answer: bytes | Upload | None, *, counts: bool) -> bool:
+        """Send a stage's answer, if there is one; returns whether that was the contribution, now accepted."""
+        if isinstance(answer, bytes):
+            if stage in _TOLD:
+                self.tell(Event("sum", _TOLD[stage]))
+            self._send_step(ref, stage, answer, counts=counts)
+        elif isinstance(answer, Upload) and not counts:
+            self._upload(ref, answer)
+            return True
+        return False
+
+    def _send_step(self, ref: RoundRef, stage: Stage, answer: bytes, *, counts: bool) -> None:
+        """Send a message of a private sum. Once the vector is in, being late with one does not take it out again."""
+        try:
+            self.client.send_step(ref, stage, answer)
+        except LateError:
+            if not counts:
+                raise
+
+    def _upload(self, ref: RoundRef, upload: Upload) -> None:
+        self.tell(Event("uploading", f"Uploading {len(upload.data) / 1e6:.1f} MB."))
+        progress = transfer(self.tell, "update")
+        self.client.upload(ref, upload.data, masked=upload.message, progress=progress)
         self.tell(Event("uploaded", "The coordinator has it and counts it."))
 
     def _settle_counted(self, pending: Pending, event: StageEvent) -> Counted:
@@ -322,6 +407,17 @@ class Participant:
         """Leave a round whose person changed their mind after training: its update stays here, and is gone already."""
         self._leave(_ref(pending), error)
         return self._not_counted(_ref(pending), error.code, error.message)
+
+    def _refuse(self, ref: RoundRef, error: MienError, pending: Pending | None = None) -> NotCounted | Failed:
+        """Leave a round for an error of this device's own; raises one that no other round would be spared."""
+        self._leave(ref, error)
+        if pending is not None:
+            self.gallery.settle(pending, counted=False)
+        if isinstance(error, _ROUND_IS_OVER):
+            return self._not_counted(ref, error.code, error.message)
+        if isinstance(error, StorageError) or (pending is None and isinstance(error, AuthError)):
+            raise error
+        return Failed(ref, error)
 
     def _settle_uncounted(self, pending: Pending, code: str, reason: str) -> NotCounted:
         self.gallery.settle(pending, counted=False)
@@ -359,6 +455,28 @@ class Participant:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
+@dataclass
+class Failures:
+    """What has been said of rounds that a phone left to itself had to leave, and how long it pauses after the next."""
+
+    said: set[tuple[str, str]] = field(default_factory=set)
+    in_a_row: int = 0
+
+    def pause_after(self, failed: Failed, tell: Listener) -> float:
+        """Say what happened, once for each task, and return the pause: a minute, doubled with every one in a row."""
+        pause_s = min(FAILED_PAUSE_S * 2.0**self.in_a_row, MAX_PAUSE_S)
+        self.in_a_row = min(self.in_a_row + 1, 32)
+        if (failed.round.task_id, failed.error.code) not in self.said:
+            self.said.add((failed.round.task_id, failed.error.code))
+            text = f"{failed.error.message} The phone stays out of this task's round, and looks for others."
+            tell(Event("task_failed", text, {"code": failed.error.code, "task_id": failed.round.task_id}))
+        return pause_s
+
+    def end(self) -> None:
+        """A round went as it should: the next pause is short again."""
+        self.in_a_row = 0
+
+
 def take_part(
     current: Callable[[], Participant],
     clock: Clock,
@@ -369,23 +487,23 @@ def take_part(
 ) -> Iterator[RoundOutcome]:
     """Yield the outcome of each round, until `rounds` of them counted or there was no work for `idle_s`.
 
-    With neither, it goes on until it is stopped, also after a round whose update was no good. Pauses are the
-    coordinator's; unmet conditions are looked at again every half minute and end the loop at once where `rounds` or
-    `idle_s` is given. `current` is asked before every step, so that a certificate can be renewed in between.
+    With neither, it goes on until it is stopped, also after a round that it had to leave for a reason to be seen: that
+    is said once, and it looks again after a pause that grows. Pauses are otherwise the coordinator's; unmet conditions
+    are looked at again every half minute and end the loop at once where `rounds` or `idle_s` is given. `current` is
+    asked before every step, so that a certificate can be renewed in between.
     """
-    counted, since_s = 0, clock.monotonic_s()
+    waits_for_somebody = rounds is not None or idle_s is not None
+    counted, since_s, failures = 0, clock.monotonic_s(), Failures()
     while rounds is None or counted < rounds:
         participant = current()
-        try:
-            outcome = participant.step()
-        except _UPDATE_IS_BAD as error:
-            if rounds is not None or idle_s is not None:
-                raise
-            # A phone that is left to itself must outlive a task that is no good: the next one may be.
-            participant.tell(Event("task_failed", f"{error.message} The phone looks again in {FAILED_PAUSE_S:.0f} s."))
-            clock.sleep(FAILED_PAUSE_S)
+        outcome = participant.step()
+        if isinstance(outcome, Failed):
+            if waits_for_somebody:
+                raise outcome.error
+            clock.sleep(failures.pause_after(outcome, participant.tell))
             continue
         if isinstance(outcome, Counted | NotCounted):
+            failures.end()
             counted += isinstance(outcome, Counted)
             after_round(outcome)
             yield outcome
@@ -396,7 +514,7 @@ def take_part(
             text = f"The phone is not {' and not '.join(outcome.unmet)}: it does not take part now."
             participant.tell(Event("not_now", text, {"unmet": list(outcome.unmet)}))
             pause_s = 30.0
-            if rounds is not None or idle_s is not None:
+            if waits_for_somebody:
                 return
         else:
             pause_s = min(max(outcome.retry_after_s, 0.2), MAX_PAUSE_S)
@@ -411,3 +529,7 @@ def _ref(pending: Pending) -> RoundRef:
 
 
 _NOTHING: Final = ContributionLayout(())
+_TOLD: Final = {
+    Stage.KEYS: "Agreeing on masks with the other phones of the round.",
+    Stage.UNMASK: "Giving out what uncovers the sum, and nothing else.",
+}

@@ -93,7 +93,8 @@ def operating_point(model: Model, *, threshold: float | None = None, max_fmr: fl
         have = f"; it has FMR {min(known.fmr for known in own):.2g} (--max-fmr)" if own else ""
         raise ConfigError(
             f"model {model.model_id[:12]} carries no threshold for a false match rate of at most {max_fmr:g}{have}; "
-            "ask the operator to run `mien-coordinator model evaluate`, or give --threshold"
+            "ask the operator to run `mien-coordinator model evaluate`, then run `mien-device update` here, "
+            "or give --threshold"
         )
     best = max(strict, key=lambda known: (known.fmr, -known.value))
     return Operating(best.value, best)

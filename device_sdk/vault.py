@@ -46,6 +46,19 @@ _PLACE: Final = f"CAST(person AS INTEGER), CAST(tag AS TEXT), {_bytes('nonce')}"
 
 
 @dataclass(frozen=True)
+class VaultKind:
+    """What a vault holds: the key store's label of its key, its tables, and words for messages.
+
+    `what` is what it is called, `repair` what its owner does when it is damaged.
+    """
+
+    label: str
+    tables: tuple[str, ...]
+    what: str
+    repair: str
+
+
+@dataclass(frozen=True)
 class Record:
     """One record: where it belongs, and its content in clear."""
 
@@ -68,36 +81,36 @@ class _Root:
 class Vault:
     """An open vault; every use of it is a `reading()` or `writing()` block. Threads take turns."""
 
-    def __init__(self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...]) -> None:
+    def __init__(self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind) -> None:
         self._connection = connection
         self._key = key
-        self._tables = tables
+        self._kind = kind
         self._random_bytes: RandomBytes = os.urandom
         self._turn = threading.RLock()
 
     @classmethod
-    def open(cls, path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]) -> Vault:
+    def open(cls, path: Path, key_store: KeyStore, kind: VaultKind) -> Vault:
         """Return the vault in `path`, made anew where there is none, after checking that every record is in place.
 
         Raises KeyStoreError when the key is missing or another one, CorruptDataError when the file is damaged or was
         tampered with, VersionError when a newer program wrote it.
         """
-        _check_no_folder(path)
+        _check_no_folder(path, kind)
         with storage_errors(path.name):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked_folder(path.parent):
                 if not path.exists():
-                    _create(path, key_store, label, tables)
-        with _connected(path) as connection:
-            vault = cls(connection, _unwrap(connection, key_store, label), tables)
+                    _create(path, key_store, kind)
+        with _connected(path, kind) as connection:
+            vault = cls(connection, _unwrap(connection, key_store, kind), kind)
             with vault.reading():
                 return vault
 
     @staticmethod
-    def wipe(path: Path, key_store: KeyStore, label: str) -> None:
+    def wipe(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
         """Make the vault unreadable for good: the key first, then the file. May be repeated after a crash."""
-        key_store.destroy(label)
-        _check_no_folder(path)
+        key_store.destroy(kind.label)
+        _check_no_folder(path, kind)
         with storage_errors(path.name):
             for name in (path.name, f"{path.name}-journal", f".{path.name}.new", f".{path.name}.new-journal"):
                 path.with_name(name).unlink(missing_ok=True)
@@ -111,10 +124,10 @@ class Vault:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Reader]:
         """A block that sees one consistent state."""
-        with self._turn, _database_errors("the gallery"):
+        with self._turn, _database_errors(self._kind):
             self._connection.execute("BEGIN")
             try:
-                yield Reader(self._connection, self._key, self._tables)
+                yield Reader(self._connection, self._key, self._kind)
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -122,10 +135,10 @@ class Vault:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writer]:
         """A block whose changes are all stored at its end, or none of them."""
-        with self._turn, _database_errors("the gallery"):
+        with self._turn, _database_errors(self._kind):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                writer = Writer(self._connection, self._key, self._tables, self._random_bytes)
+                writer = Writer(self._connection, self._key, self._kind, self._random_bytes)
                 yield writer
                 writer.seal_root()
                 self._connection.execute("COMMIT")
@@ -138,10 +151,10 @@ class Vault:
 class Reader:
     """What a `reading()` block may do."""
 
-    def __init__(self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...]) -> None:
+    def __init__(self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind) -> None:
         self._connection = connection
         self._key = key
-        self._tables = tables
+        self._kind = kind
         self._root = self._read_root()
 
     @property
@@ -172,22 +185,23 @@ class Reader:
 
     def _open(self, table: str, row_id: int, person: int, tag: str, nonce: bytes, sealed: bytes) -> Record:
         context = bind(_CONTEXT, table, row_id, person, tag)
-        content = unseal(self._key, nonce + sealed, context, what=f"a record of the gallery ({table} {row_id})")
+        content = unseal(self._key, nonce + sealed, context, what=f"a record of {self._kind.what} ({table} {row_id})")
         return Record(table, row_id, person, tag, content)
 
     def _check_table(self, table: str) -> None:
-        if table not in self._tables:
+        if table not in self._kind.tables:
             raise ValueError(f"no table {table!r}")
 
     def _read_root(self) -> _Root:
         """Return the root after checking it against the records."""
-        sealed = _meta(self._connection, "root")
-        plain = unseal(self._key, sealed, bind(_CONTEXT, "root"), what="the gallery")
-        root = _Root(**parse_json(plain, what="the gallery's root"))
-        if root.digest != _digest(self._connection, self._tables):
+        kind = self._kind
+        sealed = _meta(self._connection, "root", kind)
+        plain = unseal(self._key, sealed, bind(_CONTEXT, "root"), what=kind.what)
+        root = _Root(**parse_json(plain, what=f"{kind.what}'s root"))
+        if root.digest != _digest(self._connection, kind.tables):
             raise CorruptDataError(
-                "the gallery was changed by something other than this program (a record is missing, added or older "
-                "than it should be); restore it from a copy, or wipe and enrol again"
+                f"{kind.what} was changed by something other than this program (a record is missing, added or older "
+                f"than it should be); {kind.repair}"
             )
         return root
 
@@ -196,9 +210,9 @@ class Writer(Reader):
     """What a `writing()` block may do."""
 
     def __init__(
-        self, connection: sqlite3.Connection, key: SecretKey, tables: tuple[str, ...], random_bytes: RandomBytes
+        self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind, random_bytes: RandomBytes
     ) -> None:
-        super().__init__(connection, key, tables)
+        super().__init__(connection, key, kind)
         self._random_bytes = random_bytes
         self._next_id = self._root.next_id
         self._new_facts = dict(self._root.facts)
@@ -237,7 +251,7 @@ class Writer(Reader):
     def seal_root(self) -> None:
         """Write the root that fits the records as they are now."""
         root = {
-            "digest": _digest(self._connection, self._tables),
+            "digest": _digest(self._connection, self._kind.tables),
             "next_id": self._next_id,
             "facts": self._new_facts,
         }
@@ -250,9 +264,9 @@ class Writer(Reader):
 
 
 @contextlib.contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+def _connected(path: Path, kind: VaultKind) -> Iterator[sqlite3.Connection]:
     """A connection that is closed again if the block fails."""
-    with _database_errors("the gallery"):
+    with _database_errors(kind):
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             # A rollback journal keeps everything in one file; EXTRA is FULL plus a sync of the folder.
@@ -269,12 +283,12 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
             raise
 
 
-def _check_no_folder(path: Path) -> None:
+def _check_no_folder(path: Path, kind: VaultKind) -> None:
     if path.is_dir():
-        raise CorruptDataError(f"{path.name} is a folder where the gallery's file should be; move it away, run again")
+        raise CorruptDataError(f"{path.name} is a folder where {kind.what}'s file should be; move it away, run again")
 
 
-def _create(path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]) -> None:
+def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
     """Make an empty vault with a fresh data key. A key of the key store that a crash left unused is used.
 
     Made beside its place and renamed, so that a vault cut down to nothing is never taken for a new one. No indices:
@@ -284,19 +298,20 @@ def _create(path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]
     draft.unlink(missing_ok=True)
     # Created by us first, so that it is private before SQLite writes to it.
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    label = kind.label
     wrapping = key_store.read(label) if key_store.exists(label) else key_store.create(label)
     key = SecretKey.generate()
-    with _connected(draft) as connection:
+    with _connected(draft, kind) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("CREATE TABLE meta(name TEXT PRIMARY KEY, value BLOB NOT NULL)")
-        for table in tables:
+        for table in kind.tables:
             connection.execute(
                 f"CREATE TABLE {table}(id INTEGER PRIMARY KEY, person INTEGER NOT NULL, tag TEXT NOT NULL, "
                 "nonce BLOB NOT NULL, sealed BLOB NOT NULL)"
             )
         wrapped = seal(wrapping, key.unmasked(), bind(_CONTEXT, "data key", label))
         connection.execute("INSERT INTO meta VALUES ('wrapped_key', ?)", (wrapped,))
-        root = {"digest": _digest(connection, tables), "next_id": 1, "facts": {}}
+        root = {"digest": _digest(connection, kind.tables), "next_id": 1, "facts": {}}
         _write_root(connection, key, root, os.urandom)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -306,26 +321,27 @@ def _create(path: Path, key_store: KeyStore, label: str, tables: tuple[str, ...]
     sync_folder(path.parent)
 
 
-def _unwrap(connection: sqlite3.Connection, key_store: KeyStore, label: str) -> SecretKey:
+def _unwrap(connection: sqlite3.Connection, key_store: KeyStore, kind: VaultKind) -> SecretKey:
     """Return the data key of an existing vault."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA_VERSION:
-        raise VersionError(f"the gallery was written by a newer program (format {version}); upgrade mien")
-    wrapped = _meta(connection, "wrapped_key")
+        raise VersionError(f"{kind.what} was written by a newer program (format {version}); upgrade mien")
+    label = kind.label
+    wrapped = _meta(connection, "wrapped_key", kind)
     wrapping = key_store.read(label)
     try:
-        return SecretKey(unseal(wrapping, wrapped, bind(_CONTEXT, "data key", label), what="the gallery"))
+        return SecretKey(unseal(wrapping, wrapped, bind(_CONTEXT, "data key", label), what=kind.what))
     except CorruptDataError:
         raise KeyStoreError(
-            f"the {label} key does not open this gallery; restore the right key, or wipe and enrol again"
+            f"the {label} key does not open {kind.what}; restore the right key, or else {kind.repair}"
         ) from None
 
 
-def _meta(connection: sqlite3.Connection, name: str) -> bytes:
+def _meta(connection: sqlite3.Connection, name: str, kind: VaultKind) -> bytes:
     """Return one of the two entries beside the records."""
     row = connection.execute(f"SELECT {_bytes('value')} FROM meta WHERE name = ?", (name,)).fetchone()  # noqa: S608
     if row is None:
-        raise CorruptDataError(f"the gallery has lost its {name}; restore it from a copy, or wipe and enrol again")
+        raise CorruptDataError(f"{kind.what} has lost its {name}; {kind.repair}")
     return bytes(row[0])
 
 
@@ -358,8 +374,9 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _database_errors(name: str) -> Iterator[None]:
+def _database_errors(kind: VaultKind) -> Iterator[None]:
     """Turn SQLite's refusals into errors that say what to do."""
+    name = kind.what
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -375,6 +392,4 @@ def _database_errors(name: str) -> Iterator[None]:
             raise KeyStoreError(f"may not write {name}; check the folder's owner and permissions") from error
         if code == sqlite3.SQLITE_IOERR:
             raise DiskFullError(f"the disk refused while reading or writing {name}; check it, run again") from error
-        raise CorruptDataError(
-            f"{name} is damaged ({type(error).__name__}); restore it from a copy, or wipe and enrol again"
-        ) from error
+        raise CorruptDataError(f"{name} is damaged ({type(error).__name__}); {kind.repair}") from error

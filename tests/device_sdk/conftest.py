@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from device_sdk.attempts import Attempts
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 
@@ -19,5 +20,12 @@ def key_store(tmp_path: Path) -> FileKeyStore:
 @pytest.fixture
 def gallery(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Gallery]:
     opened = Gallery.open(tmp_path / "home" / "device.db", key_store)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def attempts(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Attempts]:
+    opened = Attempts.open(tmp_path / "home" / "attempts.db", key_store, "default")
     yield opened
     opened.close()

@@ -250,7 +250,7 @@ def test_a_late_device_is_told_in_the_stream(fleet: Fleet) -> None:
 
 
 def test_a_stage_of_a_newer_server_is_no_error(fleet: Fleet) -> None:
-    script = Script(follow=lambda: events(4, rounds_pb2.CLOSED))
+    script = Script(follow=lambda: events(99, rounds_pb2.CLOSED))
     with connected(fleet, script) as client:
         assert [event.stage for event in client.follow(REF)] == [Stage.OTHER, Stage.CLOSED]
 

@@ -67,3 +67,23 @@ def test_a_home_is_private_and_must_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="not a folder"):
         Home.open(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('allow_profiles = ["any"]', "honest_but_curious"),
+        ("max_epsilon = 0.0", "must be positive"),
+        ("max_epsilon = inf", "must be positive"),
+    ],
+)
+def test_what_protects_updates_is_checked(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "device.toml"
+    path.write_text(f"[participation]\n{line}\n")
+    with pytest.raises(ConfigError, match=words):
+        load_config(path)
+
+
+def test_by_default_nothing_but_full_secure_aggregation_will_do(tmp_path: Path) -> None:
+    agreed = load_config(tmp_path / "device.toml").values.participation
+    assert (agreed.allow_plain_sums, agreed.allow_profiles, agreed.max_epsilon) == (False, (), None)

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_sdk.attempts import Attempts
 from device_sdk.client import ClientSettings, CoordinatorClient, RoundRef, Wait
+from device_sdk.disclosure import Agreement
 from device_sdk.gallery import Gallery, Pending, Person, Template
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
     FAILED_PAUSE_S,
-    Agreement,
     Counted,
     Event,
+    Failed,
     NotCounted,
     NotNow,
     Participant,
@@ -60,9 +62,10 @@ TASK = TaskSpec(
     method="fedavg",
     cohort=CohortSpec(size=4, min_reports=2),
     local=LocalSpec(lr=0.05, flip=False),
-    privacy=PrivacySpec(min_cohort=2),
+    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
     options={"margin": 1.0},
 )
+PLAIN = Agreement(min_cohort=2, allow_plain_sums=True)
 OLD_STATE = {"class_embedding": np.full(128, 128**-0.5, np.float32)}
 
 
@@ -127,7 +130,7 @@ def engine() -> TorchRuntime:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, gallery: Gallery, engine: TorchRuntime) -> Iterator[Bench]:
+def bench(tmp_path: Path, gallery: Gallery, attempts: Attempts, engine: TorchRuntime) -> Iterator[Bench]:
     model = small_model()
     theta = np.ascontiguousarray(model.theta, "<f4").tobytes()
     crops = noise_crops(1)
@@ -164,17 +167,26 @@ def bench(tmp_path: Path, gallery: Gallery, engine: TorchRuntime) -> Iterator[Be
             client,
             gallery,
             ModelStore(tmp_path / "models"),
-            Agreement(min_cohort=2),
+            PLAIN,
             StatedConditions(),
             lambda _model: engine,
+            attempts,
+            ShiftedClock(),
             tell,
         )
         yield made
 
 
 def refusal(bench: Bench, error: type[MienError], match: str | None = None) -> None:
+    """The next step ends with this error, be it the round's or not."""
+
+    def step() -> None:
+        outcome = bench.participant.step()
+        if isinstance(outcome, Failed):
+            raise outcome.error
+
     with pytest.raises(error, match=match):
-        bench.participant.step()
+        step()
 
 
 # --- a round that counts ---
@@ -326,7 +338,7 @@ def test_an_unknown_method_asks_for_an_upgrade(bench: Bench) -> None:
 
 
 def test_the_floor_is_checked_before_anything_is_fetched(bench: Bench) -> None:
-    bench.participant = replace(bench.participant, agreement=Agreement(min_cohort=16))
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, min_cohort=16))
     refusal(bench, ConfigError, "agrees to 16 or more")
     assert bench.script.calls == ["check_in"]
     assert "disclosure" not in bench.kinds()
@@ -361,7 +373,7 @@ def test_whose_images_train_must_be_clear(bench: Bench) -> None:
     template = Template.of(project(crops), "a" * 64, SPEC)
     bench.gallery.enroll("Other", crops, template, now_unix_s=0, consent=True)
     refusal(bench, ConfigError, "2 people agreed to training; name one with --person")
-    bench.participant = replace(bench.participant, agreement=Agreement(min_cohort=2, person="other"))
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="other"))
     assert isinstance(bench.participant.step(), Counted)
     other = bench.gallery.person("Other")
     assert bench.gallery.private_state(other.id, "t1")
@@ -465,29 +477,37 @@ def test_the_update_and_the_state_are_not_in_any_event(bench: Bench) -> None:
 
 
 class _Failing:
-    """A participant whose first step makes an update that is no good, and whose second counts."""
+    """A participant that fails thus, and whose last step counts."""
 
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self._steps = iter((NonFiniteError("the update holds NaN."), Counted(RoundRef("t", 1, 1), "a" * 64, 3)))
+    def __init__(self, *failures: Failed) -> None:
+        self.told: list[tuple[str, str]] = []
+        self._steps = iter((*failures, Counted(RoundRef("t", 1, 1), "a" * 64, 3)))
 
     def tell(self, event: Any) -> None:
-        self.told.append(event.kind)
+        self.told.append((event.kind, event.facts["task_id"]))
 
     def step(self) -> Any:
-        step = next(self._steps)
-        if isinstance(step, Exception):
-            raise step
-        return step
+        return next(self._steps)
 
 
-def test_a_phone_left_to_itself_outlives_a_bad_update_and_a_waiting_person_is_told() -> None:
-    failing, clock = _Failing(), ShiftedClock()
+def failed(task_id: str, error: MienError) -> Failed:
+    return Failed(RoundRef(task_id, 1, 1), error)
+
+
+def test_a_phone_left_to_itself_outlives_bad_tasks_says_so_once_for_each_and_backs_off() -> None:
+    refused, bad = ConfigError("not agreed to."), NonFiniteError("the update holds NaN.")
+    failing = _Failing(failed("a", refused), failed("a", refused), failed("b", bad), failed("a", refused))
+    clock = ShiftedClock()
     slept: list[float] = []
     clock.sleep = slept.append  # type: ignore[method-assign]
     outcomes = take_part(lambda: failing, clock, rounds=None, idle_s=None)  # type: ignore[arg-type,return-value]
     assert isinstance(next(outcomes), Counted)
-    assert failing.told == ["task_failed"]
-    assert slept == [FAILED_PAUSE_S]
+    assert failing.told == [("task_failed", "a"), ("task_failed", "b")]
+    assert slept == [FAILED_PAUSE_S * factor for factor in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("limits", [{"rounds": 1, "idle_s": None}, {"rounds": None, "idle_s": 9.0}])
+def test_a_person_who_waits_is_told_at_once_what_failed(limits: dict[str, Any]) -> None:
+    failing = _Failing(failed("a", NonFiniteError("the update holds NaN.")))
     with pytest.raises(NonFiniteError):
-        next(take_part(_Failing, clock, rounds=1, idle_s=None))  # type: ignore[arg-type]
+        next(take_part(lambda: failing, ShiftedClock(), **limits))  # type: ignore[arg-type,return-value]
