@@ -10,14 +10,17 @@ from typing import Final
 from mien.errors import ConfigError
 from mien.methods.base import Method
 from mien.methods.fedavg import FEDAVG
+from mien.methods.fedaws import FEDAWS
 from mien.methods.fedface import FEDFACE
 from mien.methods.fedfr import FEDFR
+from mien.methods.fedfr_uda import FEDFR_UDA
+from mien.methods.fedgc import FEDGC
 from mien.methods.fixed_embedding import FIXED_EMBEDDING
 
 __all__ = ["METHODS", "find_method"]
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
-    {method.name: method for method in (FEDAVG, FEDFACE, FEDFR, FIXED_EMBEDDING)}
+    {method.name: method for method in (FEDAVG, FEDAWS, FEDFACE, FEDGC, FEDFR, FEDFR_UDA, FIXED_EMBEDDING)}
 )
 
 

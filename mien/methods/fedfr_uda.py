@@ -1,0 +1,180 @@
+"""FedFR-UDA: one labelled source and several unlabelled targets learn one backbone; heads and labels stay at home.
+
+Source: Zhuang et al., "Towards Unsupervised Domain Adaptation for Deep Face Recognition under Privacy Constraints via
+Federated Learning" (2021), Algorithm 1, stages 2 and 3. Stage 1, supervised training on the source, made the model that
+the task starts from. The source is a member of the cohort like any other: a device whose crops carry `labels` (several
+may). A target has none, and clusters its crops with the model of its first round.
+
+The paper leaves open how a head starts (here: at the mean features of its identities, as in FedFace) and how momentum
+carries over (it does not). Legend: N crops, K identities, D embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from mien.clustering import Metric, Partition, c_finch, finch
+from mien.contribution import Arrays, ContributionLayout, Total
+from mien.errors import ConfigError
+from mien.layout import ParameterPart, Vector
+from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, StepRule
+from mien.methods.proxies import Indices, class_means, one_hot_rows, own_labels
+from mien.specs import TaskSpec, from_mapping
+
+W: Final = "class_embeddings"
+LABELS: Final = "labels"
+MAX_SCALE: Final = 1e4
+
+
+@dataclass(frozen=True)
+class ClusteringSpec:
+    """How a target numbers its faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
+
+    `metric` says what d measures between normalised centroids. Clusters of fewer than `min_images` are not trained on.
+    """
+
+    algorithm: Literal["c_finch", "finch"] = "c_finch"
+    distance: float = 1.2
+    metric: Metric = "euclidean"
+    level: int = 0
+    min_images: int = 1
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ("c_finch", "finch") or self.metric not in ("euclidean", "cosine"):
+            raise ConfigError(
+                "options.clustering.algorithm is c_finch or finch, options.clustering.metric euclidean or cosine"
+            )
+        if not 0 < self.distance <= 2:
+            raise ConfigError(f"options.clustering.distance is {self.distance}; it must lie in (0, 2]")
+        if self.min_images < 1:
+            raise ConfigError(f"options.clustering.min_images is {self.min_images}; a cluster has at least 1")
+
+
+@dataclass(frozen=True)
+class FedFrUdaOptions:
+    """`head` with `scale` s and `margin` m; `domain_constraint` lambda of DCL (eq 3); `clustering` of the targets.
+
+    The mean of models is plain with both weights at 1, as published; they are whole numbers, because a private sum
+    counts in whole shares.
+    """
+
+    head: Literal["arcface", "cosface", "softmax"] = "arcface"
+    scale: float = 64.0
+    margin: float = 0.5
+    domain_constraint: float = 0.002
+    clustering: ClusteringSpec = field(default_factory=ClusteringSpec)
+    source_weight: int = 1
+    target_weight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.head not in ("arcface", "cosface", "softmax"):
+            raise ConfigError(f"options.head is {self.head!r}; use arcface, cosface or softmax")
+        if not 0 < self.scale <= MAX_SCALE:
+            raise ConfigError(f"options.scale is {self.scale}; it must be positive and at most {MAX_SCALE:g}")
+        if not 0 <= self.margin < math.pi / 2:
+            raise ConfigError(f"options.margin is {self.margin}; it must lie in [0, pi/2)")
+        if not 0 <= self.domain_constraint < math.inf:
+            raise ConfigError(f"options.domain_constraint is {self.domain_constraint}; it must not be negative")
+        if min(self.source_weight, self.target_weight) < 1:
+            raise ConfigError("options.source_weight and options.target_weight are whole numbers from 1 on")
+
+
+def options_of(task: TaskSpec) -> FedFrUdaOptions:
+    """Return the task's options; raises ConfigError naming the wrong field."""
+    return from_mapping(FedFrUdaOptions, task.options, where="options.")
+
+
+def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
+    """Return the lanes of a contribution: the backbone's update and sums; of head and labels nothing."""
+    return ContributionLayout(update_lanes(part))
+
+
+# The device half.
+
+
+def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+    """Return one client's round: lines 5-8 at first participation, then lines 14-19."""
+    options = options_of(inp.task)
+    is_source = inp.labels is not None
+    label_N = own_labels(inp) if is_source else pseudo_labels(inp, runtime, options.clustering)
+    w_KD = class_vectors(inp, runtime, label_N)
+    used = _large_enough(label_N, 1 if is_source else options.clustering.min_images)
+    objective = head_objective(options, w_KD, label_N[used], options.domain_constraint if is_source else 0.0)
+    trained = runtime.train(inp.theta, inp.part, inp.crops[used], objective, inp.task.local, inp.seed)
+    weight = options.source_weight if is_source else options.target_weight
+    return DeviceOutput(
+        contribution_layout(inp.task, inp.part, inp.dim).pack(update_addends(inp, trained, num_images=weight)),
+        {W: trained.private[W], LABELS: label_N.astype(np.float32)},
+        {"loss_before": trained.loss_before, "loss_after": trained.loss_after, "identities": float(len(w_KD))},
+    )
+
+
+def pseudo_labels(inp: DeviceInput, runtime: Runtime, spec: ClusteringSpec) -> Partition:
+    """Return the labels (N,) that this device gave its crops in its first round, new ones where the crops changed."""
+    kept = inp.private.get(LABELS)
+    if kept is not None and kept.shape == (len(inp.crops),):
+        return kept.astype(np.int64)
+    return cluster(runtime.embed(inp.theta, inp.crops), spec)
+
+
+def class_vectors(inp: DeviceInput, runtime: Runtime, label_N: Indices) -> Vector:
+    """Return the head (K, D) that this device kept with these labels, or one at its identities' mean features."""
+    kept, w_KD = inp.private.get(LABELS), inp.private.get(W)
+    if w_KD is not None and w_KD.shape[1:] == (inp.dim,) and kept is not None and np.array_equal(kept, label_N):
+        return w_KD
+    return class_means(runtime.embed(inp.theta, inp.crops), label_N, int(label_N.max()) + 1)
+
+
+def cluster(embeddings: Vector, spec: ClusteringSpec) -> Partition:
+    """Return pseudo labels (N,) of embeddings (N, D); a level beyond FINCH's last one means the last."""
+    if spec.algorithm == "c_finch":
+        return c_finch(embeddings, spec.distance, metric=spec.metric)
+    found = finch(embeddings, metric=spec.metric)
+    return found.at(min(spec.level, len(found.partitions) - 1))
+
+
+def head_objective(options: FedFrUdaOptions, w_KD: Vector, label_N: Indices, domain_constraint: float) -> Objective:
+    """Return the head's loss over K identities, with DCL where its weight is not 0 (eq 3)."""
+    has_margin = options.head != "softmax"
+    return Objective(
+        options.head,
+        private={W: w_KD},
+        per_crop={"target": one_hot_rows(label_N, len(w_KD))},
+        constants={"scale": options.scale, "margin": options.margin} if has_margin else {},
+        unit_norm=(W,) if has_margin else (),
+        step_rule=StepRule(proximal=domain_constraint),
+    )
+
+
+def _large_enough(label_N: Indices, min_images: int) -> Indices:
+    """Return the indices of crops whose cluster has enough images; all crops where no cluster has."""
+    used = np.flatnonzero(np.bincount(label_N)[label_N] >= min_images)
+    return used if used.size else np.arange(len(label_N))
+
+
+# The server half.
+
+
+def server_step(
+    task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
+) -> ServerState:
+    """Return the state after line 21: theta <- the mean of the clients' models."""
+    return apply_mean_update(task, part, state, total)
+
+
+FEDFR_UDA = Method(
+    name="fedfr_uda",
+    source="Zhuang et al. 2021, Algorithm 1",
+    options=FedFrUdaOptions,
+    contribution_layout=contribution_layout,
+    device_round=device_round,
+    server_start=server_start,
+    server_step=server_step,
+    reply=no_reply,
+)

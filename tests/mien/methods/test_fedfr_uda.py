@@ -1,0 +1,108 @@
+"""FedFR-UDA's device half: when it clusters, what it keeps, and what it refuses. Formulas are in tests/golden."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mien.errors import ConfigError
+from mien.methods.base import DeviceInput
+from mien.methods.fedfr_uda import ClusteringSpec, cluster, device_round
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from tests.tiny import made_up_crops, tiny_cnn
+
+TINY = tiny_cnn()
+CROPS = np.concatenate([made_up_crops(n, seed=seed, spread=4) for seed, n in ((1, 3), (2, 2), (3, 1))])
+
+
+def task(**options: object) -> TaskSpec:
+    return TaskSpec(
+        name="uda",
+        method="fedfr_uda",
+        cohort=CohortSpec(size=2, min_reports=2),
+        local=LocalSpec(lr=0.01, steps=2, flip=False),
+        privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
+        options={"clustering": {"distance": 0.05}, **options},
+    )
+
+
+def device(settings: TaskSpec, labels: NDArray[np.int64] | None = None, **changes: object) -> DeviceInput:
+    whole = DeviceInput(task=settings, part=TINY.part(), dim=8, theta=TINY.theta, crops=CROPS, labels=labels)
+    return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def test_clusters_once_and_keeps_its_labels_though_the_model_moves() -> None:
+    first = device_round(device(task()), TINY.runtime())
+    labels = first.private["labels"]
+    assert labels.tolist() == [0, 0, 0, 1, 1, 2]
+    assert first.private["class_embeddings"].shape == (3, 8)
+    other_model = -TINY.theta
+    again = device_round(device(task(), private=first.private, theta=other_model), TINY.runtime())
+    assert again.private["labels"].tolist() == labels.tolist()
+    kept = {**first.private, "labels": np.array([0, 0, 1, 1, 2, 2], np.float32)}
+    assert device_round(device(task(), private=kept), TINY.runtime()).private["labels"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_clusters_anew_when_its_images_change() -> None:
+    first = device_round(device(task()), TINY.runtime())
+    fewer = device_round(device(task(), private=first.private, crops=CROPS[:5]), TINY.runtime())
+    assert fewer.private["labels"].tolist() == [0, 0, 0, 1, 1]
+    assert fewer.private["class_embeddings"].shape == (2, 8)
+
+
+def test_labels_that_came_from_elsewhere_start_a_head_of_their_own() -> None:
+    given = {"labels": np.array([0, 1, 0, 1, 0, 1], np.float32)}
+    output = device_round(device(task(), private=given), TINY.runtime())
+    assert output.private["class_embeddings"].shape == (2, 8)
+
+
+def test_nothing_but_the_backbone_and_sums_leaves_a_device() -> None:
+    output = device_round(device(task()), TINY.runtime())
+    layout = output.contribution.layout
+    assert [lane.name for lane in layout.summed] == ["count", "weight", "loss_before", "loss_after", "delta"]
+    assert layout.revealed == ()
+
+
+def test_small_clusters_can_be_left_out_of_training() -> None:
+    clustering = {"distance": 0.05, "min_images": 2}
+    without = device_round(device(task(clustering=clustering)), TINY.runtime())
+    assert without.private["labels"].tolist() == [0, 0, 0, 1, 1, 2]
+    # The singleton's own class vector is pushed by nobody's image but as a negative; its image is not in the loss.
+    every = device_round(device(task()), TINY.runtime())
+    assert without.metrics["loss_before"] != every.metrics["loss_before"]
+    one_cluster_only = device_round(device(task(clustering={"distance": 0.05, "min_images": 9})), TINY.runtime())
+    assert one_cluster_only.metrics["loss_before"] == every.metrics["loss_before"]  # nobody is left: everybody trains
+
+
+@pytest.mark.parametrize("head", ["arcface", "cosface", "softmax"])
+def test_every_head_trains(head: str) -> None:
+    output = device_round(device(task(head=head, scale=8.0, margin=0.1), np.array([0, 0, 0, 1, 1, 2])), TINY.runtime())
+    assert output.metrics["loss_after"] < output.metrics["loss_before"]
+    assert output.metrics["identities"] == 3
+
+
+def test_finch_levels() -> None:
+    embeddings = TINY.runtime().embed(TINY.theta, CROPS)
+    fine = cluster(embeddings, ClusteringSpec("finch"))
+    assert cluster(embeddings, ClusteringSpec("finch", level=9)).max() <= fine.max()
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"head": "triplet"}, "options.head"),
+        ({"scale": 0.0}, "options.scale"),
+        ({"margin": 2.0}, "options.margin"),
+        ({"domain_constraint": -1.0}, "options.domain_constraint"),
+        ({"source_weight": 0}, "options.source_weight"),
+        ({"clustering": {"distance": 0.0}}, "options.clustering.distance"),
+        ({"clustering": {"min_images": 0}}, "options.clustering.min_images"),
+        ({"clustering": {"algorithm": "kmeans"}}, "options.clustering"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, object], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        device_round(device(task(**options)), TINY.runtime())
