@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mien.contribution import ContributionLayout
+from mien.dp.rounds import require_enforced
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
@@ -67,6 +68,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         "weight",
     ]:
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
+    require_enforced(task)
     plan = TaskPlan(task, method, spec, layout, part, contribution)
     if task.privacy.is_masked:
         plan.round_config("0" * 16, 1, 1, "0" * 64)  # what does not fit is refused now, not in the middle of a round

@@ -90,6 +90,7 @@ def check_terms(config: RoundConfig, dp: DpSpec, l2_clip: float) -> None:
     `l2_clip` is the task's; under an adaptive clip a round may use another.
     """
     kept = config.noise == noise_terms(dp) and (not dp.is_on or config.numbers.max_weight == 1)
+    kept = kept and dp.accounting == "participations"
     if not kept or (dp.is_on and not dp.is_adaptive and config.numbers.l2_clip != as_float32(l2_clip)):
         raise ViolationError(
             "the round's terms do not keep the differential privacy that its task promises; leave the round, and tell "

@@ -15,8 +15,8 @@ def guarantee(task: TaskSpec) -> list[str]:
     return [
         f"Whoever sees the models of population {task.population} can tell a phone's update from an empty one no "
         f"better than epsilon {dp.epsilon:g} at delta {dp.delta:g} permits, over all its tasks together. A sum that "
-        "would exceed that is not opened. Telling it from any other update is another question, whose epsilon is larger: "
-        "privacy report gives it too.",
+        "would exceed that is not opened. Telling it from any other update is easier, with a larger epsilon: privacy "
+        "report gives it too.",
         _noise(task),
         _caps(task),
         "Nothing is claimed for the chance of not being picked: who is in a round is known to the coordinator.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from mien.contribution import ContributionLayout
+from mien.dp.rounds import honest_survivors, noise_terms, with_room_for_noise
 from mien.errors import ConfigError
 from mien.secagg.canonical import ID_BYTES, bitmap_size, tagged_hash
 from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig, StageDeadlines
@@ -128,7 +129,9 @@ def plan_round(
     profile, privacy, n_max = PROFILES[task.privacy.secure_aggregation], task.privacy, largest_group(task)
     mapped = ContributionMap(contribution).vector_layout
     default_neighbourhood(profile, n_max)
-    deadlines = task.deadlines
+    cohort, deadlines = CohortTerms(profile, smallest_sum(task), n_max), task.deadlines
+    if privacy.dp.mechanism == "skellam":
+        honest_survivors(cohort, privacy.dp)  # nobody left to make noise is refused here
     return RoundConfig(
         task_id=ids.task_id,
         task_sha256=bytes.fromhex(task_sha256(task)),
@@ -139,14 +142,19 @@ def plan_round(
         app_graph_sha256=ids.app_graph_sha256,
         size=mapped.size,
         num_metrics=mapped.num_metrics,
-        numbers=plan_numbers(
+        numbers=with_room_for_noise(
+            plan_numbers(
+                n_max,
+                l2_clip=privacy.l2_clip if l2_clip is None else l2_clip,
+                coordinate_clip=privacy.coordinate_clip,
+                max_weight=privacy.max_weight,
+                ring_bits=privacy.ring_bits,
+            ),
+            privacy.dp,
             n_max,
-            l2_clip=privacy.l2_clip if l2_clip is None else l2_clip,
-            coordinate_clip=privacy.coordinate_clip,
-            max_weight=privacy.max_weight,
-            ring_bits=privacy.ring_bits,
         ),
-        cohort=CohortTerms(profile, smallest_sum(task), n_max),
+        cohort=cohort,
+        noise=noise_terms(privacy.dp),
         deadlines=StageDeadlines(
             *(
                 math.ceil(seconds)

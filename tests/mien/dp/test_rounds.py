@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mien.contribution import ContributionLayout, Lane
 from mien.dp.rounds import (
     check_terms,
     clip_after,
@@ -25,6 +26,7 @@ from mien.dp.rounds import (
 from mien.errors import ConfigError, ViolationError
 from mien.secagg import Addends, CohortTerms, Mechanism, NumberFormat, OpenedSum, Profile, RoundConfig
 from mien.secagg.masks import WordStream
+from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.vector import VectorLayout, check_norm, decode, encode
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 
@@ -194,3 +196,30 @@ def test_an_opening_names_the_attempt_and_its_terms() -> None:
     assert (made.config_sha256, made.l2_clip, made.num_survivors) == (config.sha256.hex(), 2.0, 18)
     assert made.release == release(config, CENTRAL)
     assert opening(task(DpSpec()), "t1", 3, 1, None).release is None
+
+
+LANES = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss", 1), Lane("delta", SIZE)))
+
+
+@pytest.mark.parametrize("dp", [CENTRAL, SKELLAM])
+def test_a_planned_round_keeps_its_tasks_promise(dp: DpSpec) -> None:
+    """Steps are so fine that rounding costs less than a thousandth of the noise multiplier."""
+    ids = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+    config = plan_round(task(dp), LANES, ids)
+    check_terms(config, dp, 2.0)
+    found = release(config, dp)
+    assert found is not None
+    assert found.noise_multiplier > 0.999 * dp.noise_multiplier
+    adaptive = plan_round(task(replace(CENTRAL, target_quantile=0.5)), LANES, ids, l2_clip=0.5)
+    assert adaptive.numbers.l2_clip == 0.5
+
+
+def test_a_cohort_without_honest_noise_is_not_planned() -> None:
+    ids = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+    with pytest.raises(ConfigError, match="dishonest_share"):
+        plan_round(task(replace(SKELLAM, dishonest_share=0.9)), LANES, ids)
+
+
+def test_a_device_takes_no_part_where_the_promise_rests_on_sampling() -> None:
+    with pytest.raises(ViolationError):
+        check_terms(config_for(CENTRAL), replace(CENTRAL, accounting="poisson"), 2.0)
