@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
 
 UNMASKED: Final = (
-    "Sums are not yet masked: this coordinator receives each phone's update and its number of images, and could look "
-    "at them one by one. It adds them up, and forgets them when the round has ended."
+    "Sums are NOT masked in this task: this coordinator receives each phone's update and its number of images, and "
+    "could look at them one by one. It adds them up, and forgets them when the round has ended. Phones take part only "
+    "where their owners agreed to plain sums."
 )
+
+_MASKED: Final = {
+    "malicious_server": (
+        "Sums are masked: this coordinator learns the sum of a round's updates and image counts, who took part and "
+        "when, and nothing of any single phone, even if it lies to the phones; up to one phone in ten may help it."
+    ),
+    "honest_but_curious": (
+        "Sums are masked, under a weaker promise: nothing of any single phone is learned as long as this coordinator "
+        "keeps to the protocol. Phones take part only where their owners agreed to that."
+    ),
+}
 
 _REVEALED: Final = {
     "class_embeddings": (
@@ -17,13 +30,31 @@ _REVEALED: Final = {
         "It is stored encrypted and deleted when the task ends; until then whoever holds this coordinator's keys can "
         "read it."
     ),
+    "local_models": (
+        "A round's sums are over so few phones, or so many of them, that each phone's own model can be worked out from "
+        "them, and with effort something about the faces that it was trained on."
+    ),
+    "class_moment": (
+        "Every few rounds the coordinator also learns the sum of the second moments of the phones' class embeddings: no "
+        "single template, but it tells whether somebody whose face is known is among a few hundred phones."
+    ),
 }
 
 
 def disclosures(task: TaskSpec) -> list[str]:
     """Return what the server learns from a task, one sentence or two each, the most telling last."""
-    cohort = (
-        f"A round's sum covers at least {task.cohort.min_reports} phones; each phone refuses to take part in a sum "
-        f"over fewer than its own floor."
+    privacy = task.privacy
+    told = [_cohort(task), _MASKED[privacy.secure_aggregation] if privacy.is_masked else UNMASKED]
+    if privacy.groups > 1:
+        told.append(
+            f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
+            f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
+        )
+    return [*told, *(_REVEALED[name] for name in privacy.reveals)]
+
+
+def _cohort(task: TaskSpec) -> str:
+    return (
+        f"A round's sum covers at least {smallest_sum(task)} phones; each phone refuses to take part in a sum over "
+        "fewer than its own floor."
     )
-    return [cohort, UNMASKED, *(_REVEALED[name] for name in task.privacy.reveals)]

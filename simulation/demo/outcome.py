@@ -61,7 +61,7 @@ def measure(
         ),
         privacy=tuple(discloses),
         reveals=stage.task.privacy.reveals,
-        masked=False,
+        masked=stage.task.privacy.is_masked,
         phone=phone,
         reproduce=_command(),
         commit=_commit(),
@@ -87,6 +87,20 @@ def caveats(task: TaskSpec) -> tuple[str, ...]:
     )
 
 
+def learned(report: DemoReport) -> str:
+    """Return what the server learned from the rounds, in one paragraph."""
+    closed = [r for r in report.rounds if r.outcome == "closed"]
+    fewest = min((r.num_reported for r in closed), default=0)
+    shown = f" It was also shown, phone by phone: {', '.join(report.reveals)}." if report.reveals else ""
+    if not report.masked:
+        return f"Secure aggregation was OFF: the coordinator could read each phone's update, every round.{shown}"
+    return (
+        f"Secure aggregation was on in every round: the coordinator learned {len(closed)} sums, each over {fewest} "
+        "phones or more, with the sum of their image counts and losses, and who took part when; of no single phone an "
+        f"update, a count or a loss.{shown}"
+    )
+
+
 def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
     """Print what came of it."""
     before, after = (equal_error(r.comparisons) for r in (report.before, report.after))
@@ -105,6 +119,7 @@ def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
         "stranger_accepted": report.phone.stranger_accepted,
         "reveals": list(report.reveals),
         "masked": report.masked,
+        "learned": learned(report),
         "duration_s": round(report.duration_s, 1),
         "report": str(page),
     }
@@ -121,6 +136,7 @@ def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
         cli.OUT.print(
             f"One phone: its owner is {report.phone.owner_decision}, a stranger {report.phone.stranger_decision}."
         )
+        cli.OUT.print(f"What the server learned: {result['learned']}", markup=False, highlight=False)
         for sentence in report.caveats:
             cli.OUT.print(f"How to read it: {sentence}", markup=False, highlight=False)
         cli.OUT.print(f"Report with DET curves and costs: {page}", markup=False, soft_wrap=True)

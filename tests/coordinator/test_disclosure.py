@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from typing import Any
 
 from coordinator.disclosure import _REVEALED, UNMASKED, disclosures
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
@@ -10,17 +11,30 @@ from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 COHORT = CohortSpec(size=20, min_reports=16)
 
 
-def test_every_task_says_that_sums_are_not_masked() -> None:
-    shown = disclosures(TaskSpec("t", cohort=COHORT))
-    assert UNMASKED in shown
-    assert "at least 16 phones" in shown[0]
-    assert len(shown) == 2
+def shown(**privacy: Any) -> list[str]:
+    return disclosures(TaskSpec("t", cohort=COHORT, privacy=PrivacySpec(**privacy)))
+
+
+def test_every_task_says_what_the_server_learns() -> None:
+    masked = shown()
+    assert "at least 16 phones" in masked[0]
+    assert "nothing of any single phone, even if it lies" in masked[1]
+    assert len(masked) == 2
+    assert "keeps to the protocol" in shown(secure_aggregation="honest_but_curious")[1]
+    assert shown(secure_aggregation="off")[1] == UNMASKED
+
+
+def test_sums_of_groups_are_smaller_and_it_says_so() -> None:
+    grouped = shown(groups=3, min_cohort=5, group_mean="median")
+    assert "at least 5 phones" in grouped[0]
+    assert "3 groups" in grouped[2]
+    assert "median" in grouped[2]
 
 
 def test_what_is_revealed_comes_last() -> None:
-    shown = disclosures(TaskSpec("t", cohort=COHORT, privacy=PrivacySpec(reveals=("class_embeddings",))))
-    assert "class embedding in clear" in shown[-1]
-    assert "deleted when the task ends" in shown[-1]
+    told = shown(reveals=("class_embeddings",))
+    assert "class embedding in clear" in told[-1]
+    assert "deleted when the task ends" in told[-1]
 
 
 def test_everything_that_can_be_revealed_has_words() -> None:

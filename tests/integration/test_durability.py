@@ -78,7 +78,7 @@ def test_kills_at_random_instants_lose_nothing(house: House, tmp_path: Path) -> 
             await house.give_model(operator, tmp_path)
             task = tiny_task(
                 "chaos", "chaos", rounds=100_000, cohort=CohortSpec(size=DEVICES, min_reports=2),
-                deadlines=DeadlineSpec(5.0, 5.0, 5.0),
+                deadlines=DeadlineSpec(selecting_s=5.0, training_s=5.0, upload_s=5.0),
             )  # fmt: skip
             status = await operator.submit(task, "chaos")
         stop = asyncio.Event()

@@ -93,14 +93,14 @@ method = "fedavg"
 rounds = 2
 population = "{name}"
 [cohort]
-size = 2
-min_reports = 2
+size = 3
+min_reports = 3
 [deadlines]
 selecting_s = 20
 training_s = 20
 upload_s = 20
 [privacy]
-min_cohort = 2
+min_cohort = 3
 """
 
 
@@ -118,10 +118,10 @@ def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_pa
     file.write_text(TASK.format(name="cli"))
     submitted = json.loads(program(cli, "task", "submit", str(file), "--token", "once", *home).stdout)
     assert json.loads(program(cli, "task", "submit", str(file), "--token", "once", *home).stdout) == submitted
-    assert any("not yet masked" in sentence for sentence in submitted["discloses"])
+    assert any("Sums are masked" in sentence for sentence in submitted["discloses"])
 
     async def rounds() -> None:
-        async with running.devices("cli", 2) as devices:
+        async with running.devices("cli", 3) as devices:
             for _ in range(2):
                 make = lambda task, a: contribution(task, a.round.round)  # noqa: E731
                 await asyncio.gather(*(device.take_part(make) for device in devices))
@@ -130,8 +130,8 @@ def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_pa
     watched = program(cli, "task", "watch", "cli", *home).stdout.splitlines()
     events = [json.loads(line) for line in watched]
     assert [(e["round"]["round"], e["round"]["stage"], e["round"]["num_reports"]) for e in events if e["round"]] == [
-        (1, "closed", 2),
-        (2, "closed", 2),
+        (1, "closed", 3),
+        (2, "closed", 3),
     ]
     assert events[-1]["task"]["state"] == "done"
     made = events[-1]["task"]["model_id"]
@@ -152,7 +152,7 @@ def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_pa
 def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_path: Path) -> None:
     home = ("--home", str(running.home.folder))
     wrong = tmp_path / "wrong.toml"
-    wrong.write_text(TASK.format(name="x").replace("size = 2", "sise = 2"))
+    wrong.write_text(TASK.format(name="x").replace("size = 3", "sise = 3"))
     not_toml = tmp_path / "not.toml"
     not_toml.write_text("name = ")
     for arguments, code, words in (

@@ -217,7 +217,7 @@ def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_house: Hous
 
 def test_five_aborted_attempts_pause_the_task_and_resume_goes_on(shared_house: House) -> None:
     async def story() -> None:
-        task = tiny_task("five", "five", deadlines=DeadlineSpec(0.3, 0.3, 0.3))
+        task = tiny_task("five", "five", deadlines=DeadlineSpec(selecting_s=0.3, training_s=0.3, upload_s=0.3))
         async with shared_house.operator() as operator, shared_house.devices("five", 1) as (device,):
             status = await operator.submit(task, "five")
             checking_in = asyncio.create_task(device.assignment())

@@ -55,10 +55,10 @@ def demo_report() -> DemoReport:
             "This task also sends each phone's class embedding, one vector that stands for its owner, because the "
             "exact spread-out step needs it. That vector is biometric data: with it, the coordinator can recognise the "
             "owner in other pictures.",
-            "Contributions were not masked in this version: the coordinator could read each one before it summed them.",
+            "Contributions were masked: the coordinator saw their sums.",
         ),
         reveals=("class_embeddings",),
-        masked=False,
+        masked=True,
         phone=PhoneCheck(
             device="Phone 3",
             threshold=0.412,
