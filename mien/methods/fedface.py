@@ -5,7 +5,9 @@ two forms, chosen by the task's `privacy.reveals`:
 
 - empty (the default): w_i never leaves the phone. The phone holds its identity apart from public ones by itself, with a
   softmax over [w_i; public class embeddings] on its own and public images. Decision record 0010 says why this
-  one, and where its gain comes from.
+  one, and where its gain comes from. `options.private_form = "hinge"` keeps the published loss (eq 7) instead. After
+  the local round the phone takes its own steps: away from public people (`options.public_step`) and against the
+  second moment of the cohort's class embeddings (`options.moment`), both off by default.
 - ("class_embeddings",), as published: the phone minimises the positive loss (eq 7) and shows the server w_i, from which
   a face can be told; the server spreads all class embeddings out (eq 9) and answers with the phone's own.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -23,10 +25,12 @@ from numpy.typing import NDArray
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import apply_mean_update, mean_feature, server_start, update_addends, update_lanes
+from mien.methods import moments
+from mien.methods.averaging import apply_mean_update, mean_feature, update_addends, update_lanes
+from mien.methods.averaging import server_start as averaging_start
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, Trained
 from mien.specs import TaskSpec, from_mapping
-from mien.spreadout import PAPER, RELEASED_CODE, SpreadOutSpec, normalise, spread_out
+from mien.spreadout import PAPER, RELEASED_CODE, MomentSpec, SpreadOutSpec, normalise, push_away, spread_out
 
 W: Final = "class_embedding"
 P: Final = "public_embeddings"
@@ -54,15 +58,20 @@ class PublicSpec:
 
 @dataclass(frozen=True)
 class FedFaceOptions:
-    """`margin` m of the positive hinge (eq 7); `spread_out` of the exact form (eq 9); `public` of the private one.
+    """`margin` m of the positive hinge (eq 7); `spread_out` of the exact form (eq 9); the rest is the private form's.
 
-    `preset` takes the exact form's spread-out from the paper or from its released code instead.
+    `preset` takes the exact form's spread-out from the paper or from its released code instead. `private_form` is what
+    a phone minimises that shows nothing: a softmax with `public` people, or the positive hinge alone. `public_step` and
+    `moment` are the steps that it takes by itself afterwards.
     """
 
     margin: float = 0.9
     preset: Literal["own", "paper", "released_code"] = "own"
     spread_out: SpreadOutSpec = field(default_factory=SpreadOutSpec)
+    private_form: Literal["softmax", "hinge"] = "softmax"
     public: PublicSpec = field(default_factory=PublicSpec)
+    public_step: SpreadOutSpec | None = None
+    moment: MomentSpec = field(default_factory=MomentSpec)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
@@ -85,8 +94,23 @@ def reveals_class_embeddings(task: TaskSpec) -> bool:
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
-    """Return the lanes of a contribution: sums, and w_i in clear only where the task opted in."""
-    return ContributionLayout(update_lanes(part), (Lane(W, dim),) if reveals_class_embeddings(task) else ())
+    """Return the lanes of a contribution: sums, and w_i in clear only where the task opted in.
+
+    Raises ConfigError for moments that would show more than the task says.
+    """
+    moment = options_of(task).moment
+    if not reveals_class_embeddings(task):
+        return ContributionLayout((*update_lanes(part), *moments.lanes(task, moment, dim)))
+    if moment.is_on:
+        raise ConfigError("options.moment is of no use where class embeddings are shown; set options.moment.every to 0")
+    return ContributionLayout(update_lanes(part), (Lane(W, dim),))
+
+
+def needs_public_faces(task: TaskSpec) -> bool:
+    """Return whether phones need public people: to tell themselves from, or to step away from."""
+    options = options_of(task)
+    private_need = options.private_form == "softmax" or options.public_step is not None
+    return private_need and not reveals_class_embeddings(task)
 
 
 # The device half.
@@ -96,23 +120,31 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one device's round: Algorithm 1, lines 2 and 6-7, or its private form."""
     if reveals_class_embeddings(inp.task):
         return _revealing_round(inp, runtime)
-    return _private_round(inp, runtime)
+    if options_of(inp.task).private_form == "hinge":
+        trained = _positive_step(inp, runtime)
+        return _private_output(inp, runtime, trained, trained.private[W], {})
+    return _softmax_round(inp, runtime)
 
 
-def _revealing_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
-    """Line 2 at first participation, then line 6 with w_i as the server spread it out, line 7."""
+def _positive_step(inp: DeviceInput, runtime: Runtime) -> Trained:
+    """Line 2 at first participation, then line 6: a step on theta and w_i, which the server may have spread out."""
     w = inp.reply.get(W, inp.private.get(W))
     if w is None:
         w = mean_feature(runtime, inp.theta, inp.crops)
     objective = Objective(
         "positive_hinge", private={W: w}, constants={"margin": options_of(inp.task).margin}, unit_norm=(W,)
     )
-    trained = runtime.train(inp.theta, inp.part, inp.crops, objective, inp.task.local, inp.seed)
+    return runtime.train(inp.theta, inp.part, inp.crops, objective, inp.task.local, inp.seed)
+
+
+def _revealing_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+    """Lines 2 and 6, and line 7 with w_i in clear."""
+    trained = _positive_step(inp, runtime)
     addends = {**update_addends(inp, trained), W: trained.private[W]}
     return _output(inp, trained, addends, {W: trained.private[W]})
 
 
-def _private_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+def _softmax_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Line 2 at first participation, then a softmax over [w_i; nearest public class embeddings]; w_i stays here."""
     public = options_of(inp.task).public
     crops, labels = _public_faces(inp)
@@ -130,7 +162,20 @@ def _private_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     vectors = trained.private["class_embeddings"]
     p_KD = p_KD.copy()
     p_KD[nearest] = vectors[1:]
-    return _output(inp, trained, update_addends(inp, trained), {W: vectors[0].copy(), P: p_KD})
+    return _private_output(inp, runtime, trained, vectors[0].copy(), {P: p_KD})
+
+
+def _private_output(
+    inp: DeviceInput, runtime: Runtime, trained: Trained, w: Vector, private: Arrays
+) -> DeviceOutput:
+    """Return what a phone that shows nothing sends, after the steps that it takes on w_i by itself."""
+    options = options_of(inp.task)
+    if options.public_step is not None:
+        crops, labels = _public_faces(inp)
+        w = push_away(w[None], _class_means(runtime.embed(inp.theta, crops), labels), options.public_step)[0]
+    w = moments.step(inp, options.moment, w[None])[0]
+    lane, kept = moments.addends(inp, options.moment, w[None])
+    return _output(inp, trained, {**update_addends(inp, trained), **lane}, {**private, **kept, W: w})
 
 
 def _output(inp: DeviceInput, trained: Trained, addends: Arrays, private: Arrays) -> DeviceOutput:
@@ -193,23 +238,30 @@ def _softmax_objective(
 # The server half.
 
 
+def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
+    """Return the state before the first round."""
+    start = averaging_start(task, part, theta)
+    return replace(start, arrays={**start.arrays, **moments.start(options_of(task).moment)})
+
+
 def server_step(
     task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
 ) -> ServerState:
     """Return the state after lines 9 and 10: theta takes its step; where w_i are shown, all of W spreads out."""
     after = apply_mean_update(task, part, state, total)
+    options = options_of(task)
     if not reveals_class_embeddings(task):
-        return after
+        return replace(after, arrays={**after.arrays, **moments.after_round(task, options.moment, state, total)})
     everyone = {**state.revealed, **revealed}
     devices = sorted(everyone)
-    w_CD = spread_out(np.stack([everyone[device][W] for device in devices]), options_of(task).server_spread_out)
+    w_CD = spread_out(np.stack([everyone[device][W] for device in devices]), options.server_spread_out)
     spread: dict[str, Arrays] = {device: {W: w} for device, w in zip(devices, w_CD, strict=True)}
-    return ServerState(after.theta, after.arrays, spread, after.rounds)
+    return replace(after, revealed=spread)
 
 
 def reply(state: ServerState, device: str) -> Arrays:
-    """Return the device's own class embedding as the server spread it out; nothing where it showed none (line 4)."""
-    return state.revealed.get(device, {})
+    """Return the device's own class embedding as the server spread it out (line 4), or the last sum of moments."""
+    return {**moments.reply(state), **state.revealed.get(device, {})}
 
 
 FEDFACE = Method(
@@ -221,5 +273,5 @@ FEDFACE = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
-    needs_public_faces=lambda task: not reveals_class_embeddings(task),
+    needs_public_faces=needs_public_faces,
 )

@@ -31,10 +31,10 @@ PRIVATE = TaskSpec(
     name="private",
     cohort=CohortSpec(size=4, min_reports=2),
     local=LocalSpec(lr=0.1, private_lr=0.2),
-    privacy=PrivacySpec(min_cohort=2),
+    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
     options={"public": {"identities": 2, "images": 4, "weight": 0.5}},
 )
-EXACT = replace(PRIVATE, name="exact", privacy=PrivacySpec(("class_embeddings",), min_cohort=2), options={})
+EXACT = replace(PRIVATE, name="exact", privacy=PrivacySpec(("class_embeddings",), min_cohort=2, secure_aggregation="off"), options={})
 
 
 @dataclass

@@ -1,0 +1,341 @@
+"""FedGC: a classifier of its own on every client; gradients between clients' classes are corrected afterwards.
+
+Source: Niu, Deng, "Federated Learning for Face Recognition with Gradient Correction" (AAAI 2022), Algorithm 1. A client
+trains theta and its class embeddings W_k with a softmax over its own identities; theta is averaged (FedPE). What no
+client can do alone, telling its identities from other clients', the correction does (`options.correction`):
+
+- "none" is FedPE: W_k never leaves the client. With `fixed` it stays as it was drawn (FedPE+Fixed).
+- "softmax" (FedGC, eq 5) or "cosine" (FedCos), with `privacy.reveals = ["class_embeddings"]`: clients show W_k, from
+  which faces can be told; the server corrects all of them together and answers each client with its own.
+- the same without `reveals`, the private form: W_k stays. After its local round the client corrects it against public
+  people, each of them taken for another client, and against the second moment of the cohort's class embeddings
+  (`options.moment`, off by default).
+
+Where the paper is silent: a correction moves the embeddings of the clients of the round; those of absent clients stay
+where they are and take part as anchors and as classes. Legend: L own identities, C classes of all clients, D embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.contribution import Arrays, ContributionLayout, Lane, Total
+from mien.errors import ConfigError
+from mien.layout import ParameterPart, Vector
+from mien.methods import moments
+from mien.methods.averaging import apply_mean_update, update_addends, update_lanes
+from mien.methods.averaging import server_start as averaging_start
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState
+from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels, public_faces
+from mien.specs import TaskSpec, from_mapping
+from mien.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
+
+W: Final = "class_embeddings"
+_START_DEVIATION: Final = 0.01
+"""Class embeddings that start at random are N(0, 0.01), as linear layers of this field do."""
+
+SharedIdentity = tuple[tuple[str, int], ...]
+"""One identity that several clients hold: the device and its number there, for each of them."""
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The clients' classifier: plain inner products, or cosines times `scale` s with margin m on the own class."""
+
+    kind: Literal["softmax", "cosface", "arcface"] = "softmax"
+    scale: float = 64.0
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.scale < math.inf and 0 <= self.margin < math.pi / 2):
+            raise ConfigError("options.head needs a positive scale and a margin in [0, pi / 2)")
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether class embeddings have length 1."""
+        return self.kind != "softmax"
+
+
+@dataclass(frozen=True)
+class CorrectionOptions:
+    """W <- W - `strength` lambda x eta x gradient; eta is `local.lr`.
+
+    `scale` s multiplies the inner products, `margin` m lowers an anchor's own: s = 1 and m = 0 are eq 5 as printed; a
+    head's own are the "minor modification" that the paper allows for. Pairs with a cosine above `duplicate_cosine` are
+    not corrected: the same person whom two clients hold without anybody having said so.
+    """
+
+    kind: Literal["softmax", "cosine", "none"] = "softmax"
+    strength: float = 20.0
+    scale: float = 1.0
+    margin: float = 0.0
+    duplicate_cosine: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.strength < math.inf and 0 < self.scale < math.inf and 0 <= self.margin < math.inf):
+            raise ConfigError("options.correction needs strength >= 0, scale > 0 and margin >= 0")
+        if not 0 < self.duplicate_cosine <= 1:
+            raise ConfigError("options.correction.duplicate_cosine is a cosine in (0, 1]; 1 corrects every pair")
+
+
+@dataclass(frozen=True)
+class FedGcOptions:
+    """`identities` is the most that one device holds; `start` where W begins; `fixed` leaves it there.
+
+    `shared` lists identities that several devices hold, for the exact form: their embeddings are averaged, and
+    corrected only against devices that do not hold them.
+    """
+
+    identities: int = 1
+    start: Literal["random", "mean_feature"] = "random"
+    fixed: bool = False
+    head: HeadOptions = field(default_factory=HeadOptions)
+    correction: CorrectionOptions = field(default_factory=CorrectionOptions)
+    moment: MomentSpec = field(default_factory=MomentSpec)
+    shared: tuple[SharedIdentity, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.identities < 1:
+            raise ConfigError(f"options.identities is {self.identities}; a device holds at least one")
+        if self.fixed and (self.correction.kind != "none" or self.moment.is_on):
+            raise ConfigError(
+                'options.fixed leaves class embeddings as they were drawn; set options.correction.kind to "none" and '
+                "options.moment.every to 0"
+            )
+        members = [member for identity in self.shared for member in identity]
+        if len(set(members)) != len(members) or any(not 0 <= index < self.identities for _, index in members):
+            raise ConfigError(
+                "options.shared names an identity of a device twice, or one beyond options.identities; list each once"
+            )
+
+
+def options_of(task: TaskSpec) -> FedGcOptions:
+    """Return the task's options; raises ConfigError naming the wrong field."""
+    return from_mapping(FedGcOptions, task.options, where="options.")
+
+
+def reveals_class_embeddings(task: TaskSpec) -> bool:
+    """Return whether the task is in the published form, in which clients show W_k."""
+    return "class_embeddings" in task.privacy.reveals
+
+
+def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
+    """Return the lanes of a contribution: sums, and W_k in clear only where the task opted in.
+
+    Raises ConfigError for a task that shows more than its method uses, or moments that it does not name.
+    """
+    options = options_of(task)
+    if not reveals_class_embeddings(task):
+        return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
+    if options.correction.kind == "none" or options.moment.is_on:
+        raise ConfigError(
+            "privacy.reveals has class_embeddings, which FedPE and the private form do not need: remove it, or name a "
+            "correction and set options.moment.every to 0"
+        )
+    return ContributionLayout(update_lanes(part), (Lane(W, options.identities * dim),))
+
+
+def needs_public_faces(task: TaskSpec) -> bool:
+    """Return whether clients correct their class embeddings by themselves, against public people."""
+    return options_of(task).correction.kind != "none" and not reveals_class_embeddings(task)
+
+
+# The device half.
+
+
+def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+    """Return one client's round: lines 4 to 8, and in the private form its own correction."""
+    options, label_N = options_of(inp.task), own_labels(inp)
+    w_LD = _class_embeddings(inp, runtime, options, label_N)
+    local = replace(inp.task.local, private_lr=0.0) if options.fixed else inp.task.local
+    trained = runtime.train(inp.theta, inp.part, inp.crops, _objective(options, w_LD, label_N), local, inp.seed)
+    w_LD = w_LD if options.fixed else trained.private[W]
+    addends, kept = update_addends(inp, trained), dict[str, Vector]()
+    if reveals_class_embeddings(inp.task):
+        shown_LD = np.zeros((options.identities, inp.dim), np.float32)
+        shown_LD[: len(w_LD)] = w_LD
+        addends = {**addends, W: shown_LD.reshape(-1)}
+    else:
+        w_LD = _corrected_by_client(inp, runtime, options, w_LD)
+        lane, moment = moments.addends(inp, options.moment, w_LD)
+        addends, kept = {**addends, **lane}, dict(moment)
+    metrics = {"loss_before": trained.loss_before, "loss_after": trained.loss_after}
+    packed = contribution_layout(inp.task, inp.part, inp.dim).pack(addends)
+    return DeviceOutput(packed, {**kept, W: w_LD}, metrics)
+
+
+def _class_embeddings(
+    inp: DeviceInput, runtime: Runtime, options: FedGcOptions, label_N: NDArray[np.int64]
+) -> Vector:
+    """Return W_k (L, D): as the server answered, as it was kept, or its start for identities that are new."""
+    num_identities = int(label_N.max()) + 1
+    if num_identities > options.identities:
+        raise ConfigError(
+            f"this device holds {num_identities} identities and options.identities is {options.identities}; the task "
+            "is for devices with fewer"
+        )
+    known = inp.reply.get(W, inp.private.get(W))
+    if known is not None:
+        known = known.reshape(-1, inp.dim)
+        known = known[np.any(known != 0, axis=1)]  # rows beyond a device's identities are zero
+    if known is not None and len(known) >= num_identities:
+        return np.asarray(known[:num_identities], np.float32)
+    if options.start == "mean_feature":
+        start_LD = class_means(runtime.embed(inp.theta, inp.crops), label_N, num_identities)
+    else:
+        drawn = np.random.default_rng(inp.seed).normal(0.0, _START_DEVIATION, (num_identities, inp.dim))
+        start_LD = (normalise(drawn) if options.head.is_normalised else drawn).astype(np.float32)
+    return carry_over(known, start_LD)
+
+
+def _objective(options: FedGcOptions, w_LD: Vector, label_N: NDArray[np.int64]) -> Objective:
+    """Return eq 4, or the head that stands in for softmax, over the client's own identities."""
+    head = options.head
+    return Objective(
+        head.kind,
+        private={W: w_LD},
+        per_crop={"target": one_hot_rows(label_N, len(w_LD))},
+        constants={"scale": head.scale, "margin": head.margin} if head.is_normalised else {},
+        unit_norm=(W,) if head.is_normalised else (),
+    )
+
+
+def _corrected_by_client(inp: DeviceInput, runtime: Runtime, options: FedGcOptions, w_LD: Vector) -> Vector:
+    """Return W_k after the client's own correction: public people stand in for other clients, each for one.
+
+    Only the client's rows move. The second moment's step follows where it is on.
+    """
+    if options.correction.kind != "none":
+        crops, label_M = public_faces(inp, method="fedgc")
+        public_CD = class_means(runtime.embed(inp.theta, crops), label_M, int(label_M.max()) + 1)
+        if not options.head.is_normalised:
+            # Inner products: a public person's vector is as long as an own one is on average.
+            public_CD = public_CD * np.float32(np.linalg.norm(w_LD, axis=1).mean())
+        every_CD = np.concatenate([w_LD, public_CD]).astype(np.float64)
+        client_C = np.concatenate([np.zeros(len(w_LD), np.int64), 1 + np.arange(len(public_CD))])
+        moves_C = client_C == 0
+        exclusive_CC = client_C[:, None] != client_C[None, :]
+        w_LD = corrected(every_CD, exclusive_CC, moves_C, options, inp.task.local.lr)[: len(w_LD)].astype(np.float32)
+    if not options.moment.is_on:
+        return w_LD
+    moved_LD = moments.step(inp, options.moment, w_LD)
+    if options.head.is_normalised:
+        return moved_LD
+    return (moved_LD * np.linalg.norm(w_LD, axis=1, keepdims=True)).astype(np.float32)
+
+
+# Both halves.
+
+
+def corrected(w_CD: Matrix, exclusive_CC: Bools, moves_C: Bools, options: FedGcOptions, lr: float) -> Matrix:
+    """Return all class embeddings (C, D) after line 14, W - lambda eta grad Reg(W); only the rows `moves_C` move.
+
+    `exclusive_CC` [a, c] says that anchor a and class c belong to different clients.
+    """
+    correction = options.correction
+    if correction.duplicate_cosine < 1:
+        unit_CD = normalise(w_CD)
+        exclusive_CC = exclusive_CC & (unit_CD @ unit_CD.T <= correction.duplicate_cosine)
+    if correction.kind == "cosine":
+        _, gradient_CD = cosine_regulariser(w_CD, w_CD, exclusive_CC)
+    else:
+        scale, margin = correction.scale, correction.margin
+        _, gradient_CD = softmax_regulariser(w_CD, w_CD, exclusive_CC, scale=scale, margin=margin)
+    moved_CD = w_CD - correction.strength * lr * gradient_CD
+    if options.head.is_normalised:
+        moved_CD = normalise(moved_CD)
+    return np.where(moves_C[:, None], moved_CD, w_CD)
+
+
+# The server half.
+
+
+def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
+    """Return the state before the first round."""
+    start = averaging_start(task, part, theta)
+    return replace(start, arrays={**start.arrays, **moments.start(options_of(task).moment)})
+
+
+def server_step(
+    task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
+) -> ServerState:
+    """Return the state after lines 10 to 14: theta takes its step; where W is shown, it is corrected."""
+    after = apply_mean_update(task, part, state, total)
+    options = options_of(task)
+    if not reveals_class_embeddings(task):
+        return replace(after, arrays={**after.arrays, **moments.after_round(task, options.moment, state, total)})
+    everyone = {**state.revealed, **revealed}
+    return replace(after, revealed=_corrected_by_server(everyone, set(revealed), options, task.local.lr))
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """Every identity that clients hold, shared ones once: who holds which (`members`), the embeddings (C, D)."""
+
+    members: tuple[SharedIdentity, ...]
+    w_CD: Matrix = field(repr=False)
+
+    def exclusive(self) -> Bools:
+        """Return (C, C): no client holds both identities."""
+        devices = sorted({device for identity in self.members for device, _ in identity})
+        place = {device: row for row, device in enumerate(devices)}
+        holds_CK = np.zeros((len(self.members), len(devices)))
+        for row, identity in enumerate(self.members):
+            holds_CK[row, [place[device] for device, _ in identity]] = 1.0
+        exclusive_CC: Bools = (holds_CK @ holds_CK.T) == 0
+        return exclusive_CC
+
+
+def _corrected_by_server(
+    shown: Mapping[str, Arrays], present: set[str], options: FedGcOptions, lr: float
+) -> dict[str, Arrays]:
+    """Return each client's W_k after the server's step; a device's unused rows stay zero."""
+    rows = {device: arrays[W].reshape(options.identities, -1).copy() for device, arrays in sorted(shown.items())}
+    classes = _classes(rows, present, options)
+    if classes.members:
+        moves_C = np.array([any(device in present for device, _ in identity) for identity in classes.members])
+        w_CD = corrected(classes.w_CD, classes.exclusive(), moves_C, options, lr)
+        for identity, w in zip(classes.members, w_CD, strict=True):
+            for device, index in identity:
+                rows[device][index] = w
+    return {device: {W: w_LD.reshape(-1).astype(np.float32)} for device, w_LD in rows.items()}
+
+
+def _classes(rows: Mapping[str, Vector], present: set[str], options: FedGcOptions) -> _Classes:
+    """Return every identity once; a shared one at the mean over those of its clients that are present, if any is."""
+    held = {(device, index) for device, w_LD in rows.items() for index in np.flatnonzero(np.any(w_LD != 0, axis=1))}
+    together = [tuple(member for member in identity if member in held) for identity in options.shared]
+    alone = [(member,) for member in sorted(held - {member for identity in together for member in identity})]
+    members = [tuple(sorted(identity)) for identity in (*together, *alone) if identity]
+    vectors = []
+    for identity in members:
+        fresh = [member for member in identity if member[0] in present] or identity
+        vectors.append(np.mean([rows[device][index] for device, index in fresh], axis=0, dtype=np.float64))
+    w_CD = np.array(vectors)
+    if vectors and options.head.is_normalised:
+        w_CD = normalise(w_CD)
+    return _Classes(tuple(members), w_CD)
+
+
+def reply(state: ServerState, device: str) -> Arrays:
+    """Return the client's own class embeddings as the server corrected them (line 4), or the last sum of moments."""
+    return {**moments.reply(state), **state.revealed.get(device, {})}
+
+
+FEDGC = Method(
+    name="fedgc",
+    source="Niu, Deng: Federated Learning for Face Recognition with Gradient Correction (AAAI 2022)",
+    options=FedGcOptions,
+    contribution_layout=contribution_layout,
+    device_round=device_round,
+    server_start=server_start,
+    server_step=server_step,
+    reply=reply,
+    needs_public_faces=needs_public_faces,
+)

@@ -1,0 +1,121 @@
+"""The second moment of a cohort's class embeddings as a summed lane: what devices add, open again and step against.
+
+Every few rounds each device adds the packed second moment of its class embeddings to a lane of its own; the sum goes
+back to all devices in the server's reply; a device takes its own addend out and moves its embeddings against the rest.
+No single embedding leaves a device. But a sum over a few hundred people tells whether somebody with a known embedding
+is among them (decision record 0013), so that a task has to say so in `privacy.reveals`, or
+promise differential privacy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from mien.contribution import Arrays, Lane, Total
+from mien.errors import ConfigError
+from mien.layout import Vector
+from mien.methods.base import DeviceInput, ServerState
+from mien.specs import TaskSpec
+from mien.spreadout import MomentSpec, device_moment, moment_step, others_moment, packed_size, shrink_noise
+
+MOMENT: Final = "moment"
+NUMBER: Final = "moment_number"
+DEVICES: Final = "moment_devices"
+WANTED: Final = "moment_wanted"
+OWN: Final = "own_moment"
+OWN_NUMBER: Final = "own_moment_number"
+REVEALS: Final = "class_moment"
+
+
+def check(task: TaskSpec, spec: MomentSpec) -> None:
+    """Raise ConfigError for a task whose moments would be seen by somebody whom it does not name."""
+    if not spec.is_on:
+        return
+    if not task.privacy.is_masked:
+        raise ConfigError(
+            "options.moment sums second moments of class embeddings, and privacy.secure_aggregation is off: the "
+            "coordinator would see each phone's own, which is its owner's template. Turn secure aggregation on"
+        )
+    if task.privacy.dp.is_on and spec.emulate_noise:
+        raise ConfigError("options.moment.emulate_noise is for simulations; privacy.dp adds real noise: remove it")
+    if REVEALS not in task.privacy.reveals and not task.privacy.dp.is_on:
+        raise ConfigError(
+            "options.moment shows the coordinator the sum of the phones' second moments, which tells whether a known "
+            f'face is among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
+        )
+
+
+def lanes(task: TaskSpec, spec: MomentSpec, dim: int) -> tuple[Lane, ...]:
+    """Return the summed lane of a task whose moments are on, nothing otherwise; raises ConfigError as `check` does."""
+    check(task, spec)
+    return (Lane(MOMENT, packed_size(dim)),) if spec.is_on else ()
+
+
+# The device half.
+
+
+def addends(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> tuple[Arrays, Arrays]:
+    """Return the lane and what the device keeps of it: zeros, and what it kept before, in a round that asks for none.
+
+    What is kept counts only if the round closes with the device in it, as all private state does: so a device knows
+    which sum holds its addend.
+    """
+    if not spec.is_on:
+        return {}, {}
+    kept = {name: inp.private[name] for name in (OWN, OWN_NUMBER) if name in inp.private}
+    if _number(inp.reply, WANTED) != 1:
+        return {MOMENT: np.zeros(packed_size(inp.dim), np.float32)}, kept
+    own = device_moment(w_KD)
+    return {MOMENT: own}, {OWN: own, OWN_NUMBER: np.array([_number(inp.reply, NUMBER) + 1], np.float32)}
+
+
+def step(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> Vector:
+    """Return the class embeddings (K, D) after the device's own step against the others' last opened moment."""
+    number, num_devices = _number(inp.reply, NUMBER), _number(inp.reply, DEVICES)
+    if not spec.is_on or number < 1 or num_devices < 1:
+        return w_KD
+    own = inp.private.get(OWN) if _number(inp.private, OWN_NUMBER) == number else None
+    moment_DD = others_moment(inp.reply[MOMENT], own, num_devices, inp.dim)
+    others = num_devices - (own is not None)
+    return moment_step(w_KD, shrink_noise(moment_DD, spec.noise / max(1, others)), lr=spec.lr, steps=spec.steps)
+
+
+def _number(arrays: Arrays, name: str) -> int:
+    return int(arrays[name][0]) if name in arrays else 0
+
+
+# The server half.
+
+
+def start(spec: MomentSpec) -> Arrays:
+    """Return the server's arrays before the first round, which asks for the first sum."""
+    return _numbers(number=0, devices=0, wanted=True) if spec.is_on else {}
+
+
+def after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: Total) -> Arrays:
+    """Return the server's arrays after a round: the sum if one was asked for, and whether the next round asks."""
+    if not spec.is_on:
+        return {}
+    wanted_next = (state.rounds + 1) % spec.every == 0
+    if _number(state.arrays, WANTED) != 1:
+        return {**reply(state), WANTED: np.array([wanted_next], np.float32)}
+    opened = total[MOMENT]
+    if spec.emulate_noise:
+        opened = opened + spec.noise * np.random.default_rng([task.seed, state.rounds]).standard_normal(opened.shape)
+    numbers = _numbers(number=_number(state.arrays, NUMBER) + 1, devices=total.num_reports, wanted=wanted_next)
+    return {**numbers, MOMENT: opened.astype(np.float32)}
+
+
+def reply(state: ServerState) -> Arrays:
+    """Return what every device is answered: the last opened sum, over how many, and whether a new one is asked for."""
+    return {name: state.arrays[name] for name in (MOMENT, NUMBER, DEVICES, WANTED) if name in state.arrays}
+
+
+def _numbers(*, number: int, devices: int, wanted: bool) -> Arrays:
+    return {
+        NUMBER: np.array([number], np.float32),
+        DEVICES: np.array([devices], np.float32),
+        WANTED: np.array([wanted], np.float32),
+    }
