@@ -125,6 +125,8 @@ def rounds(
             f"there are {len(cohort.crops)} clients and cohort.min_reports is {task.cohort.min_reports}; "
             "add clients or lower it"
         )
+    if method.needs_validators(task) and not cohort.validators:
+        raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
     for number in range(first, task.rounds + 1):
         devices = select(task, tuple(sorted(cohort.crops)), number)
         total = Total.empty(method.contribution_layout(task, part, dim))
@@ -134,8 +136,11 @@ def rounds(
             output = method.device_round(_device_input(task, part, dim, state, cohort, device, number), runtime)
             total = _receive(total, revealed, device, output)
             private[device] = output.private
-        state = method.server_step(task, part, state, total, revealed)
         cohort = replace(cohort, private=private)
+        if method.validation is not None and method.needs_validators(task):
+            state, cohort = _validated_step(method.validation, task, part, state, total, cohort, runtime)
+        else:
+            state = method.server_step(task, part, state, total, revealed)
         yield Step(state, cohort, _record(number, devices, total))
 
 
@@ -177,18 +182,18 @@ def _validated_step(
     state: ServerState,
     total: Total,
     cohort: Cohort,
-    private: dict[str, Arrays],
     runtime: Runtime,
-) -> ServerState:
-    """Return the server's state after every validator has judged the candidates; `private` keeps what they keep."""
+) -> tuple[ServerState, Cohort]:
+    """Return the server's state after every validator has judged the candidates, and what validators keep now."""
     candidates = stage.candidates(task, part, state, total)
     scores = Total.empty(stage.contribution_layout(task))
+    private = dict(cohort.validator_private)
     for name in sorted(cohort.validators):
         inp = ValidationInput(task, candidates, cohort.validators[name], private.get(name, {}))
         output = stage.validate(inp, runtime)
         scores = _receive(scores, {}, name, output)
         private[name] = output.private
-    return stage.server_step(task, part, state, total, scores)
+    return stage.server_step(task, part, state, total, scores), replace(cohort, validator_private=private)
 
 
 def _receive(total: Total, revealed: dict[str, Arrays], device: str, output: DeviceOutput) -> Total:

@@ -55,7 +55,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
     if method.needs_validators(task):
         raise ConfigError(
             f"method {task.method} with these options lets validators judge candidates, and the coordinator has no "
-            'such stage yet; turn federated validation off (options.norm = "off"), or run it in the simulator'
+            'such stage yet; turn federated validation off (options.validation = "off"), or run it in the simulator'
         )
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))

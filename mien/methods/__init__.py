@@ -15,12 +15,31 @@ from mien.methods.fedface import FEDFACE
 from mien.methods.fedfr import FEDFR
 from mien.methods.fedfr_uda import FEDFR_UDA
 from mien.methods.fedgc import FEDGC
+from mien.methods.fedprox import FEDPROX
 from mien.methods.fixed_embedding import FIXED_EMBEDDING
+from mien.methods.mime import MIME
+from mien.methods.pfm_fv import PFM_FV
+from mien.methods.scaffold import SCAFFOLD
 
 __all__ = ["METHODS", "find_method"]
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
-    {method.name: method for method in (FEDAVG, FEDAWS, FEDFACE, FEDGC, FEDFR, FEDFR_UDA, FIXED_EMBEDDING)}
+    {
+        method.name: method
+        for method in (
+            FEDAVG,
+            FEDAWS,
+            FEDFACE,
+            FEDGC,
+            FEDFR,
+            FEDFR_UDA,
+            FIXED_EMBEDDING,
+            FEDPROX,
+            MIME,
+            PFM_FV,
+            SCAFFOLD,
+        )
+    }
 )
 
 

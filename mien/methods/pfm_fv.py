@@ -1,0 +1,399 @@
+"""Federated face recognition between silos: partially federated momentum (PFM) and federated validation (FV).
+
+Source: Bai, Wu, Shen, Li, Zhou, "Federated Face Recognition" (2021), Algorithms 1 and 2. Each trainer holds many
+identities and keeps its classifier; the server averages backbones by weights w that validators' scores improve.
+
+FV needs the weighted mean of the trainers' models under T weightings, and nothing else of them: a contribution holds
+T times the update, each times this trainer's weight in that candidate. The next model is a mixture of two candidates,
+so it needs no further sum. Decision record 0016 says where one round here differs from the paper's asynchronous search.
+Legend: T candidates, P elements of the trained part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.contribution import Arrays, ContributionLayout, Lane, Total
+from mien.errors import ConfigError, NonFiniteError
+from mien.evaluation import Comparisons, det_curve, point_at_fmr
+from mien.evaluation.kfold import kfold_accuracy
+from mien.layout import ParameterPart, Vector
+from mien.methods.averaging import update_addends, update_lanes
+from mien.methods.base import (
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Runtime,
+    ServerState,
+    StepRule,
+    Validation,
+    ValidationFaces,
+    ValidationInput,
+)
+from mien.methods.local_loss import LocalLoss, Loss, own_classes
+from mien.methods.weightings import check_weightings, simplex_draw
+from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
+
+MOMENTUM: Final = "momentum"
+ROUND: Final = "round"
+SEED: Final = "seed"
+HISTORY: Final = "history"
+WEIGHTING: Final = "weighting"
+
+
+@dataclass(frozen=True)
+class PfmFvOptions(LocalLoss):
+    """`momentum` and `validation` choose the system; the others are the paper's hyper-parameters.
+
+    momentum "partially_federated" is PFM with `beta`; "local" is FedAvg, whose trainers have momentum of their own.
+    validation "local_norm" (eq 8), "moving_norm" (eq 9-11) and "no_norm" search `candidates` T weightings a round, the
+    current one among them, and mix the best in by `mixing` phi; "off" keeps the first weighting, images or `uniform`.
+    A validator's score is its k-fold accuracy, or its TAR at `score_fmr`. `lr_drop_rounds` name the rounds after which
+    the rate is a tenth.
+    """
+
+    loss: Loss = "arcface"
+    scale: float = 64.0
+    class_start: Literal["mean_feature", "random"] = "random"
+    momentum: Literal["partially_federated", "local"] = "partially_federated"
+    beta: float = 0.9
+    validation: Literal["local_norm", "moving_norm", "no_norm", "off"] = "local_norm"
+    candidates: int = 3
+    mixing: float = 0.01
+    epsilon: float = 0.001
+    moving: float = 0.01
+    first_weighting: Literal["images", "uniform"] = "images"
+    score: Literal["accuracy", "tar"] = "accuracy"
+    score_fmr: float = 0.01
+    lr_drop_rounds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("beta", "mixing", "moving"):
+            if not 0 <= getattr(self, name) <= 1 or (name == "beta" and self.beta == 1):
+                raise ConfigError(f"options.{name} is {getattr(self, name)}; it must lie in [0, 1), mixing up to 1")
+        if not 0 < self.epsilon <= 1e3 or not 0 < self.score_fmr < 1:
+            raise ConfigError("options.epsilon must be positive, options.score_fmr lie between 0 and 1")
+        if not 2 <= self.candidates <= 64:
+            raise ConfigError(f"options.candidates is {self.candidates}; it must lie between 2 and 64")
+        if list(self.lr_drop_rounds) != sorted({*self.lr_drop_rounds}) or min(self.lr_drop_rounds, default=1) < 1:
+            raise ConfigError("options.lr_drop_rounds must be rounds from 1 in rising order")
+
+    @property
+    def validates(self) -> bool:
+        """Whether validators take part."""
+        return self.validation != "off"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The paper's setting at one synchronisation interval K: rounds, and how a device and the server step."""
+
+    rounds: int
+    local: LocalSpec
+    server: ServerSpec
+    options: PfmFvOptions
+
+
+EPOCHS: Final = 26
+STEPS_PER_EPOCH: Final = 12_800
+
+
+def _paper(interval: int) -> Preset:
+    """Return section 4.2 for K = `interval`: 26 epochs of 12,800 steps, rates dropped after epochs 10, 18 and 24."""
+    drops = tuple(epoch * STEPS_PER_EPOCH // interval for epoch in (10, 18, 24))
+    return Preset(
+        rounds=EPOCHS * STEPS_PER_EPOCH // interval,
+        local=LocalSpec(lr=0.1, steps=interval, batch_size=256),
+        server=ServerSpec(),
+        options=PfmFvOptions(lr_drop_rounds=drops),
+    )
+
+
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({f"paper_k{k}": _paper(k) for k in (100, 400, 1600)})
+"""Batches are 64 images a GPU in the paper, whose parties train on 1 to 8 of them; 256 stands for 4."""
+
+
+def options_of(task: TaskSpec) -> PfmFvOptions:
+    """Return the task's options; raises ConfigError naming the wrong field, here or in how both sides step."""
+    if task.local.momentum or task.local.private_momentum is not None or task.local.lr_drop_epoch:
+        raise ConfigError(
+            "pfm_fv's momentum is options.beta and its rate drops after options.lr_drop_rounds: leave local.momentum, "
+            "local.private_momentum and local.lr_drop_epoch alone"
+        )
+    if task.server != ServerSpec():
+        raise ConfigError("pfm_fv's server takes the weighted mean as it is (eq 4); leave [server] alone")
+    return from_mapping(PfmFvOptions, task.options, where="options.")
+
+
+def rate(task: TaskSpec, options: PfmFvOptions, round_number: int) -> float:
+    """Return eta_r of round r, counted from 1."""
+    return task.local.lr * 0.1 ** sum(drop < round_number for drop in options.lr_drop_rounds)
+
+
+def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
+    """Return the lanes of a contribution: sums only, the update under T weightings where validators judge them.
+
+    Raises ConfigError where that many sums would show the updates of too few (see `check_weightings`).
+    """
+    options = options_of(task)
+    if not options.validates:
+        return ContributionLayout(update_lanes(part))
+    check_weightings(task, options.candidates)
+    scalars = update_lanes(part)[:-1]
+    return ContributionLayout(
+        (*scalars, Lane("weightings", options.candidates), Lane("deltas", options.candidates * part.size))
+    )
+
+
+# The trainer's half.
+
+
+def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+    """Return a trainer's round: lines 5-12 of Algorithm 1."""
+    options = options_of(inp.task)
+    local, rule = _how_to_step(inp, options)
+    problem = own_classes(inp, runtime, options, rule, keeps_velocity=True)
+    trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, local, inp.seed)
+    addends = dict(update_addends(inp, trained))
+    if options.validates:
+        weight = float(addends["weight"][0])
+        delta = addends.pop("delta").astype(np.float64) / weight
+        weighting_T = own_weighting(options, inp.reply.get(WEIGHTING), weight)
+        addends["weightings"] = weighting_T.astype(np.float32)
+        addends["deltas"] = np.outer(weighting_T, delta).astype(np.float32)
+    return DeviceOutput(
+        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(addends),
+        private=problem.kept(trained),
+        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
+    )
+
+
+def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, StepRule]:
+    """Return eq 1-3: classical momentum for the classifier; for the backbone beta M / K in every one of K steps."""
+    local = inp.task.local
+    lr = rate(inp.task, options, int(inp.reply.get(ROUND, np.ones(1))[0]))
+    private_lr = None if local.private_lr is None else local.private_lr * lr / local.lr
+    local = replace(local, lr=lr, private_lr=private_lr, private_momentum=options.beta)
+    if options.momentum == "local":
+        return replace(local, momentum=options.beta), StepRule()
+    momentum = inp.reply.get(MOMENTUM, np.zeros(inp.part.size, np.float32))
+    per_step = options.beta / local.num_steps(len(inp.crops))
+    return local, StepRule(offset=(per_step * momentum.astype(np.float64)).astype(np.float32))
+
+
+def own_weighting(options: PfmFvOptions, told: Vector | None, weight: float) -> NDArray[np.float64]:
+    """Return this trainer's weights in the T candidates (T,), the current w first, before division by the cohort's.
+
+    The server tells what became of w since the first round as (kept, added): w_i = kept w_i0 + added; then the draws.
+    """
+    if told is None or told.shape != (options.candidates + 1,):
+        raise ConfigError("the server sent no weighting for this trainer; the task needs federated validation's server")
+    first = weight if options.first_weighting == "images" else 1.0
+    numbers = told.astype(np.float64)
+    return np.concatenate([[numbers[0] * first + numbers[1]], numbers[2:]])
+
+
+# The server's half.
+
+
+def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
+    """Return the state before the first round: M = 0 (line 1), w as it begins."""
+    arrays: dict[str, Vector] = {MOMENTUM: np.zeros(part.size, np.float32)}
+    options = options_of(task)
+    if options.validates:
+        seed = hashlib.sha256(f"pfm_fv/{task.name}/{task.seed}".encode()).digest()
+        arrays[SEED] = np.frombuffer(seed, np.uint8).astype(np.float32)
+        arrays[HISTORY] = np.zeros((0, 3), np.float32)
+        arrays["candidates"] = np.array([options.candidates], np.float32)
+    return ServerState(theta=theta, arrays=arrays)
+
+
+def reply(state: ServerState, device: str) -> Arrays:
+    """Return what a trainer needs for round r: r, M of the last round, and its own part of the T weightings."""
+    told: dict[str, Vector] = {ROUND: np.array([state.rounds + 1], np.float32), MOMENTUM: state.arrays[MOMENTUM]}
+    if HISTORY in state.arrays:
+        num_candidates = int(state.arrays["candidates"][0])
+        draws = [_draw(state, state.rounds, t, device) for t in range(1, num_candidates)]
+        told[WEIGHTING] = np.array([*_standing(state, device), *draws], np.float32)
+    return told
+
+
+def server_step(
+    task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
+) -> ServerState:
+    """Return the state after lines 14-16 with w as it began; raises ConfigError where validators have to choose."""
+    if options_of(task).validates:
+        raise ConfigError("federated validation chooses the weights, and this server has no such stage")
+    return _move(task, part, state, total.mean("delta"))
+
+
+def candidates(task: TaskSpec, part: ParameterPart, state: ServerState, total: Total) -> tuple[Vector, ...]:
+    """Return the T candidate models w_t^T theta' (eq 7), the one under the current weighting first."""
+    start = part.gather(state.theta).astype(np.float64)
+    return tuple(
+        part.scatter(state.theta, (start + mean_P).astype(np.float32)) for mean_P in _candidate_updates(part, total)
+    )
+
+
+def validated_step(task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, scores: Total) -> ServerState:
+    """Return the state after eq 12 and 13, then lines 14-16 of Algorithm 1 with the w that they give."""
+    options = options_of(task)
+    best = int(np.argmax(scores["scores"]))  # the first of equals: the current weighting stays where none is better
+    updates_TP = _candidate_updates(part, total)
+    weight_T = total["weightings"]
+    mixed = (1 - options.mixing) * updates_TP[0] + options.mixing * updates_TP[best]
+    after = _move(task, part, state, mixed)
+    # w <- (1 - phi) w + phi w_best, both divided by their sums, then multiplied by the sum of the old w: the weights of
+    # trainers that were not in this round keep their proportion to the others.
+    row = (best, 1 - options.mixing, options.mixing * weight_T[0] / weight_T[best]) if best else (0, 1, 0)
+    history = np.concatenate([state.arrays[HISTORY], np.array([row], np.float32)])
+    return replace(after, arrays={**after.arrays, HISTORY: history})
+
+
+def weight_of(state: ServerState, device: str, first: float = 1.0) -> float:
+    """Return a trainer's current weight, `first` being its weight before the first round; only ratios have meaning."""
+    kept, added = _standing(state, device)
+    return kept * first + added
+
+
+def _candidate_updates(part: ParameterPart, total: Total) -> NDArray[np.float64]:
+    """Return the mean updates under each weighting, renormalised over whoever is in the sum: (T, P)."""
+    weight_T = total["weightings"]
+    if total.num_reports == 0 or not (weight_T > 0).all():
+        raise NonFiniteError("a candidate's total weight is not positive; the round is aborted")
+    updates_TP: NDArray[np.float64] = total["deltas"].reshape(len(weight_T), part.size) / weight_T[:, None]
+    return updates_TP
+
+
+def _move(task: TaskSpec, part: ParameterPart, state: ServerState, update: NDArray[np.float64]) -> ServerState:
+    """Return the state after Theta_r = Theta_(r-1) + update and M_r = (Theta_(r-1) - Theta_r) / eta_r (eq 4 and 6)."""
+    eta = rate(task, options_of(task), state.rounds + 1)
+    values = part.gather(state.theta).astype(np.float64) + update
+    return ServerState(
+        theta=part.scatter(state.theta, values.astype(np.float32)),
+        arrays={**state.arrays, MOMENTUM: (-update / eta).astype(np.float32)},
+        rounds=state.rounds + 1,
+    )
+
+
+def _draw(state: ServerState, round_index: int, candidate: int, device: str) -> float:
+    return simplex_draw(state.arrays[SEED].astype(np.uint8).tobytes(), round_index, candidate, device)
+
+
+def _standing(state: ServerState, device: str) -> tuple[float, float]:
+    """Return (kept, added) of a trainer's weight w_i = kept w_i0 + added, replayed from the winners of all rounds."""
+    kept, added = 1.0, 0.0
+    for index, (winner, keep, gain) in enumerate(state.arrays[HISTORY].astype(np.float64)):
+        if winner:
+            kept, added = keep * kept, keep * added + gain * _draw(state, index, int(winner), device)
+    return kept, added
+
+
+# The validator's half.
+
+
+def score_layout(task: TaskSpec) -> ContributionLayout:
+    """Return the lanes of a validator's contribution: T normalised scores, which are summed over validators (eq 12)."""
+    return ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("scores", options_of(task).candidates)))
+
+
+def validate(inp: ValidationInput, runtime: Runtime) -> DeviceOutput:
+    """Return a validator's normalised scores of the candidates: lines 7-11 of Algorithm 2."""
+    options = options_of(inp.task)
+    score_T = np.array([score(options, runtime, theta, inp.faces) for theta in inp.candidates])
+    normalised_T, statistics = normalise_scores(options, score_T, inp.private.get("statistics"))
+    one = np.ones(1, np.float32)
+    contribution = score_layout(inp.task).pack({"count": one, "weight": one, "scores": normalised_T.astype(np.float32)})
+    return DeviceOutput(contribution, private={} if statistics is None else {"statistics": statistics})
+
+
+def score(options: PfmFvOptions, runtime: Runtime, theta: Vector, faces: ValidationFaces) -> float:
+    """Return a model's score on a validator's pairs, in [0, 1]: k-fold accuracy, or TAR at an FMR.
+
+    Raises UndefinedMetricError where the pairs cannot give it.
+    """
+    emb_ND = runtime.embed(theta, faces.crops).astype(np.float64)
+    cos_P = (emb_ND[faces.pairs[:, 0]] * emb_ND[faces.pairs[:, 1]]).sum(axis=1)
+    if options.score == "accuracy":
+        return kfold_accuracy(np.clip(2 - 2 * cos_P, 0, 4), faces.mated, faces.folds).mean
+    curve = det_curve(Comparisons(cos_P[faces.mated], cos_P[~faces.mated]))
+    return point_at_fmr(curve, options.score_fmr).tar
+
+
+def normalise_scores(
+    options: PfmFvOptions, score_T: NDArray[np.float64], statistics: Vector | None
+) -> tuple[NDArray[np.float64], Vector | None]:
+    """Return S' (T,) and, for the moving norm, the validator's (mu, nu) to keep.
+
+    Local norm (eq 8): S / sqrt(var(S) + epsilon). Moving norm (eq 9-11): S / sqrt(nu + epsilon), where mu and nu follow
+    mean and variance at rate gamma; before the first round they are that round's own. Variances divide by T.
+    """
+    if options.validation == "no_norm":
+        return score_T, None
+    if options.validation == "local_norm":
+        return score_T / math.sqrt(score_T.var() + options.epsilon), None
+    if statistics is None:
+        mean, variance = float(score_T.mean()), float(score_T.var())
+    else:
+        mean = (1 - options.moving) * float(statistics[0]) + options.moving * float(score_T.mean())
+        spread = float(((score_T - mean) ** 2).mean())
+        variance = (1 - options.moving) * float(statistics[1]) + options.moving * spread
+    return score_T / math.sqrt(variance + options.epsilon), np.array([mean, variance], np.float32)
+
+
+def validation_faces(
+    crops: NDArray[np.uint8], labels: NDArray[np.int64], *, num_folds: int = 5, max_mated: int = 1000, seed: int = 0
+) -> ValidationFaces:
+    """Return a validator's pairs of labelled crops: mated ones and as many others, folds without a shared identity.
+
+    Raises ConfigError for fewer than two identities a fold, or none of a fold with two images.
+    """
+    rng = np.random.default_rng(seed)
+    people = rng.permutation(np.unique(labels))
+    pairs, mated, folds = [], [], []
+    for fold in range(num_folds):
+        members = np.flatnonzero(np.isin(labels, people[fold::num_folds]))
+        first, second = np.triu_indices(len(members), 1)
+        same = labels[members[first]] == labels[members[second]]
+        count = min(int(same.sum()), int((~same).sum()), max(1, max_mated // num_folds))
+        if count == 0:
+            raise ConfigError(
+                f"fold {fold} of {num_folds} has no mated or no non-mated pair; give validators more people and "
+                "images, or fewer folds"
+            )
+        for wanted in (same, ~same):
+            chosen = rng.permutation(np.flatnonzero(wanted))[:count]
+            pairs.append(np.stack([members[first[chosen]], members[second[chosen]]], axis=1))
+            mated.append(same[chosen])
+            folds.append(np.full(count, fold))
+    return ValidationFaces(
+        crops, np.concatenate(pairs).astype(np.int64), np.concatenate(mated), np.concatenate(folds).astype(np.int64)
+    )
+
+
+PFM_FV: Final = Method(
+    name="pfm_fv",
+    source="Bai et al.: Federated Face Recognition (2021)",
+    options=PfmFvOptions,
+    contribution_layout=contribution_layout,
+    device_round=device_round,
+    server_start=server_start,
+    server_step=server_step,
+    reply=reply,
+    validation=Validation(
+        is_on=lambda task: options_of(task).validates,
+        contribution_layout=score_layout,
+        candidates=candidates,
+        validate=validate,
+        server_step=validated_step,
+    ),
+)

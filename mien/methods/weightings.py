@@ -1,0 +1,55 @@
+"""Several weighted sums over one set of updates: how many may be shown, and how their weights are drawn.
+
+Every weighting that the server sees is one linear equation on the devices' updates. With T generic weightings of n
+devices, elimination leaves a sum over no fewer than n - T + 1 of them (`smallest_exposed_sum`); T = n gives each one
+away. docs/federated-validation.md has the argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Final
+
+from mien.errors import ConfigError
+from mien.secagg.planner import smallest_sum
+from mien.specs import TaskSpec
+
+LOCAL_MODELS: Final = "local_models"
+
+
+def smallest_exposed_sum(num_devices: int, num_weightings: int) -> int:
+    """Return the fewest devices over whom T generic weightings of n devices determine a sum: n - T + 1, at least 1."""
+    return max(1, num_devices - num_weightings + 1)
+
+
+def check_weightings(task: TaskSpec, num_weightings: int) -> None:
+    """Raise ConfigError where a round's sums would say more than one sum over `privacy.min_cohort` devices does.
+
+    The most is n - n_min weightings, n being the fewest devices of a sum: what is left by elimination is then a sum
+    over n_min + 1 or more, so that a device that tells the server its own update leaves n_min of them. A task that
+    opted in with `privacy.reveals = ["local_models"]` is not held to it.
+    """
+    if LOCAL_MODELS in task.privacy.reveals:
+        return
+    num_devices, floor = smallest_sum(task), task.privacy.min_cohort
+    most = num_devices - floor
+    if num_weightings > most:
+        raise ConfigError(
+            f"{num_weightings} weightings of one round's updates leave a sum over "
+            f"{smallest_exposed_sum(num_devices, num_weightings)} of {num_devices} devices, one of which may tell its "
+            f"own; privacy.min_cohort {floor} permits {max(most, 0)}. Raise cohort.min_reports to "
+            f"{floor + num_weightings} or more, lower options.candidates, or agree to show local models with "
+            'privacy.reveals = ["local_models"]'
+        )
+
+
+def simplex_draw(seed: bytes, round_index: int, candidate: int, device: str) -> float:
+    """Return a device's weight in a candidate, before the weights of whoever is in the sum are divided by their sum.
+
+    The draws are exponential, so that those of any set of devices, divided by their sum, are uniform on the simplex:
+    who drops out changes nothing. They follow from public words, and any party can repeat them.
+    """
+    text = f"weighting/{round_index}/{candidate}/{device}".encode()
+    word = int.from_bytes(hashlib.sha256(seed + text).digest()[:8], "big")
+    return -math.log((word + 1) / (2**64 + 1))
