@@ -46,6 +46,7 @@ class Closed:
     model: ModelRecord
     arrays_sha256: str | None
     revealed_sha256: str | None
+    next_clip: float | None = None
 
 
 class Closer:
@@ -89,13 +90,13 @@ class Closer:
         def read(device: str) -> bytes:
             return self._stores.spool.read(record.id, device, uploads[device].blob)
 
-        def sum_up() -> ClosedRound:
+        def sum_up() -> tuple[ClosedRound, float | None]:
             if masked is not None:
                 return self._open(masked, server, device_ids, read)
             pairs = ((device, read(device)) for device in sorted(device_ids))
-            return close_round(self._plan, server, pairs, max_step_ratio=self._max_step_ratio)
+            return close_round(self._plan, server, pairs, max_step_ratio=self._max_step_ratio), None
 
-        result = await in_thread(sum_up)
+        result, next_clip = await in_thread(sum_up)
         state, states = result.state, self._stores.states
         theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
         changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
@@ -116,12 +117,12 @@ class Closer:
         arrays_sha256 = await in_thread(states.put_arrays, state.arrays)
         revealed_sha256 = await in_thread(states.put_revealed, task.task_id, state.revealed)
         self._blobs |= {sha256 for sha256 in (arrays_sha256, revealed_sha256) if sha256}
-        return Closed(state, result, model, arrays_sha256, revealed_sha256)
+        return Closed(state, result, model, arrays_sha256, revealed_sha256, next_clip)
 
     def _open(
         self, masked: MaskedRound, server: ServerState, device_ids: Sequence[str], read: Callable[[str], bytes]
-    ) -> ClosedRound:
-        """Open the masked sums and take the server's step on their total."""
+    ) -> tuple[ClosedRound, float | None]:
+        """Return what the server's step on the opened sums makes, and what an adaptive clip becomes."""
         opened, layout = masked.open(), self._plan.contribution
         revealed: dict[str, Arrays] = {}
         if layout.revealed:
@@ -130,9 +131,11 @@ class Closer:
         if opened.suspects:
             _LOG.warning("shares that did not fit", task=self._plan.task.name, pairs=suspects_in_words(opened.suspects))
         result = take_step(self._plan, server, opened.total, revealed, max_step_ratio=self._max_step_ratio)
-        share_clipped = 1 - opened.num_unclipped / max(opened.total.num_reports, 1)
-        metrics = {**result.metrics, "share_clipped": share_clipped, "unmask_s": opened.seconds}
-        return replace(result, metrics=metrics)
+        told = {} if self._plan.task.privacy.dp.is_on else result.metrics  # devices send none under it
+        metrics = {**told, "unmask_s": opened.seconds}
+        if opened.share_clipped is not None:
+            metrics["share_clipped"] = opened.share_clipped
+        return replace(result, metrics=metrics), opened.next_clip
 
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""

@@ -247,6 +247,8 @@ class Engine:
     def _runner_for(self, caller: Caller) -> TaskRunner | None:
         """Return the oldest task that looks for devices and that this one can train for."""
         for runner in self._of_population(caller.population):
+            if runner.bars(caller.device_id):
+                continue
             if runner.wants_devices and (not caller.backbones or runner.plan.spec.backbone in caller.backbones):
                 return runner
         return None

@@ -6,17 +6,19 @@ configuration and the accepted messages in order, so that a restart makes it aga
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.rounds.machine import Stage
 from coordinator.rounds.plan import TaskPlan
 from coordinator.store.records import StepRecord
 from mien.contribution import Total
+from mien.dp.rounds import clip_after, noise_allowance, noised
 from mien.errors import CohortError, NotFoundError, ViolationError
-from mien.secagg import OpenedSum, RoundConfig, ServerRound, Suspect
+from mien.secagg import RoundConfig, ServerRound, Suspect
 from mien.secagg.groups import combine
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.vector import ContributionMap
@@ -28,10 +30,14 @@ MAX_STEP_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True)
 class MaskedTotal:
-    """What opening the sums gave: the total, and what the server may tell of it."""
+    """What opening the sums gave: the total, and what the server may tell of it.
+
+    `share_clipped` is None where differential privacy keeps it; `next_clip` is what an adaptive clip becomes.
+    """
 
     total: Total = field(repr=False)
-    num_unclipped: int
+    share_clipped: float | None
+    next_clip: float | None
     suspects: tuple[Suspect, ...]
     num_groups: int
     seconds: float
@@ -137,19 +143,26 @@ class MaskedRound:
         return all(group.server.can_open for group in self._groups)
 
     def open(self) -> MaskedTotal:
-        """Return the sums, combined as the task says.
+        """Return the sums with the noise that the task promises, combined as it says.
 
-        Raises CohortError where secrets lack shares, CorruptDataError where a sum does not pass its checks.
+        Noise is drawn anew by each call: give out one result only. Raises CohortError where secrets lack shares,
+        CorruptDataError where a sum does not pass its checks.
         """
-        began, totals, opened, suspects = time.perf_counter(), list[Total](), list[OpenedSum](), list[Suspect]()
+        began, privacy = time.perf_counter(), self._plan.task.privacy
+        totals, suspects, shares, unclipped = list[Total](), list[Suspect](), list[float](), 0
         for group in self._groups:
-            opening = group.server.open()
-            totals.append(self._map.total(opening.sum))
-            opened.append(replace(opening.sum, update=opening.sum.update[:0]))
+            opening = group.server.open(noise_allowance(self.config, privacy.dp))
+            unclipped += opening.sum.num_unclipped
             suspects += opening.suspects
+            sum_ = noised(opening.sum, self.config, privacy.dp, secrets.token_bytes)
+            totals.append(self._map.total(sum_.opened))
+            if sum_.unclipped_share is not None:
+                shares.append(sum_.unclipped_share)
+        total = combine(totals, privacy.group_mean)
         return MaskedTotal(
-            total=combine(totals, self._plan.task.privacy.group_mean),
-            num_unclipped=sum(each.num_unclipped for each in opened),
+            total=total,
+            share_clipped=None if privacy.dp.is_on else 1 - unclipped / max(total.num_reports, 1),
+            next_clip=clip_after(self.config, privacy.dp, shares) if privacy.dp.is_adaptive else None,
             suspects=tuple(suspects),
             num_groups=len(totals),
             seconds=time.perf_counter() - began,

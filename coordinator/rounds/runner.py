@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import sqlalchemy as sa
 import structlog
 
 from coordinator.clock import Clock
+from coordinator.privacy import account
 from coordinator.rounds.closing_io import Closed, Closer, Stores
 from coordinator.rounds.machine import (
     COUNTED,
@@ -41,14 +43,17 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import Pulse, in_thread
-from coordinator.store.records import RoundChange, RoundRecord, StepRecord, TaskRecord, TaskState
+from coordinator.store.records import RoundChange, RoundRecord, StepRecord, SumOpening, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import LateError, MienError, NotFoundError, StorageError, ViolationError
+from mien.dp.rounds import opening
+from mien.errors import BudgetExceededError, LateError, MienError, NotFoundError, StorageError, ViolationError
+from mien.secagg import RoundConfig
 from mien.secagg.groups import deal
 from mien.secagg.keys import VerifyLeaf
 
 _LOG: Final = structlog.get_logger()
 
+_SUM_IS_OPEN: Final = (Stage.UNMASK, Stage.CLOSING, Stage.CLOSED)
 _RETRY_S: Final = 1.0
 """Pause before a transition that the disk refused is tried again."""
 
@@ -107,6 +112,7 @@ class TaskRunner:
         self._stores, self._clock, self._settings = stores, clock, settings
         self._verify, self._on_change = verify, on_change
         self._masked: MaskedRound | None = None
+        self._barred: frozenset[str] = frozenset()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
         self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio)
@@ -127,6 +133,10 @@ class TaskRunner:
     def is_closing(self) -> bool:
         """Whether a sum is being taken or waits to be committed."""
         return self.state is not None and self.state.stage is Stage.CLOSING
+
+    def bars(self, device_id: str) -> bool:
+        """Return whether the privacy ledger keeps a device out of the current attempt."""
+        return device_id in self._barred and self.state is not None and self.state.stage is Stage.SELECTING
 
     def step_of(self, device_id: str) -> Step | None:
         """Return how far a device got in the current attempt."""
@@ -268,7 +278,7 @@ class TaskRunner:
                 return
         events = [m.event for m in messages]
         device_ids = frozenset[str]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
-        merged = _Message(CheckedIn(device_ids))
+        merged = _Message(CheckedIn(device_ids - self._barred))
         await self._apply([merged], answers=messages)
 
     async def _open_attempt(self, messages: Sequence[_Message]) -> bool:
@@ -277,15 +287,53 @@ class TaskRunner:
         rules = RoundRules.of(self.plan.task, task_id=self.task.task_id, round_number=number, attempt=attempt)
         deadline = self._clock.now() + rules.selecting_s
         try:
+            await self._ask_ledger(number, attempt)
             opened = await self._stores.thread.run(
                 self._stores.store.open_attempt, self.task, round_number=number, attempt=attempt, deadline=deadline
             )
+        except BudgetExceededError as error:
+            await self._pause(error.message)
+            for message in messages:
+                _resolve(message)
+            return False
         except MienError as error:
             _refuse(messages, error)
             return False
         self._set_round(opened, RoundState(Stage.SELECTING, deadline))
         self._on_change(True)
         return True
+
+    async def _ask_ledger(self, number: int, attempt: int) -> None:
+        """Learn whom the privacy ledger keeps out; raises BudgetExceededError when no sum may be opened any more."""
+        task, dp = self.plan.task, self.plan.task.privacy.dp
+        config = await self._round_config(number, attempt, self.task.model_id) if task.privacy.is_masked else None
+        coming = opening(task, self.task.task_id, number, attempt, config)
+
+        def ask(db: sa.Connection) -> frozenset[str]:
+            account.before_attempt(db, task.population, coming)
+            return account.barred(db, self.task.task_id, dp, number)
+
+        self._barred = await self._stores.thread.run(self._stores.store.privacy, ask)
+
+    async def _round_config(self, number: int, attempt: int, model_id: str) -> RoundConfig:
+        """Return the terms of an attempt, with the clip that earlier rounds left."""
+        clip: float | None = None
+        if self.plan.task.privacy.dp.is_adaptive:
+            task_id, task = self.task.task_id, self.plan.task
+            clip = await self._stores.thread.run(
+                self._stores.store.privacy, lambda db: account.clip_for(db, task_id, task, number)
+            )
+        return self.plan.round_config(self.task.task_id, number, attempt, model_id, clip)
+
+    async def _pause(self, reason: str) -> None:
+        """Pause the task with a reason that its operator sees."""
+        task = replace(self.task, state=TaskState.PAUSED, reason=reason)
+        await self._stores.thread.run(
+            self._stores.store.save_task, task, actor="coordinator", action=f"task.{TaskState.PAUSED}"
+        )
+        self.task = task
+        _LOG.warning("task paused", task=task.name, reason=reason)
+        self._on_change(True)
 
     def _set_round(self, record: RoundRecord, state: RoundState) -> None:
         self.round, self.state, self._masked = record, state, None
@@ -312,7 +360,10 @@ class TaskRunner:
             effects.extend(new_effects)
             change = _noted(change, message)
         change = self._change(change, before, state, messages)
-        if (change.messages or _is_worth_keeping(before, state)) and not await self._commit(change, accepted):
+        if change.sum_opening is not None:
+            if not await self._commit_opening(change, accepted):
+                return
+        elif (change.messages or _is_worth_keeping(before, state)) and not await self._commit(change, accepted):
             await self._restore_masked()  # it had accepted what is not on disk
             return
         self.state = state
@@ -383,7 +434,7 @@ class TaskRunner:
         assert self.round is not None
         assert self._rules is not None
         record = self.round
-        config = self.plan.round_config(self.task.task_id, record.round, record.attempt, record.base_model_id)
+        config = await self._round_config(record.round, record.attempt, record.base_model_id)
         groups = deal(state.participants, self.plan.task.privacy.groups, self._rules.seed)
         return MaskedRound(self.plan, config, groups, self._verify, threads=self._settings.threads)
 
@@ -418,15 +469,30 @@ class TaskRunner:
     ) -> RoundChange:
         """Return all that has to be committed for the step from `before` to `state`."""
         steps = {d: step for d, step in state.participants.items() if before.participants.get(d) is not step}
-        change = replace(change, state=state, steps=steps)
+        change = replace(change, state=state, steps=steps, sum_opening=self._sum_opening(before, state))
         if before.stage.is_over or not state.stage.is_over:
             return change
         closed = next((m.closed for m in messages if m.closed is not None), None)
         if state.stage is Stage.CLOSED and closed is not None:
-            return replace(change, task=self._task_after(closed), model=closed.model, metrics=closed.result.metrics)
+            return replace(
+                change,
+                task=self._task_after(closed),
+                model=closed.model,
+                metrics=closed.result.metrics,
+                next_clip=closed.next_clip,
+            )
         if any(isinstance(m.event, Cancelled) for m in messages):
             return change
         return replace(change, task=self._task_after_abort(state.reason))
+
+    def _sum_opening(self, before: RoundState, state: RoundState) -> SumOpening | None:
+        """Return what the ledger is told by a transition after which the coordinator can open a sum."""
+        if before.stage in _SUM_IS_OPEN or state.stage not in _SUM_IS_OPEN:
+            return None
+        assert self.round is not None
+        config, device_ids = self._masked.config if self._masked else None, state.devices(*COUNTED)
+        told = opening(self.plan.task, self.task.task_id, self.round.round, self.round.attempt, config, len(device_ids))
+        return SumOpening(self.task.population, told, device_ids)
 
     def _task_after(self, closed: Closed) -> TaskRecord:
         rounds_closed = self.task.rounds_closed + 1
@@ -452,10 +518,30 @@ class TaskRunner:
         text = f"{aborted} attempts in a row were aborted, the last because {reason}; mend that, then task resume"
         return replace(task, state=TaskState.PAUSED, reason=text)
 
+    async def _commit_opening(self, change: RoundChange, accepted: Sequence[_Message]) -> bool:
+        """Commit a transition after which a sum can be opened; what the ledger refuses is aborted, unopened."""
+        try:
+            return await self._commit(change, accepted)
+        except BudgetExceededError as error:
+            assert self.state is not None
+            assert self._rules is not None
+            _LOG.warning("the privacy ledger refuses a sum", task=self.task.name, reason=error.message)
+            state, effects = advance(self._rules, self.state, SumFailed(error.message), self._clock.now())
+            aborted = RoundChange(change.record, state, task=self._task_after_abort(error.message))
+            if await self._commit(aborted, accepted):
+                self.state = state
+                for message in accepted:
+                    _resolve(message)
+                self._carry_out(effects)
+                self._on_change(True)
+            return False
+
     async def _commit(self, change: RoundChange, accepted: Sequence[_Message]) -> bool:
         """Commit a transition; what the disk refused is told to those who wait, and the rest is tried again."""
         try:
             self.round = await self._stores.thread.run(self._stores.store.save_round, change)
+        except BudgetExceededError:
+            raise
         except MienError as error:
             _LOG.error("transition refused by the disk", task=self.task.name, reason=error.message)
             _refuse(accepted, error)

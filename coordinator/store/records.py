@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from coordinator.rounds.machine import RoundState, Stage, Step
+from mien.dp.ledger import Opening
 
 
 class TaskState(StrEnum):
@@ -147,12 +148,22 @@ class DeviceRecord:
 
 
 @dataclass(frozen=True)
+class SumOpening:
+    """A sum that can be opened from now on, for the privacy ledger of a population; `device_ids` are in it."""
+
+    population: str
+    opening: Opening
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RoundChange:
     """One transition of a round, committed as a whole or not at all.
 
     `record` is the round as it was read; `steps` are the participants that changed; `committed` those whose uploads
-    count from now on, `messages` what devices said at a stage of secure aggregation. `task` is the task as it is
-    afterwards, `model` what the round made: both only where the transition changes them.
+    count from now on, `messages` what devices said at a stage of secure aggregation. `sum_opening` goes into the
+    privacy ledger before anybody can open the sum; `next_clip` is what an adaptive clip becomes. `task` is the task as
+    it is afterwards, `model` what the round made: both only where the transition changes them.
     """
 
     record: RoundRecord
@@ -161,6 +172,8 @@ class RoundChange:
     error_codes: Mapping[str, str] = field(default_factory=dict)
     committed: tuple[str, ...] = ()
     messages: tuple[StepRecord, ...] = ()
+    sum_opening: SumOpening | None = None
+    next_clip: float | None = None
     task: TaskRecord | None = None
     model: ModelRecord | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

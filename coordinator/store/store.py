@@ -20,6 +20,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from coordinator.clock import Clock, to_ms
+from coordinator.privacy import account
 from coordinator.rounds.machine import COUNTED, STEP_OF, Stage, Step
 from coordinator.store.database import database_errors, migrate, open_engine
 from coordinator.store.records import (
@@ -219,7 +220,8 @@ class Store:
     def save_round(self, change: RoundChange) -> RoundRecord:
         """Commit one transition of a round as a whole, and return the round as it is afterwards.
 
-        Raises LateError when somebody else has changed the round since it was read.
+        Raises LateError when somebody else has changed the round since it was read, BudgetExceededError when the
+        privacy ledger does not permit the sum to be opened.
         """
         with self._transaction() as db:
             now_ms = self._clock.now_ms()
@@ -240,6 +242,10 @@ class Store:
                 detail = {"reason": after.reason} if after.reason else {}
                 self._log(db, "coordinator", f"round.{after.stage}", subject, detail)
             _keep_steps(db, before.id, change.messages)
+            if (ledgered := change.sum_opening) is not None:
+                account.record_opening(db, ledgered.population, ledgered.opening, ledgered.device_ids)
+            if change.next_clip is not None:
+                account.keep_clip(db, after.task_id, after.round, change.next_clip)
             if after.stage.is_over:
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.task is not None:

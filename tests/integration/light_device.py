@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mien.contribution import ContributionLayout
+from mien.dp.rounds import protect
 from mien.errors import LateError, MienError, UnavailableError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
@@ -157,7 +158,9 @@ class MaskedPart:
             return self.device.share(message)
         if stage == rounds_pb2.UPLOAD:
             layout = layout_of(self.task)
-            masked = self.device.mask(message, ContributionMap(layout).addends(layout.parse(self.data)))
+            addends = ContributionMap(layout).addends(layout.parse(self.data))
+            noised = protect(addends, self.device.config, self.task.privacy.dp, secrets.token_bytes)
+            masked = self.device.mask(message, noised)
             self.upload = masked.payload + self.data[4 * layout.summed_size :]
             return masked.message
         if stage == rounds_pb2.CONSISTENCY or self.device.stage == "Masked":

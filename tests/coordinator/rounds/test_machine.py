@@ -231,7 +231,7 @@ def test_a_device_lost_after_its_upload_stays_counted(stage: Stage) -> None:
     state = at(stage)
     state, _ = advance(SECURE, state, Left("c", "violation"), 3.0)
     for device in "ab":
-        state, effects = advance(SECURE, state, did(device, stage), 3.0)
+        state, _ = advance(SECURE, state, did(device, stage), 3.0)
     assert state.stage is SECURE.after(stage), "nobody waits for the one that left"
     assert "c" in state.devices(*COUNTED)
     again = advance(SECURE, state, did("c", stage), 3.0)
@@ -239,7 +239,7 @@ def test_a_device_lost_after_its_upload_stays_counted(stage: Stage) -> None:
 
 
 def test_unmasking_ends_as_soon_as_the_sum_can_be_opened() -> None:
-    state, effects = advance(SECURE, at(Stage.UNMASK), Stepped("a", Stage.UNMASK, is_enough=True), 3.0)
+    _, effects = advance(SECURE, at(Stage.UNMASK), Stepped("a", Stage.UNMASK, is_enough=True), 3.0)
     assert effects == (SumWanted(("a", "b", "c")),)
 
 

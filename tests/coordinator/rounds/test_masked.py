@@ -119,7 +119,7 @@ def test_the_total_is_the_plain_sum_within_the_quantisers_bound() -> None:
     expected = story.expected(story.devices)
     bound = expected[1] * max(story.config.numbers.max_error, 2.0**-story.config.numbers.metric_frac_bits)
     assert_is_sum(opened.total, expected, 6, expected[1], bound)
-    assert (opened.num_unclipped, opened.suspects, opened.num_groups) == (6, (), 1)
+    assert (opened.share_clipped, opened.suspects, opened.num_groups) == (0.0, (), 1)
 
 
 @pytest.mark.parametrize("stage", [Stage.KEYS, Stage.SHARES, Stage.UPLOAD])

@@ -1,0 +1,127 @@
+"""Differential privacy over real processes: noise of the promised size, a budget that stops a task, and kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.privacy.report import report
+from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
+from mien.wire.v1 import operator_pb2, rounds_pb2
+from tests.integration.house import House, masked_task, run
+from tests.integration.light_device import LAYOUT, SPEC, THETA, Sent, contribution, ref_of
+from tests.integration.test_rounds import expected_theta, outcome
+
+CLIP = 2.0
+
+
+def private_task(name: str, *, size: int = 5, rounds: int = 1, **dp: Any) -> TaskSpec:
+    terms: dict[str, Any] = {
+        "mechanism": "central_gaussian", "noise_multiplier": 1.0, "epsilon": 50.0, "delta": 1e-5,
+        "max_participations": 10,
+    }  # fmt: skip
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, l2_clip=CLIP, dp=DpSpec(**{**terms, **dp}))
+    cohort = CohortSpec(size=size, min_reports=size)
+    return masked_task(name, name, trainable=("tail.*",), rounds=rounds, privacy=privacy, cohort=cohort)
+
+
+def make(index: int) -> Any:
+    return lambda task, assignment: contribution(task, index, *ref_of(assignment), weight=1.0)
+
+
+async def take_all(
+    house: House, task: TaskSpec, rounds: int
+) -> tuple[list[list[Sent]], list[operator_pb2.RoundReport]]:
+    async with house.operator() as operator, house.devices(task.population, task.cohort.size) as devices:
+        status = await operator.submit(task, task.name)
+        sent = [
+            list(await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices))))
+            for _ in range(rounds)
+        ]
+        return sent, await outcome(operator, status.task_id)
+
+
+@pytest.mark.parametrize("mechanism", ["central_gaussian", "skellam"])
+def test_the_model_moves_by_the_mean_and_noise_of_the_promised_size(shared_house: House, mechanism: str) -> None:
+    task = private_task(f"noise-{mechanism[:7]}", mechanism=mechanism)
+    (uploads,), (result,) = run(take_all(shared_house, task, 1))
+    assert (result.stage, result.num_reports) == (rounds_pb2.CLOSED, 5)
+    assert not {"loss_before", "loss_after", "share_clipped"} & set(result.metrics), "nothing but noised sums is told"
+    part = LAYOUT.part(SPEC.trainable)
+    noise = part.gather(shared_house.theta(result.model_id)) - part.gather(
+        expected_theta(THETA, task, [upload.data for upload in uploads])
+    )
+    # 252 elements: the sample's deviation is within 25 % of the true one except with probability 1e-8.
+    sigma = CLIP * task.privacy.dp.noise_multiplier / task.cohort.size
+    most = sigma * (np.sqrt(5 / 5) if mechanism == "central_gaussian" else 1.3)  # a fifth of the devices may add none
+    assert 0.75 * sigma < float(noise.std()) < 1.25 * most
+
+
+def test_a_budget_stops_the_task_before_it_is_exceeded_also_across_a_crash(house: House) -> None:
+    """z = 2 over one sum costs about epsilon 2.3, two about 3.5: a budget of 3 permits one round."""
+    house.start()
+
+    async def give() -> None:
+        async with house.operator() as operator:
+            await house.give_model(operator, house.home.folder.parent)
+
+    run(give())
+    task = private_task("budget", rounds=3, noise_multiplier=2.0, epsilon=3.0)
+
+    async def first() -> str:
+        async with house.operator() as operator, house.devices("budget", 5) as devices:
+            status = await operator.submit(task, "budget")
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            return str(status.task_id)
+
+    task_id = run(first())
+    house.kill()
+    house.start()
+
+    async def second() -> str:
+        async with house.operator() as operator, house.devices("budget", 5) as devices:
+            for device in devices:
+                reply = await device.check_in(timeout_s=4.0)
+                assert not reply.HasField("assignment")
+            (status,) = [status for status in await operator.tasks() if status.task_id == task_id]
+            return f"{status.state}: {status.reason}"
+
+    assert "its budget is 3" in run(second())
+    with house.store() as store:
+        (population,) = store.privacy(report)
+    assert population.verifies
+    assert population.num_sums == 1
+    (budget,) = population.budgets
+    assert budget.spent_rdp is not None
+    assert 1.0 < budget.spent_rdp < 3.0
+
+
+def test_devices_that_reached_their_cap_are_not_asked_again(shared_house: House) -> None:
+    task = private_task("caps", size=3, rounds=2, max_participations=1)
+
+    async def story() -> list[bool]:
+        async with shared_house.operator() as operator, shared_house.devices("caps", 6) as devices:
+            status = await operator.submit(task, "caps")
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices[:3])))
+            asked = [(await device.check_in(timeout_s=4.0)).HasField("assignment") for device in devices[:3]]
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices[3:])))
+            reports = await outcome(operator, status.task_id)
+            assert [r.stage for r in reports] == [rounds_pb2.CLOSED, rounds_pb2.CLOSED]
+            return asked
+
+    assert run(story()) == [False, False, False]
+
+
+def test_an_adaptive_clip_follows_the_norms(shared_house: House) -> None:
+    """Updates of norm about 0.16 under a clip of 2: nearly all are unclipped, so the clip shrinks."""
+    task = private_task("adaptive", rounds=3, target_quantile=0.5, clip_lr=1.0)
+    _, reports = run(take_all(shared_house, task, 3))
+    assert [r.stage for r in reports] == [rounds_pb2.CLOSED] * 3
+    with shared_house.store() as store:
+        (mine,) = [t for p in store.privacy(report) for t in p.tasks if t.name == "adaptive"]
+    clips = [each["l2_clip"] for each in mine.sums]
+    assert clips[0] == CLIP
+    assert len(set(clips)) == 3, "each round has a clip of its own"
