@@ -48,6 +48,43 @@ def demo(
     run_demo(DemoOptions(out, faces, phones, rounds, task, seed), as_json=as_json)
 
 
+@app.command("run")
+def run_command(
+    experiment: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    out: Annotated[Path | None, typer.Option(help="Where records go; default: out/runs/NAME.")] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help="Where the paths of faces start; default: MIEN_DATA, else this folder.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run that the folder holds.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Another seed of partition and training.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment: one record a round, resumable after a kill, a report at the end.
+
+    Example: mien-sim run simulation/experiments/fedface/phones.toml --out out/phones
+    """
+    from simulation.commands import run
+
+    run(experiment, out, faces, resume=resume, dry_run=dry_run, seed=seed, rounds=rounds, as_json=as_json)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run or reproduce.")],
+    markdown: Annotated[Path | None, typer.Option(help="Also write all tables of reproductions to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the HTML report anew from the records in a folder; a run that is not finished is shown as far as it is.
+
+    Example: mien-sim report out/reproduce --markdown docs/results.md
+    """
+    from simulation.commands import report as write_report
+
+    write_report(folder, markdown, as_json=as_json)
+
+
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment; --list names them.")] = None,

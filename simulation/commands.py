@@ -1,0 +1,126 @@
+"""What the verbs `run` and `report` of mien-sim do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mien.errors import NotFoundError
+from mien.shell import cli
+from mien.shell.files import write_atomically
+from simulation import reproduce
+from simulation.experiment import describe, dry_plan, load, with_changes
+from simulation.study import markdown as markdown_of
+
+RUNS: Final = Path("out/runs")
+REPORT: Final = "report.html"
+RESULTS_HEAD: Final = """# Results
+
+What `mien-sim reproduce` measured, beside the papers' figures. Written by `mien-sim report`; edit nothing here by hand.
+The papers train other networks on other data at another scale: compare orderings, not figures. An ordering *holds* if
+the 95 % interval of the paired difference over seeds lies above zero, *on average* if only its mean does.
+"""
+
+
+def run(
+    experiment: Path,
+    out: Path | None,
+    faces: Path | None,
+    *,
+    resume: bool,
+    dry_run: bool,
+    seed: int | None,
+    rounds: int | None,
+    as_json: bool,
+) -> None:
+    """Run an experiment, or say in a dry run who would hold what."""
+    spec = with_changes(load(experiment), seed=seed, rounds=rounds)
+    root = _root(faces)
+    if dry_run:
+        summary = dry_plan(spec, root).summary()
+        cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
+        return
+    from simulation.runs import RunFolder, run_experiment
+
+    folder = out or RUNS / spec.name
+    result = run_experiment(spec, folder, root, resume=resume, tell=_tell)
+    _write_page(RunFolder(folder).folder)
+    answer = {
+        "folder": str(folder),
+        "report": str(folder / REPORT),
+        "eer_before": result["before"]["eer"],
+        "eer_after": result["after"]["eer"],
+        "test_people": result["test_people"],
+    }
+    text = f"EER {answer['eer_before']:.2%} before, {answer['eer_after']:.2%} after training\n{folder / REPORT}"
+    cli.emit(answer, as_json=as_json, human=lambda: _print(text))
+
+
+def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
+    """Write the reports of a run, of one reproduction, or of a folder of reproductions."""
+    if not folder.is_dir():
+        raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run or reproduce wrote")
+    pages, sections = list[Path](), list[str]()
+    if (folder / "experiment.json").is_file():
+        pages.append(_write_page(folder))
+    else:
+        studies = [folder] if (folder / reproduce.STATE).is_file() else _studies(folder)
+        if not studies:
+            raise NotFoundError(f"{folder} holds no records; start with mien-sim run or mien-sim reproduce")
+        for each in studies:
+            results, options = reproduce.read(each)
+            reproduce.write(results, options, each)
+            pages.append(each / REPORT)
+            sections.append(markdown_of(results, command=options.command))
+    if markdown is not None:
+        if not sections:
+            raise NotFoundError(f"{folder} holds a run; --markdown is for the tables of reproductions")
+        write_atomically(markdown, "\n".join([RESULTS_HEAD, *sections]).encode())
+    written = [str(page) for page in (*pages, *([markdown] if markdown else []))]
+    cli.emit({"written": written}, as_json=as_json, human=lambda: _print("\n".join(written)))
+
+
+def _studies(folder: Path) -> list[Path]:
+    """Return the reproductions in a folder, in the order in which they are listed."""
+    return [folder / name for name in reproduce.EXPERIMENTS if (folder / name / reproduce.STATE).is_file()]
+
+
+def _write_page(folder: Path) -> Path:
+    from simulation.report.run_page import run_page
+    from simulation.runs import RunFolder, read_json
+
+    run = RunFolder(folder)
+    result = read_json(run.evaluation) if run.evaluation.is_file() else None
+    page = run_page(describe(run.spec()), run.records(), result)
+    write_atomically(folder / REPORT, page.encode())
+    return folder / REPORT
+
+
+def _root(faces: Path | None) -> Path:
+    if faces is None:
+        return Path(os.environ.get("MIEN_DATA", "."))
+    if not faces.is_dir():
+        raise NotFoundError(f"there is no folder {faces}; name the one in which the experiment's faces lie")
+    return faces
+
+
+def _print_plan(summary: Mapping[str, Any]) -> None:
+    partition = summary["partition"]
+    lines = [
+        f"{summary['experiment']}: {summary['method']}, {summary['rounds']} rounds",
+        f"data: {summary['found']['identities']} identities, {summary['found']['images']} images",
+        *(f"{name.replace('_', ' ')}: {number}" for name, number in partition.items()),
+    ]
+    if summary["generated"]:
+        lines.append(f"not on this machine, lists made up: {', '.join(summary['generated'])}")
+    _print("\n".join(lines))
+
+
+def _print(text: str) -> None:
+    cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell(text: str) -> None:
+    cli.ERR.print(text, markup=False, highlight=False, soft_wrap=True)

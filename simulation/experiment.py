@@ -1,0 +1,242 @@
+"""Experiments: one TOML file says model, faces, partition, task and evaluation; records say what came of every round.
+
+    name = "phones"
+    [model]
+    source = "sface"
+    [[faces]]
+    kind = "shipped"
+    [partition]
+    scheme = "one_identity"
+    clients = 10
+    test = 20
+    [task]
+    method = "fedavg"
+    rounds = 3
+    [evaluation]
+    every = 1
+
+A run writes one JSON record a round and, sealed under a key of its own folder, what it needs to go on after a kill.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from mien.errors import ConfigError, EmptyFolderError, NotFoundError
+from mien.methods import find_method
+from mien.records import from_mapping, to_mapping
+from mien.specs import TaskSpec
+from simulation.partitions import Counts, Partition, PartitionSpec, build
+
+MAX_TOML_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where the model comes from: pretrained `sface`, `folder` (`path` as model export writes it), or `new`.
+
+    A new model is `backbone` with `dim` numbers an embedding, its weights drawn from `seed`.
+    """
+
+    source: Literal["sface", "folder", "new"] = "sface"
+    path: str = ""
+    backbone: str = ""
+    dim: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.source == "folder") != bool(self.path) or (self.source == "new") != bool(self.backbone):
+            raise ConfigError("model.path goes with model.source 'folder', model.backbone with 'new', and both need it")
+        if self.dim < 1 or self.seed < 0:
+            raise ConfigError("model.dim must be at least 1 and model.seed must not be negative")
+
+
+@dataclass(frozen=True)
+class FacesSource:
+    """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), or the `shipped` faces.
+
+    Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
+    `exclude` is a text file of identities, one a line, that are left out (people of a test set). `identities` and
+    `images` are how many there should be: a dry run without the data draws lists of that size.
+    """
+
+    kind: Literal["folder", "rec", "shipped"] = "folder"
+    path: str = ""
+    domain: str = ""
+    exclude: str = ""
+    identities: int = 0
+    images: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.kind == "shipped") == bool(self.path):
+            raise ConfigError("faces.path names a folder or archive; the shipped faces have none")
+        if not 0 <= self.identities <= max(self.images, 0):
+            raise ConfigError("faces.images must be at least faces.identities; neither may be negative")
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """When and how the model is measured on the partition's test people: after every `every` rounds (0: at the end).
+
+    All pairs of at most `max_people` of them (0: all) are compared; TAR is given at each of `targets`, the EER's
+    interval comes from `replicates` bootstrap replicates over identities.
+    """
+
+    every: int = 0
+    max_people: int = 0
+    targets: tuple[float, ...] = (1e-1, 1e-2, 1e-3)
+    replicates: int = 200
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.max_people < 0:
+            raise ConfigError("evaluation.every and evaluation.max_people must not be negative")
+        if not self.targets or any(not 0 < target <= 1 for target in self.targets):
+            raise ConfigError("evaluation.targets are false match rates; each must lie above 0 and not above 1")
+        if self.replicates < 100:
+            raise ConfigError(f"evaluation.replicates is {self.replicates}; an interval needs at least 100")
+
+
+@dataclass(frozen=True)
+class ExperimentSpec:
+    """An experiment as its TOML file says it; `paper` names the table that it is the setting of."""
+
+    name: str
+    faces: tuple[FacesSource, ...]
+    about: str = ""
+    paper: str = ""
+    model: ModelSource = field(default_factory=ModelSource)
+    partition: PartitionSpec = field(default_factory=PartitionSpec)
+    task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
+    evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
+
+    def __post_init__(self) -> None:
+        if not self.faces:
+            raise ConfigError("the experiment has no faces; add a table [[faces]]")
+        method = find_method(self.task.method)
+        from_mapping(method.options, self.task.options, where="task.options.")
+        if method.needs_public_faces(self.task) and self.partition.public == 0:
+            raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
+
+
+def parse(text: str) -> ExperimentSpec:
+    """Return the experiment in a TOML text; raises ConfigError naming a field that is wrong, unknown or missing.
+
+    The task's name is the experiment's, and its seed draws the clients' randomness.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the experiment is not valid TOML: {error}; correct it") from error
+    task = data.get("task", {})
+    if isinstance(task, Mapping) and "name" not in task:
+        data = {**data, "task": {**task, "name": data.get("name", "")}}
+    return from_mapping(ExperimentSpec, data)
+
+
+def load(path: Path) -> ExperimentSpec:
+    """Return the experiment in a file; raises NotFoundError where there is none, else as `parse`."""
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}; name an experiment's TOML file")
+    if path.stat().st_size > MAX_TOML_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_TOML_BYTES} bytes; it is no experiment")
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who holds what in an experiment, and where the numbers come from: `generated` names the sets that are absent."""
+
+    spec: ExperimentSpec
+    counts: Counts = field(repr=False)
+    domains: Mapping[str, str] = field(repr=False)
+    partition: Partition = field(repr=False)
+    generated: tuple[str, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a dry run says: sizes of data and partition, method, rounds, what is missing."""
+        return {
+            "experiment": self.spec.name,
+            "paper": self.spec.paper,
+            "method": self.spec.task.method,
+            "rounds": self.spec.task.rounds,
+            "found": {"identities": len(self.counts), "images": sum(self.counts.values())},
+            "partition": self.partition.summary(),
+            "generated": list(self.generated),
+        }
+
+
+def make_plan(spec: ExperimentSpec, count: Callable[[FacesSource], Counts], generated: tuple[str, ...] = ()) -> Plan:
+    """Return the experiment's partition of the identities that `count` finds in each source.
+
+    Raises ConfigError for an identity in two sources, for too few clients, EmptyFolderError for too few people.
+    """
+    counts: dict[str, int] = {}
+    domains: dict[str, str] = {}
+    for source in spec.faces:
+        found = count(source)
+        if both := sorted(set(found) & set(counts)):
+            raise ConfigError(f"identity {both[0]} is in two data sets; rename one, or list it under faces.exclude")
+        counts.update(found)
+        domains.update({name: source.domain or name.rpartition("_")[0] for name in found})
+    if not counts:
+        raise EmptyFolderError("the data sets hold nobody; look at faces.path")
+    partition = build(spec.partition, counts, lambda name: domains[name])
+    if len(partition.clients) < spec.task.cohort.min_reports:
+        raise ConfigError(
+            f"there are {len(partition.clients)} clients and task.cohort.min_reports is "
+            f"{spec.task.cohort.min_reports}; add clients or lower it"
+        )
+    return Plan(spec, counts, domains, partition, generated)
+
+
+def generated_counts(source: FacesSource, seed: int = 0) -> dict[str, int]:
+    """Return a made-up list of as many identities and images as the source should have, long-tailed as web sets are.
+
+    Raises NotFoundError for a source that does not say how many it should have.
+    """
+    if source.identities < 1:
+        raise NotFoundError(
+            f"there are no faces at {source.path}; name their folder with --faces, or give faces.identities and "
+            "faces.images for a dry run without them"
+        )
+    weights = np.exp(0.8 * np.random.default_rng(seed).standard_normal(source.identities))
+    spare = source.images - source.identities
+    exact = weights / weights.sum() * spare
+    sizes = np.floor(exact).astype(int)
+    for i in np.argsort(sizes - exact, kind="stable")[: spare - int(sizes.sum())]:
+        sizes[i] += 1
+    prefix = source.domain or Path(source.path).stem or "made-up"
+    return {f"{prefix}_{i:06d}": int(size) + 1 for i, size in enumerate(sizes)}
+
+
+def dry_plan(spec: ExperimentSpec, root: Path) -> Plan:
+    """Return the plan without reading an image; absent data sets are replaced by generated lists of their size."""
+    from simulation.sources import counts_of, is_there
+
+    absent = tuple(source.path for source in spec.faces if not is_there(source, root))
+    return make_plan(
+        spec, lambda source: generated_counts(source) if source.path in absent else counts_of(source, root), absent
+    )
+
+
+def with_changes(spec: ExperimentSpec, *, seed: int | None = None, rounds: int | None = None) -> ExperimentSpec:
+    """Return the experiment with another seed (of partition and task) or number of rounds."""
+    if seed is not None:
+        if seed < 0:
+            raise ConfigError(f"--seed is {seed}; it must not be negative")
+        spec = replace(spec, partition=replace(spec.partition, seed=seed), task=replace(spec.task, seed=seed))
+    return spec if rounds is None else replace(spec, task=replace(spec.task, rounds=rounds))
+
+
+def describe(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the experiment as plain data: what a run keeps beside its records to know it again."""
+    return to_mapping(spec)

@@ -1,0 +1,234 @@
+"""FedGC on a laptop: private classifiers and their correction, on pretrained SFace and synthetic faces.
+
+Source: Niu, Deng: Federated Learning for Face Recognition with Gradient Correction (2022), Tables 1, 2 and the average
+of seven test sets. The paper trains a ResNet-34 from scratch on CASIA-WebFace divided among 36 clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from mien.layout import Vector
+from mien.methods.base import Objective
+from mien.specs import LocalSpec, TaskSpec, from_mapping
+from simulation.engine import run_task
+from simulation.partitions import log_normal
+from simulation.study import Claim, Column, Job, Row, Study, Table
+from simulation.workbench import TRAINABLE, Workbench, dataset_of, open_workbench
+
+TITLE: Final = "FedGC: a private classifier on every client, corrected between clients"
+SOURCE: Final = "Niu, Deng: Federated Learning for Face Recognition with Gradient Correction (2022)"
+LAMBDA: Final = 20.0
+"""The correction's best strength in the paper."""
+
+SIGMA: Final = 1.0
+"""Deviation of the log-normal numbers of identities of unbalanced clients."""
+
+Settings = dict[str, Any]
+Head = Literal["softmax", "cosface", "arcface"]
+HEADS: Final[Mapping[Head, Settings]] = {
+    "softmax": {"kind": "softmax"},
+    "cosface": {"kind": "cosface", "scale": 16.0, "margin": 0.2},
+    "arcface": {"kind": "arcface", "scale": 16.0, "margin": 0.2},
+}
+LR: Final[Mapping[Head, float]] = {"softmax": 0.02, "cosface": 0.02, "arcface": 0.02}
+
+COLUMNS: Final = (Column("EER", "eer"), Column("TAR at FMR 1e-2", "tar_1e-2"), Column("TAR at FMR 1e-3", "tar_1e-3"))
+LFW: Final = ("LFW accuracy, %",)
+
+
+def study(*, quick: bool, faces: Path | None) -> Study:
+    """Return the study; `quick` is a toy scale that shows nothing but that everything runs."""
+    scale: Settings = (
+        {"clients": 4, "people": 12, "public": 4, "test": 8, "rounds": 1, "max_people": 30}
+        if quick
+        else {"clients": 12, "people": 120, "public": 40, "test": 200, "rounds": 12, "max_people": None}
+    )
+    toy = ("A toy scale: it shows only that everything runs.",) if quick else ()
+    return Study(
+        "fedgc",
+        TITLE,
+        measure,
+        (_systems(scale), _losses(scale), _strengths(scale), _participation(scale), _unbalanced(scale)),
+        CLAIMS,
+        SOURCE,
+        notes=(
+            *toy,
+            f"{scale['people']} people are divided among {scale['clients']} clients that train `block13.*` of SFace "
+            f"for {scale['rounds']} rounds of one local epoch; EER and TAR over all pairs of {scale['test']} people "
+            "whom nobody trained on. The correction is the exact one, for which clients show their class embeddings.",
+        ),
+        data_sha256=dataset_of(faces),
+    )
+
+
+def _systems(scale: Settings) -> Table:
+    rows = (
+        Row("pretrained", "pretrained model", {**scale, "system": "pretrained"}),
+        Row("softmax_central", "central training", _central(scale, "softmax")),
+        Row("softmax_fedpe", "FedPE", _federated(scale, "softmax", "none"), ("94.77",)),
+        Row("softmax_fedcos", "FedCos", _federated(scale, "softmax", "cosine"), ("96.63",)),
+        Row("softmax_fedgc", "FedGC", _federated(scale, "softmax", "softmax"), ("98.40",)),
+        Row("softmax_private", "FedGC, private form (ours)", _private(scale, "softmax")),
+    )
+    return Table("Correction, softmax", rows, COLUMNS, LFW)
+
+
+def _losses(scale: Settings) -> Table:
+    figures: Mapping[Head, tuple[str, str, str, str]] = {
+        "softmax": ("88.32", "79.19", "81.60", "86.55"),
+        "cosface": ("90.86", "86.30", "79.18", "88.82"),
+        "arcface": ("85.06", "86.08", "75.42", "87.96"),
+    }
+    rows = []
+    for head, (central, fedpe, fixed, fedgc) in figures.items():
+        rows += [
+            Row(f"{head}_central", f"{head}: central training", _central(scale, head), (central,)),
+            Row(f"{head}_fedpe", f"{head}: FedPE", _federated(scale, head, "none"), (fedpe,)),
+            Row(f"{head}_fixed", f"{head}: FedPE + fixed", _federated(scale, head, "none", fixed=True), (fixed,)),
+            Row(f"{head}_fedgc", f"{head}: FedGC", _federated(scale, head, "softmax"), (fedgc,)),
+        ]
+    return Table("By loss", tuple(rows), COLUMNS, ("average of 7 test sets, %",))
+
+
+def _strengths(scale: Settings) -> Table:
+    rows = (
+        Row("strength_1", "λ = 1", _federated(scale, "softmax", "softmax", strength=1.0), ("95.20",)),
+        Row("softmax_fedgc", "λ = 20", _federated(scale, "softmax", "softmax"), ("98.40",)),
+        Row("strength_50", "λ = 50", _federated(scale, "softmax", "softmax", strength=50.0), ("97.42",)),
+    )
+    return Table("Strength of the correction", rows, COLUMNS, LFW)
+
+
+def _participation(scale: Settings) -> Table:
+    rows = []
+    for share in (0.25, 0.5, 0.75):
+        rows += [
+            Row(f"fedpe_c{share:g}", f"FedPE, C = {share:g}", _federated(scale, "softmax", "none", share=share)),
+            Row(f"fedgc_c{share:g}", f"FedGC, C = {share:g}", _federated(scale, "softmax", "softmax", share=share)),
+        ]
+    rows += [
+        Row("softmax_fedpe", "FedPE, C = 1", _federated(scale, "softmax", "none")),
+        Row("softmax_fedgc", "FedGC, C = 1", _federated(scale, "softmax", "softmax")),
+    ]
+    note = "C is the share of clients in a round; the number of rounds is the same, so a smaller C trains less."
+    return Table("Participation", tuple(rows), COLUMNS, (), note)
+
+
+def _unbalanced(scale: Settings) -> Table:
+    settings = {**scale, "unbalanced": True}
+    rows = (
+        Row("unbalanced_fedpe", "FedPE", _federated(settings, "softmax", "none"), ("96.27",)),
+        Row("unbalanced_fedgc", "FedGC", _federated(settings, "softmax", "softmax"), ("98.80",)),
+    )
+    note = f"Numbers of people follow a log-normal distribution of deviation {SIGMA:g}; a client has two at least."
+    return Table("Unbalanced clients, softmax", rows, COLUMNS, LFW, note)
+
+
+CLAIMS: Final = (
+    Claim("FedCos does better than FedPE", "softmax_fedpe", "softmax_fedcos", "eer"),
+    Claim("FedGC does better than FedCos", "softmax_fedcos", "softmax_fedgc", "eer"),
+    Claim("FedGC does better than FedPE with softmax", "softmax_fedpe", "softmax_fedgc", "eer"),
+    Claim("FedGC does better than FedPE with CosFace", "cosface_fedpe", "cosface_fedgc", "eer"),
+    Claim("FedGC does better than FedPE with ArcFace", "arcface_fedpe", "arcface_fedgc", "eer"),
+    Claim("a fixed classifier helps FedPE with softmax", "softmax_fedpe", "softmax_fixed", "eer"),
+    Claim("a fixed classifier harms FedPE with CosFace", "cosface_fixed", "cosface_fedpe", "eer"),
+    Claim("a fixed classifier harms FedPE with ArcFace", "arcface_fixed", "arcface_fedpe", "eer"),
+    Claim("central training is better than FedGC with softmax", "softmax_fedgc", "softmax_central", "eer"),
+    Claim("λ = 20 is better than λ = 1", "strength_1", "softmax_fedgc", "eer"),
+    Claim("λ = 20 is better than λ = 50", "strength_50", "softmax_fedgc", "eer"),
+    Claim("more participation is better: FedGC, C = 1 against 0.25", "fedgc_c0.25", "softmax_fedgc", "eer"),
+    Claim("FedGC does better than FedPE at C = 0.25", "fedpe_c0.25", "fedgc_c0.25", "eer"),
+    Claim("FedGC does better than FedPE on unbalanced clients", "unbalanced_fedpe", "unbalanced_fedgc", "eer"),
+)
+
+
+def _central(scale: Settings, head: Head) -> Settings:
+    return {**scale, "system": "central", "head": HEADS[head], "local": _local(head)}
+
+
+def _federated(
+    scale: Settings,
+    head: Head,
+    correction: str,
+    *,
+    strength: float = LAMBDA,
+    share: float = 1.0,
+    fixed: bool = False,
+) -> Settings:
+    size = max(2, round(share * scale["clients"]))
+    task = {
+        "name": "fedgc",
+        "method": "fedgc",
+        "rounds": scale["rounds"],
+        "trainable": list(TRAINABLE),
+        "cohort": {"size": size, "min_reports": size},
+        "local": _local(head),
+        "privacy": {"min_cohort": 2, "secure_aggregation": "off", "max_weight": 65535},
+        "options": {"head": HEADS[head], "fixed": fixed, "correction": {"kind": correction, "strength": strength}},
+    }
+    if correction != "none":
+        task["privacy"] = {**task["privacy"], "reveals": ["class_embeddings"]}
+    return {**scale, "system": "federated", "task": task}
+
+
+def _private(scale: Settings, head: Head) -> Settings:
+    """Return the settings of the form in which class embeddings stay on the client: public people stand in."""
+    settings = _federated(scale, head, "softmax")
+    privacy = {name: value for name, value in settings["task"]["privacy"].items() if name != "reveals"}
+    return {**settings, "task": {**settings["task"], "privacy": privacy}}
+
+
+def _local(head: Head) -> Settings:
+    return {"lr": LR[head], "epochs": 1, "batch_size": 50, "momentum": 0.9, "weight_decay": 5e-4, "flip": False}
+
+
+def measure(job: Job) -> Mapping[str, Any]:
+    """Return verification on the test people of one run."""
+    settings = job.settings
+    bench = open_workbench(job.faces, settings["max_people"])
+    people, public, test = bench.split(job.seed, *(settings[name] for name in ("people", "public", "test")))
+    if settings["system"] == "pretrained":
+        return bench.verification(bench.theta, test)
+    if settings["system"] == "central":
+        return bench.verification(_trained_centrally(bench, people, settings, job.seed), test)
+    clients = _clients(people, settings["clients"], job.seed, unbalanced=settings.get("unbalanced", False))
+    task_data = settings["task"]
+    options = {**task_data["options"], "identities": max(len(held) for held in clients.values())}
+    task = from_mapping(TaskSpec, {**task_data, "options": options, "seed": job.seed})
+    run = run_task(task, bench.part, bench.dim, bench.theta, bench.cohort(clients, public), bench.runtime)
+    figures = bench.verification(run.state.theta, test)
+    return {**figures, "loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
+
+
+def _clients(people: Sequence[str], num: int, seed: int, *, unbalanced: bool) -> Mapping[str, tuple[str, ...]]:
+    """Return clients of equally many people, or of log-normal numbers of them and two at least."""
+    if not unbalanced:
+        return {f"client-{i:02d}": tuple(people[i::num]) for i in range(num)}
+    order = [people[i] for i in np.random.default_rng([seed, 5]).permutation(len(people))]
+    extra = log_normal(order[num:], num, SIGMA, seed)
+    return {client: tuple(sorted((*held, order[i]))) for i, (client, held) in enumerate(extra.items())}
+
+
+def _trained_centrally(bench: Workbench, people: Sequence[str], settings: Mapping[str, Any], seed: int) -> Vector:
+    """Return what the same head makes of the model with all images in one place, one epoch for every round."""
+    crops, labels = bench.labelled(people)
+    head = dict(settings["head"])
+    rng = np.random.default_rng([seed, 6])
+    w_CD = rng.normal(0.0, 0.01, (len(people), bench.dim))
+    kind = str(head.pop("kind"))
+    if kind != "softmax":
+        w_CD /= np.linalg.norm(w_CD, axis=1, keepdims=True)
+    objective = Objective(
+        kind,
+        private={"class_embeddings": w_CD.astype(np.float32)},
+        per_crop={"target": np.eye(len(people), dtype=np.float32)[labels]},
+        constants=head,
+        unit_norm=() if kind == "softmax" else ("class_embeddings",),
+    )
+    local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
+    return bench.runtime.train(bench.theta, bench.part, crops, objective, local, seed).theta
