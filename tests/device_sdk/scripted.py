@@ -41,6 +41,10 @@ class Script:
     report_trained: Callable[[], rounds_pb2.ReportTrainedReply] = lambda: rounds_pb2.ReportTrainedReply(
         stage=rounds_pb2.TRAINING
     )
+    send_step: Callable[[rounds_pb2.SendStepRequest], rounds_pb2.SendStepReply] = lambda request: (
+        rounds_pb2.SendStepReply(stage=request.stage)
+    )
+    leave: Callable[[], None] = lambda: None
     manifest: Callable[[], models_pb2.ModelManifest] = models_pb2.ModelManifest
     calls: list[str] = field(default_factory=list)
     left_with: list[str] = field(default_factory=list)
@@ -80,7 +84,11 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
 
     def LeaveRound(self, request: Any, context: Any) -> Any:
         self.script.left_with.append(request.error_code)
+        self.script.leave()
         return rounds_pb2.LeaveRoundReply()
+
+    def SendStep(self, request: Any, context: Any) -> Any:
+        return self._answer("send_step", context, lambda: self.script.send_step(request))
 
     def Upload(self, request_iterator: Any, context: Any) -> Any:
         return self._answer("upload", context, lambda: self.script.upload(list(request_iterator)))
@@ -135,6 +143,12 @@ class Fleet:
             pki.create_authority("coordinator", now),
             ec.generate_private_key(ec.SECP256R1()),
         )
+
+    def member(self, population: str = "default") -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        """Return the key and certificate of one more device."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        request = x509.load_der_x509_csr(create_csr(key)).public_bytes(serialization.Encoding.PEM)
+        return key, pki.issue_device_leaf(self.registrar, request, population, datetime.now(UTC))
 
     def identity(self, address: str, *, issued: timedelta = timedelta(0), **changes: Any) -> Identity:
         """Return the device's identity with a certificate issued so long from now, for seven days."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.attempts import Attempts
-from device_sdk.client import ClientSettings, CoordinatorClient, RoundRef, Wait
-from device_sdk.disclosure import Agreement
-from device_sdk.gallery import Gallery, Pending, Person, Template
-from device_sdk.models import Model, ModelStore
+from device_sdk.client import RoundRef, Wait
+from device_sdk.gallery import Gallery, Person, Template
+from device_sdk.keystore import FileKeyStore
+from device_sdk.models import Model
 from device_sdk.participate import (
     FAILED_PAUSE_S,
     Counted,
@@ -25,14 +22,10 @@ from device_sdk.participate import (
     Failed,
     NotCounted,
     NotNow,
-    Participant,
     StatedConditions,
     Transfer,
     take_part,
 )
-from device_sdk.retry import RetryPolicy
-from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.contribution import ContributionLayout
 from mien.errors import (
     ConfigError,
     CorruptDataError,
@@ -47,133 +40,19 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
-from mien.methods import METHODS
-from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json, task_to_json
-from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
+from mien.specs import LocalSpec, TaskSpec
+from mien.wire.canonical import task_to_json
+from mien.wire.v1 import rounds_pb2
+from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.people import SPEC, noise_crops, project
-from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
+from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script
 from tests.integration.real_fleet import small_model
-
-REF = rounds_pb2.RoundRef(task_id="t1", round=2, attempt=1)
-TASK = TaskSpec(
-    "study",
-    method="fedavg",
-    cohort=CohortSpec(size=4, min_reports=2),
-    local=LocalSpec(lr=0.05, flip=False),
-    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
-    options={"margin": 1.0},
-)
-PLAIN = Agreement(min_cohort=2, allow_plain_sums=True)
-OLD_STATE = {"class_embedding": np.full(128, 128**-0.5, np.float32)}
-
-
-def layout_of(task: TaskSpec) -> ContributionLayout:
-    part = small_model().layout.part(small_model().spec.trainable)
-    return METHODS[task.method].contribution_layout(task, part, 128)
-
-
-def assignment(task: TaskSpec = TASK, **changes: Any) -> rounds_pb2.CheckInReply:
-    values: dict[str, Any] = {
-        "round": REF,
-        "task_json": task_to_json(task),
-        "model_id": small_model().model_id,
-        "contribution_sha256": layout_of(task).sha256,
-        "stage": rounds_pb2.TRAINING,
-    }
-    return rounds_pb2.CheckInReply(assignment=rounds_pb2.Assignment(**{**values, **changes}))
-
-
-def stages(*numbers: int, **last: Any) -> Callable[[], Iterable[rounds_pb2.StageEvent]]:
-    events = [rounds_pb2.StageEvent(stage=number) for number in numbers]
-    events[-1] = rounds_pb2.StageEvent(stage=numbers[-1], **last)
-    return lambda: events
-
-
-ALL_THE_WAY = stages(rounds_pb2.TRAINING, rounds_pb2.UPLOAD, rounds_pb2.CLOSED, model_id="next", num_reports=3)
-
-
-@dataclass
-class Bench:
-    """A phone with its gallery, and the coordinator it talks to."""
-
-    script: Script
-    gallery: Gallery
-    participant: Participant
-    events: list[Event] = field(default_factory=list)
-    uploads: list[bytes] = field(default_factory=list)
-
-    @property
-    def owner(self) -> int:
-        return self.gallery.person("Owner").id
-
-    @property
-    def state(self) -> dict[str, Any]:
-        return self.gallery.private_state(self.owner, "t1")
-
-    def kinds(self) -> list[str]:
-        return [event.kind for event in self.events]
-
-    def keep_old_state(self) -> None:
-        earlier = Pending(self.owner, "t1", 1, 1, b"", OLD_STATE)
-        self.gallery.keep_pending(earlier)
-        self.gallery.settle(earlier, counted=True)
-
-    def state_is_old(self) -> bool:
-        return bool(np.array_equal(self.state["class_embedding"], OLD_STATE["class_embedding"]))
-
-
-@pytest.fixture(scope="module")
-def engine() -> TorchRuntime:
-    return TorchRuntime(small_model().spec, small_model().layout)
 
 
 @pytest.fixture
-def bench(tmp_path: Path, gallery: Gallery, attempts: Attempts, engine: TorchRuntime) -> Iterator[Bench]:
-    model = small_model()
-    theta = np.ascontiguousarray(model.theta, "<f4").tobytes()
-    crops = noise_crops(1)
-    gallery.enroll("Owner", crops, Template.of(project(crops), "a" * 64, SPEC), now_unix_s=0, consent=True)
-    script, fleet = Script(), Fleet.create()
-    script.manifest = lambda: models_pb2.ModelManifest(
-        model_id=model.model_id,
-        spec_json=model_to_json(model.spec, model.layout),
-        theta=common_pb2.BlobRef(sha256=hashlib.sha256(theta).hexdigest(), size_bytes=len(theta)),
-    )
-    script.download = lambda offset: (
-        common_pb2.DataChunk(offset=start, data=theta[start : start + 200_000])
-        for start in range(offset, len(theta), 200_000)
-    )
-    script.check_in = assignment
-    script.follow = ALL_THE_WAY
-    settings = ClientSettings(retry=RetryPolicy(give_up_s=3.0))
-    with (
-        scripted_coordinator(fleet, script) as address,
-        CoordinatorClient(fleet.identity(address), ShiftedClock(), random.Random(0), settings) as client,
-    ):
-        made = Bench(script, gallery, None)  # type: ignore[arg-type]
-
-        def upload(sent: list[rounds_pb2.UploadChunk]) -> rounds_pb2.UploadStatus:
-            made.uploads.append(b"".join(chunk.data for chunk in sent))
-            return rounds_pb2.UploadStatus(accepted=True)
-
-        def tell(event: Event | Transfer) -> None:
-            if isinstance(event, Event):
-                made.events.append(event)
-
-        script.upload = upload
-        made.participant = Participant(
-            client,
-            gallery,
-            ModelStore(tmp_path / "models"),
-            PLAIN,
-            StatedConditions(),
-            lambda _model: engine,
-            attempts,
-            ShiftedClock(),
-            tell,
-        )
+def bench(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Bench]:
+    with open_bench(tmp_path / "home", key_store, Fleet.create()) as made:
         yield made
 
 
@@ -461,7 +340,7 @@ def test_waiting_is_an_answer(bench: Bench) -> None:
 
 
 def test_models_of_no_use_are_cleared_away(bench: Bench, tmp_path: Path) -> None:
-    stale = tmp_path / "models" / ("d" * 64)
+    stale = tmp_path / "home" / "models" / ("d" * 64)
     stale.parent.mkdir()
     stale.write_bytes(b"old")
     bench.participant.step()
