@@ -1,0 +1,218 @@
+"""FedProx, SCAFFOLD, MimeLite and PFM with FV: options, refusals, and what is kept; their arithmetic is in golden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.plan import plan_task
+from mien.contribution import Total
+from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
+from mien.methods import find_method
+from mien.methods.base import DeviceInput, StepRule, ValidationInput
+from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.pfm_fv import PRESETS, PfmFvOptions, options_of, rate, score, validation_faces
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec, from_mapping, to_mapping
+from mien.wire.canonical import model_to_json
+from simulation.engine import Cohort, run_task
+from tests.tiny import made_up_crops, tiny_cnn
+
+TINY = tiny_cnn()
+PART = TINY.part()
+LABELS = np.repeat(np.arange(2), 3).astype(np.int64)
+CROPS = np.concatenate([made_up_crops(3, seed=k) for k in range(2)])
+TASK = TaskSpec(
+    name="optimisers",
+    method="scaffold",
+    rounds=2,
+    cohort=CohortSpec(size=3, min_reports=3),
+    local=LocalSpec(lr=0.1, steps=2),
+    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
+)
+FV_TASK = replace(TASK, method="pfm_fv", privacy=replace(TASK.privacy, reveals=("local_models",)))
+
+
+def device(task: TaskSpec, **changes: object) -> DeviceInput:
+    inp = DeviceInput(task=task, part=PART, dim=8, theta=TINY.theta, crops=CROPS, labels=LABELS, seed=1)
+    return replace(inp, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("scaffold", {"local": LocalSpec(momentum=0.9)}, "local.momentum"),
+        ("scaffold", {"local": LocalSpec(weight_decay=0.1)}, "local.weight_decay"),
+        ("scaffold", {"local": LocalSpec(lr_drop_epoch=1)}, "local.lr_drop_epoch"),
+        ("scaffold", {"options": {"num_devices": -1}}, "options.num_devices"),
+        ("mime", {"local": LocalSpec(momentum=0.9)}, "options.beta"),
+        ("mime", {"server": ServerSpec(momentum=0.9)}, "server.momentum"),
+        ("mime", {"options": {"beta": 1.0}}, "options.beta"),
+        ("pfm_fv", {"local": LocalSpec(momentum=0.9)}, "options.beta"),
+        ("pfm_fv", {"local": LocalSpec(private_momentum=0.9)}, "local.private_momentum"),
+        ("pfm_fv", {"server": ServerSpec(lr=0.5)}, "eq 4"),
+        ("pfm_fv", {"options": {"beta": 1.0}}, "options.beta"),
+        ("pfm_fv", {"options": {"mixing": 1.5}}, "options.mixing"),
+        ("pfm_fv", {"options": {"candidates": 1}}, "options.candidates"),
+        ("pfm_fv", {"options": {"epsilon": 0.0}}, "options.epsilon"),
+        ("pfm_fv", {"options": {"lr_drop_rounds": [4, 2]}}, "options.lr_drop_rounds"),
+        ("fedprox", {"options": {"scale": 0.0}}, "options.scale"),
+    ],
+)
+def test_what_a_method_cannot_do_is_refused_when_the_task_is_planned(
+    method: str, changes: dict[str, object], message: str
+) -> None:
+    task = replace(TASK, method=method, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        plan_task(task, model_to_json(TINY.spec, TINY.layout), has_public_faces=False)
+
+
+def test_fedprox_refuses_a_strength_below_zero() -> None:
+    with pytest.raises(ConfigError, match=r"options\.mu"):
+        find_method("fedprox").device_round(device(replace(TASK, options={"mu": -1.0})), TINY.runtime())
+
+
+def test_the_coordinator_refuses_what_needs_validators_and_takes_pfm_alone() -> None:
+    model = model_to_json(TINY.spec, TINY.layout)
+    with pytest.raises(ConfigError, match=r'options\.validation = "off"'):
+        plan_task(FV_TASK, model, has_public_faces=False)
+    plan = plan_task(replace(FV_TASK, options={"validation": "off"}), model, has_public_faces=False)
+    assert [lane.name for lane in plan.contribution.summed][-1] == "delta"
+
+
+def test_a_cohort_without_validators_is_refused() -> None:
+    cohort = Cohort(dict.fromkeys("abc", CROPS), labels=dict.fromkeys("abc", LABELS))
+    with pytest.raises(ConfigError, match="the cohort has none"):
+        run_task(FV_TASK, PART, 8, TINY.theta, cohort, TINY.runtime())
+
+
+def test_a_server_without_the_stage_does_not_guess_weights() -> None:
+    method = find_method("pfm_fv")
+    state = method.server_start(FV_TASK, PART, TINY.theta)
+    empty = Total.empty(method.contribution_layout(FV_TASK, PART, 8))
+    with pytest.raises(ConfigError, match="no such stage"):
+        method.server_step(FV_TASK, PART, state, empty, {})
+    assert method.validation is not None
+    with pytest.raises(NonFiniteError, match="aborted"):
+        method.validation.candidates(FV_TASK, PART, state, empty)
+    with pytest.raises(ConfigError, match="no weighting"):
+        method.device_round(device(FV_TASK), TINY.runtime())
+
+
+def test_who_drops_out_changes_the_weights_of_the_others_in_proportion() -> None:
+    """The sum over two of three trainers, renormalised, is the candidate that the two alone would have made."""
+    method = find_method("pfm_fv")
+    assert method.validation is not None
+    state = method.server_start(FV_TASK, PART, TINY.theta)
+    layout, total, updates, weights = method.contribution_layout(FV_TASK, PART, 8), None, [], []
+    for seed, name in enumerate(("a", "c")):
+        crops = np.concatenate([made_up_crops(3, seed=50 * seed + k) for k in range(2)])
+        output = method.device_round(device(FV_TASK, crops=crops, reply=method.reply(state, name)), TINY.runtime())
+        total = (total or Total.empty(layout)).plus(output.contribution)
+        lanes = {lane: output.contribution.vector[layout.slices[lane]] for lane in ("weightings", "deltas")}
+        weights.append(lanes["weightings"].astype(np.float64))
+        updates.append(lanes["deltas"].reshape(3, -1)[0] / weights[-1][0])
+    assert total is not None
+    for t, theta in enumerate(method.validation.candidates(FV_TASK, PART, state, total)):
+        w = np.array([each[t] for each in weights])
+        expected = PART.gather(TINY.theta) + (w / w.sum()) @ np.array(updates)
+        np.testing.assert_allclose(PART.gather(theta), expected, atol=1e-6)
+
+
+def test_a_trainers_weights_are_its_own_and_new_ones_every_round() -> None:
+    method = find_method("pfm_fv")
+    state = method.server_start(FV_TASK, PART, TINY.theta)
+    told = [method.reply(replace(state, rounds=r), name)["weighting"] for r in (0, 1) for name in ("a", "b")]
+    assert all(each.shape == (4,) for each in told)
+    np.testing.assert_array_equal([each[:2] for each in told], [[1, 0]] * 4)
+    assert len({float(each[2]) for each in told}) == 4
+
+
+def test_the_papers_settings() -> None:
+    """Section 4.2: 26 epochs of 12,800 steps; K = 400 gives 832 rounds, rates 0.1, 0.01, 0.001, 0.0001."""
+    assert [PRESETS[name].rounds for name in ("paper_k100", "paper_k400", "paper_k1600")] == [3328, 832, 208]
+    preset = PRESETS["paper_k400"]
+    assert (preset.local.steps, preset.options.candidates, preset.options.mixing) == (400, 3, 0.01)
+    assert (preset.options.beta, preset.options.epsilon, preset.options.moving) == (0.9, 0.001, 0.01)
+    task = replace(TASK, method="pfm_fv", local=preset.local, server=preset.server, options=to_mapping(preset.options))
+    assert options_of(task) == preset.options
+    rates = [rate(task, preset.options, r) for r in (1, 320, 321, 576, 577, 768, 769, 832)]
+    np.testing.assert_allclose(rates, [0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001])
+
+
+def test_local_momentum_is_the_baselines_and_no_momentum_is_sent() -> None:
+    """FedAvg's trainers have classical momentum of their own: by round two M plays no part."""
+    task = replace(FV_TASK, options={"validation": "off", "momentum": "local", "loss": "cosface", "scale": 8.0})
+    method = find_method("pfm_fv")
+    loud = {"momentum": np.ones(PART.size, np.float32), "round": np.ones(1, np.float32)}
+    with_it, without = (method.device_round(device(task, reply=reply), TINY.runtime()) for reply in (loud, {}))
+    np.testing.assert_array_equal(with_it.contribution.vector, without.contribution.vector)
+
+
+@pytest.mark.parametrize(("loss", "margin"), [("positive", 0.9), ("cosface", 0.35), ("arcface", 0.5), ("softmax", 0.0)])
+def test_every_loss_has_its_usual_margin_and_trains(loss: str, margin: float) -> None:
+    options = from_mapping(LocalLoss, {"loss": loss, "scale": 8.0, "class_start": "random"})
+    problem = own_classes(device(TASK), TINY.runtime(), options, StepRule())
+    assert problem.objective.constants["margin"] == margin
+    trained = TINY.runtime().train(TINY.theta, PART, CROPS, problem.objective, replace(TASK.local, steps=20), 0)
+    assert trained.loss_after < trained.loss_before
+    assert problem.kept(trained)["class_embeddings"].shape == (2, 8)
+
+
+def test_one_identity_takes_the_positive_loss_only() -> None:
+    alone = device(TASK, crops=CROPS[:3], labels=None)
+    assert own_classes(alone, TINY.runtime(), LocalLoss(), StepRule()).objective.private["class_embedding"].ndim == 1
+    with pytest.raises(ConfigError, match=r'options\.loss = "positive"'):
+        own_classes(alone, TINY.runtime(), LocalLoss(loss="cosface"), StepRule())
+
+
+def test_a_new_identity_joins_those_that_were_kept() -> None:
+    kept = np.full((1, 8), 0.5, np.float32)
+    velocity = np.full((1, 8), 2.0, np.float32)
+    inp = device(TASK, private={"class_embeddings": kept, "class_velocity": velocity})
+    for start in ("mean_feature", "random"):
+        loss = LocalLoss(loss="softmax", class_start=start)
+        objective = own_classes(inp, TINY.runtime(), loss, StepRule(), keeps_velocity=True).objective
+        np.testing.assert_array_equal(objective.private["class_embeddings"][0], kept[0])
+        assert np.abs(objective.private["class_embeddings"][1]).max() > 0
+        np.testing.assert_array_equal(objective.velocity["class_embeddings"], [velocity[0], np.zeros(8)])
+
+
+# Validators.
+
+
+def test_pairs_are_balanced_and_folds_share_nobody() -> None:
+    labels = np.repeat(np.arange(9), 3).astype(np.int64)
+    crops = np.concatenate([made_up_crops(3, seed=k) for k in range(9)])
+    faces = validation_faces(crops, labels, num_folds=3, max_mated=24)
+    assert faces.mated.sum() == (~faces.mated).sum() == 24
+    people = [set(labels[faces.pairs[faces.folds == fold]].reshape(-1)) for fold in range(3)]
+    assert not people[0] & people[1]
+    assert not people[1] & people[2]
+    np.testing.assert_array_equal(labels[faces.pairs[:, 0]] == labels[faces.pairs[:, 1]], faces.mated)
+    with pytest.raises(ConfigError, match="fewer folds"):
+        validation_faces(crops[:3], labels[:3], num_folds=1)
+
+
+def test_a_validator_sends_scores_only_and_keeps_its_statistics() -> None:
+    labels = np.repeat(np.arange(4), 3).astype(np.int64)
+    crops = np.concatenate([made_up_crops(3, seed=k) for k in range(4)])
+    faces = validation_faces(crops, labels, num_folds=2)
+    stage = find_method("pfm_fv").validation
+    assert stage is not None
+    candidates = (TINY.theta, TINY.theta * np.float32(0.5), -TINY.theta)
+    for norm, kept in (("local_norm", set()), ("no_norm", set()), ("moving_norm", {"statistics"})):
+        task = replace(FV_TASK, options={"validation": norm})
+        output = stage.validate(ValidationInput(task, candidates, faces), TINY.runtime())
+        assert output.contribution.vector.shape == (2 + 3,)
+        assert set(output.private) == kept
+        assert "array" not in repr(output)
+        assert "array" not in repr(faces)
+
+
+def test_a_score_that_pairs_cannot_give_is_an_error() -> None:
+    labels = np.repeat(np.arange(4), 2).astype(np.int64)
+    faces = validation_faces(np.concatenate([made_up_crops(2, seed=k) for k in range(4)]), labels, num_folds=2)
+    with pytest.raises(UndefinedMetricError, match="not measurable"):
+        score(PfmFvOptions(score="tar", score_fmr=1e-4), TINY.runtime(), TINY.theta, faces)
