@@ -23,7 +23,7 @@ from mien.dp.mechanisms import RandomBytes, discrete_gaussian, skellam_share
 from mien.errors import ConfigError, ViolationError
 from mien.secagg.config import CohortTerms, Mechanism, NoiseTerms, RoundConfig
 from mien.secagg.quantise import NumberFormat, as_float32
-from mien.secagg.vector import Addends, OpenedSum
+from mien.secagg.vector import Addends, OpenedSum, check_norm
 from mien.specs import DpSpec, TaskSpec
 
 _MECHANISMS = {
@@ -160,12 +160,18 @@ class NoisedSum:
 
 
 def noise_allowance(config: RoundConfig, dp: DpSpec) -> float:
-    """Return how far devices' own noise may take the norm of an honest sum, for `ServerRound.open`; 0 without any."""
-    if dp.mechanism != "skellam":
+    """Return how far noise may take the norm of an honest sum, for `ServerRound.open`; 0 without any.
+
+    Infinite where the coordinator adds it: whether a sum without noise passes is a question about the phones in it,
+    which a phone that lies could aim at one of them. `noised` asks it of the sum with noise.
+    """
+    if not dp.is_on:
         return 0.0
-    shares = config.cohort.n_max / honest_survivors(config.cohort, dp)
-    deviation = config.noise.noise_multiplier * config.numbers.l2_clip * math.sqrt(shares)
-    return deviation * (math.sqrt(config.size) + _TAIL)
+    if dp.mechanism == "central_gaussian":
+        return math.inf
+    return _norm_of_noise(config, config.noise.noise_multiplier) * math.sqrt(
+        config.cohort.n_max / honest_survivors(config.cohort, dp)
+    )
 
 
 def noised(opened: OpenedSum, config: RoundConfig, dp: DpSpec, random: RandomBytes) -> NoisedSum:
@@ -173,7 +179,7 @@ def noised(opened: OpenedSum, config: RoundConfig, dp: DpSpec, random: RandomByt
 
     Central noise is whole steps added to a whole number of steps, before any division: N_Z(0, (z S 2^f)^2), or with
     an adaptive clip z_delta for z, and N_Z(0, (2 sigma_b)^2) on the count of unclipped less the count of clipped.
-    Devices' own noise is in the sum already.
+    Devices' own noise is in the sum already. Raises CorruptDataError for a sum larger than clipped updates and noise.
     """
     if dp.mechanism == "skellam":
         return NoisedSum(replace(opened, num_unclipped=0))
@@ -188,7 +194,14 @@ def noised(opened: OpenedSum, config: RoundConfig, dp: DpSpec, random: RandomByt
     noise = discrete_gaussian(config.size, z * config.numbers.l2_clip * scale, random)
     steps = np.rint(opened.update * scale) + noise
     metrics = (0.0,) * len(opened.metrics)
-    return NoisedSum(replace(opened, num_unclipped=0, metrics=metrics, update=steps / scale), share)
+    used = replace(opened, num_unclipped=0, metrics=metrics, update=steps / scale)
+    check_norm(used, config.numbers, _norm_of_noise(config, z))
+    return NoisedSum(used, share)
+
+
+def _norm_of_noise(config: RoundConfig, multiplier: float) -> float:
+    """Return what the norm of noise of multiplier times the clip exceeds with probability below e^-128."""
+    return multiplier * config.numbers.l2_clip * (math.sqrt(config.size) + _TAIL)
 
 
 def clip_after(config: RoundConfig, dp: DpSpec, unclipped_shares: Sequence[float]) -> float:

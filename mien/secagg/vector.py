@@ -160,13 +160,15 @@ def decode(words: Words, layout: VectorLayout, numbers: NumberFormat, binding: b
         raise CorruptDataError("the sum's checksum does not fit: a mask was not removed; nothing of it is used")
     head = to_signed(words[: layout.checksum], numbers.ring_bits)
     count, weight, unclipped = (int(value) for value in head[:FIRST_METRIC])
-    if count != num_survivors or not count <= weight <= count * numbers.max_weight or not 0 <= unclipped <= count:
+    if count != num_survivors or not count <= weight <= count * numbers.max_weight:
         raise CorruptDataError(
             f"the sum says {count} devices of weight {weight}, {num_survivors} took part; nothing of it is used"
         )
     update = to_signed(words[layout.update], numbers.ring_bits).astype(np.float64)
     update *= 2.0**-numbers.frac_bits
     metrics = head[layout.metrics] * 2.0**-numbers.metric_frac_bits
+    # A device that lies about its bit must not make whether a sum is refused depend on another's: bounded, not refused.
+    unclipped = min(max(unclipped, 0), count)
     return OpenedSum(count, weight, unclipped, tuple(float(value) for value in metrics), update)
 
 

@@ -23,7 +23,7 @@ from mien.dp.rounds import (
     require_enforced,
     with_room_for_noise,
 )
-from mien.errors import ConfigError, ViolationError
+from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.secagg import Addends, CohortTerms, Mechanism, NumberFormat, OpenedSum, Profile, RoundConfig
 from mien.secagg.masks import WordStream
 from mien.secagg.planner import RoundIds, plan_round
@@ -85,7 +85,18 @@ def test_central_noise_is_added_to_whole_steps() -> None:
     assert noise.std() == pytest.approx(2.0, rel=0.05)
     steps = used.opened.update * 2.0**config.numbers.frac_bits
     assert np.array_equal(steps, np.rint(steps))
-    assert noise_allowance(config, CENTRAL) == 0
+
+
+def test_a_sum_that_is_too_large_is_refused_once_it_is_noised_and_not_before() -> None:
+    """A refusal before would be an answer about the sum without noise, which a lying phone could aim at another."""
+    config = config_for(CENTRAL)
+    opened = sum_of(config, CENTRAL, updates_of(1.5), 20)
+    check_norm(opened, config.numbers, noise_allowance(config, CENTRAL))
+    huge = replace(opened, update=opened.update + 100.0)
+    check_norm(huge, config.numbers, noise_allowance(config, CENTRAL))
+    with pytest.raises(CorruptDataError, match="nothing of it is used"):
+        noised(huge, config, CENTRAL, source(1))
+    assert noise_allowance(config, DpSpec()) == 0
 
 
 @pytest.mark.parametrize("dp", [CENTRAL, SKELLAM])
