@@ -165,16 +165,15 @@ def _softmax_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     return _private_output(inp, runtime, trained, vectors[0].copy(), {P: p_KD})
 
 
-def _private_output(
-    inp: DeviceInput, runtime: Runtime, trained: Trained, w: Vector, private: Arrays
-) -> DeviceOutput:
+def _private_output(inp: DeviceInput, runtime: Runtime, trained: Trained, w: Vector, private: Arrays) -> DeviceOutput:
     """Return what a phone that shows nothing sends, after the steps that it takes on w_i by itself."""
     options = options_of(inp.task)
+    # What is summed is w_i as it was trained, which is also what the exact form's server spreads out.
+    lane, kept = moments.addends(inp, options.moment, w[None])
     if options.public_step is not None:
         crops, labels = _public_faces(inp)
         w = push_away(w[None], _class_means(runtime.embed(inp.theta, crops), labels), options.public_step)[0]
     w = moments.step(inp, options.moment, w[None])[0]
-    lane, kept = moments.addends(inp, options.moment, w[None])
     return _output(inp, trained, {**update_addends(inp, trained), **lane}, {**private, **kept, W: w})
 
 

@@ -162,17 +162,15 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
         shown_LD[: len(w_LD)] = w_LD
         addends = {**addends, W: shown_LD.reshape(-1)}
     else:
-        w_LD = _corrected_by_client(inp, runtime, options, w_LD)
         lane, moment = moments.addends(inp, options.moment, w_LD)
+        w_LD = _corrected_by_client(inp, runtime, options, w_LD)
         addends, kept = {**addends, **lane}, dict(moment)
     metrics = {"loss_before": trained.loss_before, "loss_after": trained.loss_after}
     packed = contribution_layout(inp.task, inp.part, inp.dim).pack(addends)
     return DeviceOutput(packed, {**kept, W: w_LD}, metrics)
 
 
-def _class_embeddings(
-    inp: DeviceInput, runtime: Runtime, options: FedGcOptions, label_N: NDArray[np.int64]
-) -> Vector:
+def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions, label_N: NDArray[np.int64]) -> Vector:
     """Return W_k (L, D): as the server answered, as it was kept, or its start for identities that are new."""
     num_identities = int(label_N.max()) + 1
     if num_identities > options.identities:

@@ -1,0 +1,192 @@
+"""One run of the spread-out study: train, then measure verification on people apart, and separation of embeddings."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from mien.contribution import Arrays
+from mien.errors import UndefinedMetricError
+from mien.evaluation import (
+    Comparisons,
+    DetCurve,
+    all_pairs,
+    bootstrap_by_identity,
+    det_curve,
+    equal_error_rate,
+    point_at_fmr,
+)
+from mien.layout import ParameterPart, Vector
+from mien.methods import fedface, fedgc
+from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, never_stop
+from mien.specs import LocalSpec, TaskSpec, from_mapping
+from mien.spreadout import Matrix, normalise
+from simulation.engine import Cohort, PublicFaces, Run, run_task
+from simulation.experiments.demo.tune import PublicOnly
+from simulation.experiments.spreadout.populations import Division, divide
+from simulation.study import Job
+from simulation.workbench import Workbench, open_workbench
+
+MAX_IMAGES: Final = 10
+MAX_PUBLIC_IMAGES: Final = 5
+MAX_TEST_IMAGES: Final = 6
+TOO_NEAR: Final = 0.3
+FMR: Final = 1e-3
+REPLICATES: Final = 200
+
+
+def measure(job: Job) -> Mapping[str, Any]:
+    """Return a run's figures: `test_eer`, its interval over people and TAR, the same on other people, separation."""
+    settings = job.settings
+    bench = open_workbench(job.faces, settings["max_people"])
+    division = divide(bench.people, settings, job.seed)
+    if settings["system"] == "pretrained":
+        return _tested(bench, bench.theta, division)
+    task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
+    cohort = _cohort(bench, division, settings["ids_per_client"])
+    runtime: Runtime = OncePerRound(bench.runtime)
+    if settings["system"] == "control":
+        runtime = PublicOnly(runtime)
+    started = time.process_time()
+    run = run_task(task, bench.part, bench.dim, bench.theta, cohort, runtime)
+    trained = time.process_time() - started
+    return {
+        **_tested(bench, run.state.theta, division),
+        **separation(bench, run),
+        "train_cpu_s": trained,
+        "loss_first": run.records[0].loss_before,
+        "loss_last": run.records[-1].loss_after,
+    }
+
+
+@dataclass
+class OncePerRound:
+    """A runtime that embeds the same crops under the same model once: simulated phones share their public people."""
+
+    runtime: Runtime
+    _theta: Vector | None = field(default=None, repr=False)
+    _crops: Crops | None = field(default=None, repr=False)
+    _embeddings: Embeddings | None = field(default=None, repr=False)
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the runtime's embeddings; the last call's where both arguments are the very same arrays."""
+        if self._embeddings is None or theta is not self._theta or crops is not self._crops:
+            self._embeddings = self.runtime.embed(theta, crops)
+            self._theta, self._crops = theta, crops
+        return self._embeddings
+
+    def train(
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> Trained:
+        """Return what the runtime trains."""
+        return self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
+
+
+def _cohort(bench: Workbench, division: Division, ids_per_client: int) -> Cohort:
+    """Return phones with `ids_per_client` people each, and the public people."""
+    groups = [division.phones[i : i + ids_per_client] for i in range(0, len(division.phones), ids_per_client)]
+    groups = [group for group in groups if len(group) == ids_per_client]
+    public, public_labels = _labelled(bench, division.public, MAX_PUBLIC_IMAGES)
+    crops, labels = {}, {}
+    for group in groups:
+        crops[group[0]], labels[group[0]] = _labelled(bench, group, MAX_IMAGES)
+    return Cohort(crops, public=PublicFaces(public, public_labels), labels=labels if ids_per_client > 1 else {})
+
+
+def _labelled(bench: Workbench, names: Sequence[str], max_images: int) -> tuple[Crops, np.ndarray[Any, Any]]:
+    each = [bench.crops_of(name)[:max_images] for name in names]
+    return np.concatenate(each), np.repeat(np.arange(len(each)), [len(crops) for crops in each])
+
+
+# What is measured.
+
+
+def _tested(bench: Workbench, theta: Vector, division: Division) -> dict[str, float]:
+    """Return verification on every set of test people, the figures' names beginning with the set's."""
+    found = {}
+    for name, people in division.tests.items():
+        crops, labels = _labelled(bench, people, MAX_TEST_IMAGES)
+        comparisons = all_pairs(bench.runtime.embed(theta, crops), labels, keep_subjects=True)
+        figures = verification(comparisons)
+        found.update({f"{name}_{figure}": value for figure, value in figures.items()})
+    return found
+
+
+def verification(comparisons: Comparisons) -> dict[str, float]:
+    """Return EER and TAR at FMR 1e-3 with intervals over people, and counts; a figure that scores cannot give is left out.
+
+    A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
+    """
+    found = {
+        "mated": float(comparisons.num_mated),
+        "non_mated": float(comparisons.num_non_mated),
+        "cos_mated": float(comparisons.mated.mean()),
+        "cos_non_mated": float(comparisons.non_mated.mean()),
+    }
+    for name, statistic in (("eer", _eer), ("tar_1e-3", _tar)):
+        try:
+            found[name] = statistic(det_curve(comparisons))
+        except UndefinedMetricError:
+            if name == "eer":
+                found[name] = 0.5
+            continue
+        with contextlib.suppress(UndefinedMetricError):
+            interval = bootstrap_by_identity(
+                comparisons, statistic, rng=np.random.default_rng(0), num_replicates=REPLICATES
+            )
+            found[f"{name}_low"], found[f"{name}_high"] = interval.low, interval.high
+    return found
+
+
+def _eer(curve: DetCurve) -> float:
+    return equal_error_rate(curve).value
+
+
+def _tar(curve: DetCurve) -> float:
+    return point_at_fmr(curve, FMR).tar
+
+
+def separation(bench: Workbench, run: Run) -> dict[str, float]:
+    """Return how far the clients' class embeddings lie apart, and how near each is to its own person's features."""
+    held = _class_embeddings(run)
+    names = sorted(held)
+    w_CD = np.concatenate([held[name] for name in names])
+    cosines = (w_CD @ w_CD.T)[np.triu_indices(len(w_CD), 1)]
+    means = np.concatenate([_mean_features(bench, run, name, len(held[name])) for name in names])
+    return {
+        "sep_mean": float(cosines.mean()),
+        "sep_max": float(cosines.max()),
+        "sep_pairs": float((cosines > TOO_NEAR).sum()),
+        "drift": float((w_CD * means).sum(axis=1).mean()),
+    }
+
+
+def _class_embeddings(run: Run) -> dict[str, Matrix]:
+    """Return each client's class embeddings (L, D) at length 1: as the server has them, or as the client keeps them."""
+    held: dict[str, Matrix] = {}
+    for name, kept in run.cohort.private.items():
+        arrays: Arrays = {**kept, **run.state.revealed.get(name, {})}
+        w = arrays.get(fedface.W, arrays.get(fedgc.W))
+        if w is not None:
+            num_identities = int(run.cohort.labels[name].max()) + 1 if name in run.cohort.labels else 1
+            held[name] = normalise(w.reshape(num_identities, -1))
+    return held
+
+
+def _mean_features(bench: Workbench, run: Run, name: str, num_identities: int) -> Matrix:
+    crops = run.cohort.crops[name]
+    labels = run.cohort.labels.get(name, np.zeros(len(crops), np.int64))
+    embeddings = bench.runtime.embed(run.state.theta, crops)
+    return normalise(np.stack([embeddings[labels == k].mean(axis=0) for k in range(num_identities)]))
