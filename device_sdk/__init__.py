@@ -25,11 +25,12 @@ from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
     from device_sdk.client import Wait
+    from device_sdk.conditions import Conditions, StatedConditions
     from device_sdk.device import Device, DeviceStatus, ModelUpdate
     from device_sdk.enroll import Enrollment, RefusedImage
     from device_sdk.gallery import Person
     from device_sdk.identity import Identity
-    from device_sdk.participate import Conditions, Counted, Event, NotCounted, StatedConditions, Transfer
+    from device_sdk.participate import Counted, Event, NotCounted, Transfer
     from device_sdk.recogniser import Operating
     from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, Unknown
 
@@ -67,7 +68,8 @@ _HOME_OF: Final = {
     **dict.fromkeys(("Enrollment", "RefusedImage"), "enroll"),
     "Person": "gallery",
     "Identity": "identity",
-    **dict.fromkeys(("Conditions", "Counted", "Event", "NotCounted", "StatedConditions", "Transfer"), "participate"),
+    **dict.fromkeys(("Conditions", "StatedConditions"), "conditions"),
+    **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "participate"),
     "Operating": "recogniser",
     **dict.fromkeys(("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "Unknown"), "verify"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -356,7 +356,8 @@ def participate(
 
     Example: mien-device participate --until-idle
     """
-    from device_sdk.participate import Counted, StatedConditions
+    from device_sdk.conditions import StatedConditions
+    from device_sdk.participate import Counted
 
     options = {
         "participation.person": person,
@@ -367,7 +368,7 @@ def participate(
         "participation.max_epsilon": max_epsilon,
     }
     counted = ended = 0
-    with _device(home, as_json, options) as device:
+    with _device(home, as_json, options, says_it_waits=True) as device:
         for outcome in device.participate(
             rounds=rounds,
             idle_s=idle_s if until_idle else None,
@@ -469,13 +470,20 @@ def config_show(home: Home, as_json: Json = False) -> None:
 
 
 @contextmanager
-def _device(home: Path, as_json: bool, options: dict[str, Any] | None = None) -> Iterator[Device]:
-    """The device of a home, which tells what it does on stderr, or with --json as lines on stdout."""
+def _device(
+    home: Path, as_json: bool, options: dict[str, Any] | None = None, *, says_it_waits: bool = False
+) -> Iterator[Device]:
+    """The device of a home, which tells what it does on stderr, or with --json as lines on stdout.
+
+    With `says_it_waits` it also tells, once a minute, that there is nothing to tell.
+    """
     from device_sdk.device import Device
+    from device_sdk.pulse import Pulse
 
     with (
         _system_errors(),
-        _narrator(as_json) as tell,
+        _narrator(as_json) as plain,
+        Pulse(plain) if says_it_waits else nullcontext(plain) as tell,
         Device.open(home, options=options, warn=shell.warn, tell=tell) as device,
     ):
         yield device

@@ -43,6 +43,8 @@ from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 
 SERVER: Final = "the coordinator"
+GLANCE_S: Final = 5.0
+"""How long a look at the round may keep a phone from training."""
 T = TypeVar("T")
 _ONCE: Final = RetryPolicy(give_up_s=0.0)
 Progress = Callable[[int, int], None]
@@ -246,6 +248,20 @@ class CoordinatorClient:
         if theta is None:
             raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
         return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released, changes)
+
+    def glance(self, ref: RoundRef) -> StageEvent:
+        """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""
+        request = rounds_pb2.FollowRoundRequest(round=ref.message())
+        stream = self._rounds.FollowRound(request, timeout=GLANCE_S)
+        try:
+            message = next(iter(stream), None)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer=SERVER) from error
+        finally:
+            stream.cancel()
+        if message is None:
+            raise UnreachableError(f"{SERVER} told nothing of the round; retry")
+        return _stage_event(message)
 
     # --- streams ---
 

@@ -15,6 +15,7 @@ from device_sdk.attempts import Attempts
 from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Manifest
 from device_sdk.clock import Clock, SystemClock
+from device_sdk.conditions import Conditions, StatedConditions
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.disclosure import Agreement
 from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
@@ -26,12 +27,10 @@ from device_sdk.join import join, renew, renewal_due
 from device_sdk.keystore import KeyStore, open_key_store
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
-    Conditions,
     Event,
     Listener,
     Participant,
     RoundOutcome,
-    StatedConditions,
     take_part,
     transfer,
 )

@@ -18,16 +18,18 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from device_sdk.attempts import Attempts, check_promise, promised
 from device_sdk.client import Assignment, CoordinatorClient, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
+from device_sdk.conditions import Conditions
 from device_sdk.disclosure import Agreement, check_agreed, disclosure
 from device_sdk.gallery import Gallery, Pending, Person, consent_ended
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
 from device_sdk.models import Model, ModelStore
 from device_sdk.recogniser import fit_crops
+from device_sdk.watch import TrainingWatch
 from mien.contribution import ContributionLayout
 from mien.errors import (
     AuthError,
@@ -47,7 +49,7 @@ from mien.errors import (
 )
 from mien.layout import ParameterPart
 from mien.methods import METHODS
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, StoppableRuntime
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
 from mien.specs import TaskSpec
@@ -55,27 +57,6 @@ from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0
 FAILED_PAUSE_S: Final = 60.0
-
-
-class Conditions(Protocol):
-    """Whether the phone may work now."""
-
-    def unmet(self) -> tuple[str, ...]:
-        """Return what is missing ("charging"), nothing when the phone may work."""
-        ...
-
-
-@dataclass(frozen=True)
-class StatedConditions:
-    """Conditions as options state them, for machines that have no battery to ask."""
-
-    idle: bool = True
-    charging: bool = True
-    unmetered: bool = True
-
-    def unmet(self) -> tuple[str, ...]:
-        """Return the names of the conditions that do not hold."""
-        return tuple(name for name in ("idle", "charging", "unmetered") if not getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -291,26 +272,32 @@ class Participant:
         task, person, spec = plan.assignment.task, plan.person, plan.model.spec.input
         shard = self.models.load_shard(plan.model)
         reply = plan.assignment.reply
-        self.tell(Event("training", f"Training on {person.num_images} images."))
-        output = plan.method.device_round(
-            DeviceInput(
-                task=task,
-                part=plan.part,
-                dim=spec.dim,
-                theta=plan.model.theta,
-                crops=fit_crops(self.gallery.training_crops(person.name), spec),
-                private=self.gallery.private_state(person.id, plan.assignment.round.task_id),
-                reply=unpack_tensors(reply, what="the coordinator's reply") if reply else {},
-                public_crops=shard.crops if shard else None,
-                public_labels=shard.labels if shard else None,
-                seed=self._seed(task, plan.assignment.round),
-            ),
-            self.runtime_for(plan.model),
+        inp = DeviceInput(
+            task=task,
+            part=plan.part,
+            dim=spec.dim,
+            theta=plan.model.theta,
+            crops=fit_crops(self.gallery.training_crops(person.name), spec),
+            private=self.gallery.private_state(person.id, plan.assignment.round.task_id),
+            reply=unpack_tensors(reply, what="the coordinator's reply") if reply else {},
+            public_crops=shard.crops if shard else None,
+            public_labels=shard.labels if shard else None,
+            seed=self._seed(task, plan.assignment.round),
         )
+        self.tell(Event("training", f"Training on {person.num_images} images."))
+        output = self._watched_round(plan, inp)
         if output.contribution.layout.sha256 != plan.layout.sha256:
             raise LayoutMismatchError("training gave a contribution of another form than was announced; upgrade mien")
         self.tell(Event("trained", "Trained.", dict(output.metrics)))
         return output
+
+    def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
+        """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it."""
+        watch = TrainingWatch(self.client, plan.assignment.round, self.conditions, self.clock)
+        try:
+            return plan.method.device_round(inp, StoppableRuntime(self.runtime_for(plan.model), watch))
+        except LateError as error:
+            raise LateError(watch.reason or error.message) from error
 
     def _finish(self, pending: Pending) -> RoundOutcome | Failed:
         """Bring a round that this device trained for to its end, from wherever it is."""
@@ -322,6 +309,7 @@ class Participant:
                 return self._refuse(ref, error, pending)
             if not counts:
                 self.client.report_trained(ref)
+                self.tell(Event("reported", "Waiting until enough other phones have trained."))
             with closing(self.client.follow(ref)) as events:
                 return self._follow(pending, events, counts=counts)
         except _ROUND_IS_OVER as error:

@@ -15,11 +15,12 @@ import numpy as np
 
 from device_sdk.attempts import Attempts
 from device_sdk.client import ClientSettings, CoordinatorClient
+from device_sdk.conditions import StatedConditions
 from device_sdk.disclosure import Agreement
 from device_sdk.gallery import Gallery, Pending, Template
 from device_sdk.keystore import KeyStore
 from device_sdk.models import ModelStore
-from device_sdk.participate import Event, Participant, StatedConditions, Transfer
+from device_sdk.participate import Event, Participant, Transfer
 from device_sdk.retry import RetryPolicy
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.contribution import ContributionLayout

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.client import RoundRef, Wait
+from device_sdk.conditions import StatedConditions
 from device_sdk.gallery import Gallery, Person, Template
 from device_sdk.keystore import FileKeyStore
 from device_sdk.models import Model
@@ -22,7 +23,6 @@ from device_sdk.participate import (
     Failed,
     NotCounted,
     NotNow,
-    StatedConditions,
     Transfer,
     take_part,
 )
@@ -74,7 +74,17 @@ def refusal(bench: Bench, error: type[MienError], match: str | None = None) -> N
 def test_a_round_is_announced_trained_uploaded_and_forgotten(bench: Bench) -> None:
     assert bench.participant.step() == Counted(RoundRef("t1", 2, 1), "next", 3)
     kinds = bench.kinds()
-    order = ["assigned", "fetching", "disclosure", "training", "trained", "uploading", "uploaded", "counted"]
+    order = [
+        "assigned",
+        "fetching",
+        "disclosure",
+        "training",
+        "trained",
+        "reported",
+        "uploading",
+        "uploaded",
+        "counted",
+    ]
     assert list(dict.fromkeys(kinds)) == order
     (sent,) = bench.uploads
     contribution = layout_of(TASK).parse(sent)

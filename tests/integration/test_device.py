@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from device_sdk.conditions import StatedConditions
 from device_sdk.device import Device
-from device_sdk.participate import Counted, Event, NotCounted, RoundOutcome, StatedConditions, Transfer
+from device_sdk.participate import Counted, Event, NotCounted, RoundOutcome, Transfer
 from device_sdk.verify import Match
 from mien.contribution import ContributionLayout
 from mien.errors import (
