@@ -5,7 +5,7 @@ identities and keeps its classifier; the server averages backbones by weights w 
 
 FV needs the weighted mean of the trainers' models under T weightings, and nothing else of them: a contribution holds
 T times the update, each times this trainer's weight in that candidate. The next model is a mixture of two candidates,
-so it needs no further sum. Decision record 0016 says where one round here differs from the paper's asynchronous search.
+so it needs no further sum. Decision record 0013 says where one round here differs from the paper's asynchronous search.
 Legend: T candidates, P elements of the trained part.
 """
 

@@ -24,7 +24,7 @@ TASK = TaskSpec(
     method="fedadam",
     rounds=1,
     cohort=CohortSpec(size=3, min_reports=2),
-    privacy=PrivacySpec(min_cohort=2),
+    privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
     local=LocalSpec(lr=0.05),
     options={"beta1": 0.8},
 )
