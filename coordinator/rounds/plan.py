@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from mien.contribution import ContributionLayout
 from mien.dp.rounds import require_enforced
@@ -14,7 +17,11 @@ from mien.records import from_mapping
 from mien.secagg import RoundConfig
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import ModelSpec, TaskSpec
+from mien.wire import MAX_MESSAGE_BYTES
 from mien.wire.canonical import model_from_json
+
+# Half a message less what packing adds: the rest is the task's and the round's.
+MAX_REPLY_BYTES: Final = MAX_MESSAGE_BYTES // 2 - 4096
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
     tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
-    with the model or a stage of validators, or a masked sum over the task's cohort could wrap.
+    with the model or a stage of validators, its reply to a device is too long, or a masked sum over the task's cohort
+    could wrap.
     """
     method = METHODS.get(task.method)
     if method is None:
@@ -70,6 +78,19 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
     require_enforced(task)
     plan = TaskPlan(task, method, spec, layout, part, contribution)
+    _check_reply(plan)
     if task.privacy.is_masked:
         plan.round_config("0" * 16, 1, 1, "0" * 64)  # what does not fit is refused now, not in the middle of a round
     return plan
+
+
+def _check_reply(plan: TaskPlan) -> None:
+    """Raise ConfigError where what the server tells each device, such as a momentum, does not fit into a message."""
+    state = plan.method.server_start(plan.task, plan.part, np.zeros(plan.layout.size, np.float32))
+    size_bytes = sum(values.nbytes for values in plan.method.reply(state, "").values())
+    if size_bytes > MAX_REPLY_BYTES:
+        raise ConfigError(
+            f"method {plan.method.name} sends each device {size_bytes / 1e6:.1f} MB with its assignment for this "
+            f"trained part, and {MAX_REPLY_BYTES / 1e6:.1f} MB is the most; name a smaller part in trainable, or run "
+            "the task in the simulator"
+        )

@@ -7,6 +7,7 @@ imported.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -51,10 +52,16 @@ def descend(a: Array, party: Party, steps: int, lr: float, correct: Callable[[Ar
     return a
 
 
+def average(arrays: Sequence[Array], weights: NDArray[np.floating] | NDArray[np.int64]) -> Array:
+    """Return sum_i w_i a_i / sum_i w_i."""
+    mean: Array = np.tensordot(weights, np.stack(arrays), 1) / weights.sum()
+    return mean
+
+
 def fedprox_round(a: Array, parties: Sequence[Party], steps: int, lr: float, mu: float) -> Array:
     """Li et al. 2020, eq 2: the gradient of F_k + mu/2 |w - w_t|^2; weights n_k / n."""
     ends = [descend(a, p, steps, lr, lambda g, y: g + mu * (y - a)) for p in parties]
-    return sum(p.n * end for p, end in zip(parties, ends, strict=True)) / sum(p.n for p in parties)
+    return average(ends, np.array([p.n for p in parties]))
 
 
 def scaffold_round(
@@ -64,13 +71,16 @@ def scaffold_round(
     dys, dcs = [], []
     for p in parties:
         own = np.zeros_like(c) if p.control is None else p.control
-        y = descend(x, p, steps, lr, lambda g, _y, own=own: g - own + c)
+        y = descend(x, p, steps, lr, functools.partial(_corrected, own, c))
         plus = own - c + (x - y) / (steps * lr)
         dys.append(y - x)
         dcs.append(plus - own)
         p.control = plus
-    size = len(parties)
-    return x + sum(dys) / size, c + size / num_clients * sum(dcs) / size
+    return x + np.mean(dys, axis=0), c + len(parties) / num_clients * np.mean(dcs, axis=0)
+
+
+def _corrected(own: Array, c: Array, g: Array, _y: Array) -> Array:
+    return g - own + c
 
 
 def mimelite_round(
@@ -81,10 +91,8 @@ def mimelite_round(
     for p in parties:
         fulls.append(gradients(x, p)[0])
         ends.append(descend(x, p, steps, lr, lambda g, _y: (1 - beta) * g + beta * m))
-    total = sum(p.n for p in parties)
-    mean = sum(p.n * full for p, full in zip(parties, fulls, strict=True)) / total
-    after = sum(p.n * end for p, end in zip(parties, ends, strict=True)) / total
-    return after, (1 - beta) * mean + beta * m
+    images = np.array([p.n for p in parties])
+    return average(ends, images), (1 - beta) * average(fulls, images) + beta * m
 
 
 def pfm_local(theta: Array, m: Array, p: Party, steps: int, lr: float, beta: float) -> Array:
@@ -101,13 +109,14 @@ def pfm_local(theta: Array, m: Array, p: Party, steps: int, lr: float, beta: flo
 
 def pfm_server(before: Array, thetas: Sequence[Array], w: Array, lr: float) -> tuple[Array, Array]:
     """Return (Theta_r, M_r): Algorithm 1, lines 14-16, with weights that add up to 1."""
-    after = sum(wi * theta for wi, theta in zip(w, thetas, strict=True))
+    after: Array = np.tensordot(w, np.stack(thetas), 1)
     return after, (before - after) / lr
 
 
 def local_norm(s: Array, epsilon: float = 0.001) -> Array:
     """Eq 8."""
-    return s / np.sqrt(((s - s.mean()) ** 2).mean() + epsilon)
+    normalised: Array = s / np.sqrt(((s - s.mean()) ** 2).mean() + epsilon)
+    return normalised
 
 
 def moving_norm(

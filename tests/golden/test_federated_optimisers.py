@@ -52,12 +52,14 @@ def x_of(crops: np.ndarray) -> reference.Array:
     """Return the 12 quarter means of scaled crops (N, H, W, 3), planes first, as the linear recogniser pools them."""
     scaled = (crops.astype(np.float64) - 127.5) / 128
     quarters = scaled.reshape(len(crops), 2, 56, 2, 56, 3).mean(axis=(2, 4))
-    return quarters.transpose(0, 3, 1, 2).reshape(len(crops), 12)
+    pooled: reference.Array = quarters.transpose(0, 3, 1, 2).reshape(len(crops), 12)
+    return pooled
 
 
 def embed(theta: Vector | reference.Array, crops: np.ndarray) -> reference.Array:
     e = x_of(crops) @ np.asarray(theta, np.float64).reshape(DIM, 12).T
-    return e / np.linalg.norm(e, axis=1, keepdims=True)
+    unit: reference.Array = e / np.linalg.norm(e, axis=1, keepdims=True)
+    return unit
 
 
 def parties() -> dict[str, reference.Party]:
@@ -218,7 +220,7 @@ def test_pfm_with_fv_for_four_rounds(validation: str, first: str) -> None:
         thetas = [reference.pfm_local(theta, m, p, STEPS, LR, 0.9) for p in everyone.values()]
         normalised = []
         for name, held in VALIDATORS.items():
-            s = np.array([accuracy(sum(c * t for c, t in zip(each, thetas, strict=True)), held) for each in candidates])
+            s = np.array([accuracy(reference.average(thetas, each), held) for each in candidates])
             if validation == "local_norm":
                 s = reference.local_norm(s)
             elif validation == "moving_norm" and name in moving:

@@ -6,15 +6,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from coordinator.rounds.plan import plan_task
+from mien.backbones import Backbone, layout_of
 from mien.contribution import Total
 from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
 from mien.methods import find_method
 from mien.methods.base import DeviceInput, StepRule, ValidationInput
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.pfm_fv import PRESETS, PfmFvOptions, options_of, rate, score, validation_faces
-from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec, from_mapping, to_mapping
+from mien.specs import (
+    CohortSpec,
+    FaceInputSpec,
+    LocalSpec,
+    ModelSpec,
+    PrivacySpec,
+    ServerSpec,
+    TaskSpec,
+    from_mapping,
+    to_mapping,
+)
 from mien.wire.canonical import model_to_json
 from simulation.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
@@ -79,6 +91,17 @@ def test_the_coordinator_refuses_what_needs_validators_and_takes_pfm_alone() -> 
         plan_task(FV_TASK, model, has_public_faces=False)
     plan = plan_task(replace(FV_TASK, options={"validation": "off"}), model, has_public_faces=False)
     assert [lane.name for lane in plan.contribution.summed][-1] == "delta"
+
+
+def test_a_momentum_that_fits_into_no_message_is_refused_when_the_task_is_planned() -> None:
+    spec = FaceInputSpec(dim=128)
+    backbone = Backbone("wide", spec, {"embedding": nn.Sequential(nn.Flatten(), nn.Linear(3 * 112 * 112, 4))})
+    layout = layout_of(backbone)
+    model = model_to_json(ModelSpec("wide", layout.sha256, spec, "made up", "none", ("*",)), layout)
+    for method in ("scaffold", "mime"):
+        with pytest.raises(ConfigError, match="name a smaller part in trainable"):
+            plan_task(replace(TASK, method=method), model, has_public_faces=False)
+    plan_task(replace(TASK, method="fedprox"), model, has_public_faces=False)
 
 
 def test_a_cohort_without_validators_is_refused() -> None:
