@@ -12,18 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import sqlalchemy as sa
 import structlog
 
 from coordinator.clock import Clock
-from coordinator.privacy import account
 from coordinator.rounds.closing_io import Closed, Closer, Stores
+from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
     COUNTED,
-    MASKED,
     Cancelled,
     CheckedIn,
-    Dropped,
     Effect,
     Event,
     Left,
@@ -32,7 +29,6 @@ from coordinator.rounds.machine import (
     RoundState,
     Stage,
     Step,
-    Stepped,
     SumFailed,
     Summed,
     SumWanted,
@@ -40,15 +36,12 @@ from coordinator.rounds.machine import (
     Uploaded,
     advance,
 )
-from coordinator.rounds.masked import MaskedRound
+from coordinator.rounds.masking_io import Masking
 from coordinator.rounds.plan import TaskPlan
-from coordinator.rounds.pulse import Pulse, in_thread
+from coordinator.rounds.pulse import Pulse
 from coordinator.store.records import RoundChange, RoundRecord, StepRecord, SumOpening, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.dp.rounds import opening
-from mien.errors import BudgetExceededError, LateError, MienError, NotFoundError, StorageError, ViolationError
-from mien.secagg import RoundConfig
-from mien.secagg.groups import deal
+from mien.errors import BudgetExceededError, LateError, MienError, StorageError
 from mien.secagg.keys import VerifyLeaf
 
 _LOG: Final = structlog.get_logger()
@@ -110,8 +103,9 @@ class TaskRunner:
         self.changed = Pulse()
         self._rules: RoundRules | None = None
         self._stores, self._clock, self._settings = stores, clock, settings
-        self._verify, self._on_change = verify, on_change
-        self._masked: MaskedRound | None = None
+        self._on_change = on_change
+        self._ledger = TaskLedger(task.task_id, plan, stores.store, stores.thread)
+        self._masking = Masking(plan, self._ledger, stores, verify, threads=settings.threads)
         self._barred: frozenset[str] = frozenset()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
@@ -148,16 +142,12 @@ class TaskRunner:
 
     def message_for(self, device_id: str) -> bytes:
         """Return what secure aggregation tells a device at the current stage; nothing under plain sums."""
-        if self._masked is None or self.state is None:
-            return b""
-        return self._masked.message_for(device_id, self.state.stage)
+        return b"" if self.state is None else self._masking.message_for(device_id, self.state.stage)
 
     @property
     def upload_bytes(self) -> int:
-        """Length of a contribution on the wire: the masked vector and what is revealed, or the plain vector."""
-        if self._masked is None:
-            return self.plan.contribution.size_bytes
-        return self._masked.payload_bytes + self.plan.contribution.revealed_bytes
+        """Length of a contribution to the current attempt on the wire."""
+        return self._masking.upload_bytes
 
     async def reply_to(self, device_id: str) -> Arrays:
         """Return the method's answer to what a device revealed in earlier rounds."""
@@ -209,7 +199,7 @@ class TaskRunner:
         participants = await self._stores.thread.run(self._stores.store.participants, last.id)
         deadline = math.inf if last.deadline_ms is None else last.deadline_ms / 1000
         self._set_round(last, RoundState(last.stage, deadline, {}, participants))
-        await self._restore_masked()
+        await self._restore()
         await self._handle([_Message(Resumed(self._settings.restart_grace_s))])
         _LOG.info("resumed", task=self.task.name, round=last.round, attempt=last.attempt, stage=str(last.stage))
 
@@ -287,7 +277,7 @@ class TaskRunner:
         rules = RoundRules.of(self.plan.task, task_id=self.task.task_id, round_number=number, attempt=attempt)
         deadline = self._clock.now() + rules.selecting_s
         try:
-            await self._ask_ledger(number, attempt)
+            self._barred = await self._ledger.ask(number, attempt, self.task.model_id)
             opened = await self._stores.thread.run(
                 self._stores.store.open_attempt, self.task, round_number=number, attempt=attempt, deadline=deadline
             )
@@ -303,28 +293,6 @@ class TaskRunner:
         self._on_change(True)
         return True
 
-    async def _ask_ledger(self, number: int, attempt: int) -> None:
-        """Learn whom the privacy ledger keeps out; raises BudgetExceededError when no sum may be opened any more."""
-        task, dp = self.plan.task, self.plan.task.privacy.dp
-        config = await self._round_config(number, attempt, self.task.model_id) if task.privacy.is_masked else None
-        coming = opening(task, self.task.task_id, number, attempt, config)
-
-        def ask(db: sa.Connection) -> frozenset[str]:
-            account.before_attempt(db, task.population, coming)
-            return account.barred(db, self.task.task_id, dp, number)
-
-        self._barred = await self._stores.thread.run(self._stores.store.privacy, ask)
-
-    async def _round_config(self, number: int, attempt: int, model_id: str) -> RoundConfig:
-        """Return the terms of an attempt, with the clip that earlier rounds left."""
-        clip: float | None = None
-        if self.plan.task.privacy.dp.is_adaptive:
-            task_id, task = self.task.task_id, self.plan.task
-            clip = await self._stores.thread.run(
-                self._stores.store.privacy, lambda db: account.clip_for(db, task_id, task, number)
-            )
-        return self.plan.round_config(self.task.task_id, number, attempt, model_id, clip)
-
     async def _pause(self, reason: str) -> None:
         """Pause the task with a reason that its operator sees."""
         task = replace(self.task, state=TaskState.PAUSED, reason=reason)
@@ -336,7 +304,8 @@ class TaskRunner:
         self._on_change(True)
 
     def _set_round(self, record: RoundRecord, state: RoundState) -> None:
-        self.round, self.state, self._masked = record, state, None
+        self.round, self.state = record, state
+        self._masking.forget()
         self._rules = RoundRules.of(
             self.plan.task, task_id=self.task.task_id, round_number=record.round, attempt=record.attempt
         )
@@ -364,7 +333,7 @@ class TaskRunner:
             if not await self._commit_opening(change, accepted):
                 return
         elif (change.messages or _is_worth_keeping(before, state)) and not await self._commit(change, accepted):
-            await self._restore_masked()  # it had accepted what is not on disk
+            await self._restore()  # the protocol had accepted what is not on disk
             return
         self.state = state
         for message in accepted:
@@ -381,88 +350,21 @@ class TaskRunner:
         assert not isinstance(event, TaskCommand)
         if message.round_id is not None and message.round_id != self.round.id:
             raise LateError("that attempt of the round is over; nothing is lost, check in again")
-        after, effects = advance(self._rules, state, event, now)
-        if message.step is not None and state.stage in self._rules.path:
-            if self._masked is None:
-                raise ViolationError("this task's sums are not masked; do what its stage events say")
-            try:
-                await self._accept_step(message.step)
-            except LateError:
-                if after is not state:
-                    raise  # the machine counts what the protocol does not
-            if isinstance(event, Stepped) and event.stage is Stage.UNMASK and self._masked.can_open:
-                after, effects = advance(self._rules, state, replace(event, is_enough=True), now)
-        return await self._end_stages(after, effects, now)
+        after = advance(self._rules, state, event, now)
+        if message.step is not None:
+            after = await self._masking.take(self._rules, self.round, state, now, message.step, event, after)
+        return await self._masking.follow(self._rules, self.round, after, now)
 
-    # Secure aggregation: what the state machine leaves to the cryptography
-
-    async def _accept_step(self, step: StepRecord) -> None:
+    async def _restore(self) -> None:
+        """Make the protocol's side of the current attempt again; the attempt is aborted where that fails."""
         assert self.round is not None
-        assert self._masked is not None
-        is_vector = step.stage is Stage.UPLOAD
-        payload = await self._payload(self.round.id, step.device_id) if is_vector else b""
-        await in_thread(self._masked.accept, step, payload)
-
-    async def _payload(self, round_id: int, device_id: str) -> bytes:
-        """Return the masked vector of a device, whose bytes are on stable storage."""
-        assert self._masked is not None
-        upload = await self._stores.thread.run(self._stores.store.upload, round_id, device_id)
-        if upload is None:
-            raise NotFoundError("this device has sent no vector; upload it, then go on")
-        data = await in_thread(self._stores.spool.read, round_id, device_id, upload.blob)
-        return data[: self._masked.payload_bytes]
-
-    async def _end_stages(
-        self, state: RoundState, effects: tuple[Effect, ...], now: float
-    ) -> tuple[RoundState, tuple[Effect, ...]]:
-        """Let the protocol follow the machine from stage to stage; where too few are left, the attempt is aborted."""
+        assert self.state is not None
         assert self._rules is not None
-        if state.stage is Stage.KEYS and self._masked is None:
-            self._masked = await self._begin_masked(state)
-        while self._masked is not None and state.stage in MASKED and state.stage is not self._masked.stage:
-            try:
-                lost = await in_thread(self._masked.close, self._masked.stage, state.devices(*COUNTED))
-            except MienError as error:
-                state, more = advance(self._rules, state, SumFailed(error.message), now)
-            else:
-                state, more = advance(self._rules, state, Dropped(lost), now)
-            effects = (*effects, *more)
-        return state, effects
-
-    async def _begin_masked(self, state: RoundState) -> MaskedRound:
-        """Return the protocol's server for the current attempt, before its first step."""
-        assert self.round is not None
-        assert self._rules is not None
-        record = self.round
-        config = await self._round_config(record.round, record.attempt, record.base_model_id)
-        groups = deal(state.participants, self.plan.task.privacy.groups, self._rules.seed)
-        return MaskedRound(self.plan, config, groups, self._verify, threads=self._settings.threads)
-
-    async def _restore_masked(self) -> None:
-        """Make the protocol's server again from what is on disk; the attempt is aborted where that does not hold."""
-        self._masked = None
-        if self.state is None or self.state.stage not in (*MASKED[1:], Stage.CLOSING):
-            return
-        if not self.plan.task.privacy.is_masked:
-            return
         try:
-            self._masked = await self._replayed(self.state)
+            await self._masking.restore(self._rules, self.round, self.state)
         except MienError as error:
             _LOG.error("cannot go on with a masked round", task=self.task.name, reason=error.message)
             self.tell(SumFailed(f"after a restart, {error.message}"))
-
-    async def _replayed(self, state: RoundState) -> MaskedRound:
-        assert self.round is not None
-        round_id, read = self.round.id, self._stores.spool.read
-        steps = await self._stores.thread.run(self._stores.store.steps, round_id)
-        uploads = await self._stores.thread.run(self._stores.store.uploads, round_id)
-        masked, counted = await self._begin_masked(state), state.devices(*COUNTED)
-
-        def payload_of(device_id: str) -> bytes:
-            return read(round_id, device_id, uploads[device_id].blob)[: masked.payload_bytes]
-
-        await in_thread(masked.replay, steps, state.stage, counted, payload_of)
-        return masked
 
     def _change(
         self, change: RoundChange, before: RoundState, state: RoundState, messages: Sequence[_Message]
@@ -490,9 +392,8 @@ class TaskRunner:
         if before.stage in _SUM_IS_OPEN or state.stage not in _SUM_IS_OPEN:
             return None
         assert self.round is not None
-        config, device_ids = self._masked.config if self._masked else None, state.devices(*COUNTED)
-        told = opening(self.plan.task, self.task.task_id, self.round.round, self.round.attempt, config, len(device_ids))
-        return SumOpening(self.task.population, told, device_ids)
+        record = self.round
+        return self._ledger.opening(record.round, record.attempt, self._masking.config, state.devices(*COUNTED))
 
     def _task_after(self, closed: Closed) -> TaskRecord:
         rounds_closed = self.task.rounds_closed + 1
@@ -566,7 +467,7 @@ class TaskRunner:
             self._closing = asyncio.create_task(self._close(self.round, wanted[-1].device_ids), name="closing")
             self._closing.add_done_callback(self._closing_ended)
         if self.state.stage.is_over:
-            self._masked = None
+            self._masking.forget()
             self._stores.spool.remove_round(self.round.id)
         self.changed.beat()
         _LOG.info(
@@ -586,7 +487,7 @@ class TaskRunner:
         give_up = self._clock.now() + self._settings.close_retry_s
         while True:
             try:
-                closed = await self._closer.close(self.task, record, device_ids, self._masked)
+                closed = await self._closer.close(self.task, record, device_ids, self._masking.current)
             except StorageError as error:
                 if self._clock.now() >= give_up or self.task.state.is_over:
                     self.tell(SumFailed(error.message))

@@ -1,0 +1,50 @@
+"""What a task's rounds ask of, and tell, the privacy ledger of its population."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from coordinator.privacy import account
+from coordinator.rounds.plan import TaskPlan
+from coordinator.store.records import SumOpening
+from coordinator.store.store import Store, StoreThread
+from mien.dp.rounds import opening
+from mien.secagg import RoundConfig
+
+
+class TaskLedger:
+    """One task's side of its population's ledger, and the terms of its attempts that follow from it."""
+
+    def __init__(self, task_id: str, plan: TaskPlan, store: Store, thread: StoreThread) -> None:
+        self._task_id, self._plan, self._store, self._thread = task_id, plan, store, thread
+
+    async def ask(self, number: int, attempt: int, model_id: str) -> frozenset[str]:
+        """Return the devices that their caps keep out of an attempt that is about to begin.
+
+        Raises BudgetExceededError when its sum may not be opened.
+        """
+        task = self._plan.task
+        coming = opening(task, self._task_id, number, attempt, await self.terms(number, attempt, model_id))
+
+        def asked(db: sa.Connection) -> frozenset[str]:
+            account.before_attempt(db, task.population, coming)
+            return account.barred(db, self._task_id, task.privacy.dp, number)
+
+        return await self._thread.run(self._store.privacy, asked)
+
+    async def terms(self, number: int, attempt: int, model_id: str) -> RoundConfig | None:
+        """Return what the devices of an attempt agree on, None for plain sums; earlier rounds may have left a clip."""
+        task, task_id, clip = self._plan.task, self._task_id, None
+        if not task.privacy.is_masked:
+            return None
+        if task.privacy.dp.is_adaptive:
+            clip = await self._thread.run(self._store.privacy, lambda db: account.clip_for(db, task_id, task, number))
+        return self._plan.round_config(task_id, number, attempt, model_id, clip)
+
+    def opening(self, number: int, attempt: int, config: RoundConfig | None, device_ids: Sequence[str]) -> SumOpening:
+        """Return the entry of a sum that can be opened from now on, to be committed with what makes it so."""
+        task = self._plan.task
+        told = opening(task, self._task_id, number, attempt, config, len(device_ids))
+        return SumOpening(task.population, told, tuple(device_ids))
