@@ -18,7 +18,7 @@ where they are and take part as anchors and as classes. Legend: L own identities
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -272,22 +272,14 @@ def server_step(
     return replace(after, revealed=_corrected_by_server(everyone, set(revealed), options, task.local.lr))
 
 
-@dataclass(frozen=True)
-class _Classes:
-    """Every identity that clients hold, shared ones once: who holds which (`members`), the embeddings (C, D)."""
-
-    members: tuple[SharedIdentity, ...]
-    w_CD: Matrix = field(repr=False)
-
-    def exclusive(self) -> Bools:
-        """Return (C, C): no client holds both identities."""
-        devices = sorted({device for identity in self.members for device, _ in identity})
-        place = {device: row for row, device in enumerate(devices)}
-        holds_CK = np.zeros((len(self.members), len(devices)))
-        for row, identity in enumerate(self.members):
-            holds_CK[row, [place[device] for device, _ in identity]] = 1.0
-        exclusive_CC: Bools = (holds_CK @ holds_CK.T) == 0
-        return exclusive_CC
+def _exclusive(members: Sequence[SharedIdentity]) -> Bools:
+    """Return (C, C): no client holds both identities."""
+    place = {device: row for row, device in enumerate(sorted({device for m in members for device, _ in m}))}
+    holds_CK = np.zeros((len(members), len(place)))
+    for row, identity in enumerate(members):
+        holds_CK[row, [place[device] for device, _ in identity]] = 1.0
+    exclusive_CC: Bools = (holds_CK @ holds_CK.T) == 0
+    return exclusive_CC
 
 
 def _corrected_by_server(
@@ -295,30 +287,34 @@ def _corrected_by_server(
 ) -> dict[str, Arrays]:
     """Return each client's W_k after the server's step; a device's unused rows stay zero."""
     rows = {device: arrays[W].reshape(options.identities, -1).copy() for device, arrays in sorted(shown.items())}
-    classes = _classes(rows, present, options)
-    if classes.members:
-        moves_C = np.array([any(device in present for device, _ in identity) for identity in classes.members])
-        w_CD = corrected(classes.w_CD, classes.exclusive(), moves_C, options, lr)
-        for identity, w in zip(classes.members, w_CD, strict=True):
+    members = _identities(rows, options)
+    if members:
+        moves_C = np.array([any(device in present for device, _ in identity) for identity in members])
+        start_CD = _means(rows, members, present)
+        if options.head.is_normalised:
+            start_CD = normalise(start_CD)
+        w_CD = corrected(start_CD, _exclusive(members), moves_C, options, lr)
+        for identity, w in zip(members, w_CD, strict=True):
             for device, index in identity:
                 rows[device][index] = w
     return {device: {W: w_LD.reshape(-1).astype(np.float32)} for device, w_LD in rows.items()}
 
 
-def _classes(rows: Mapping[str, Vector], present: set[str], options: FedGcOptions) -> _Classes:
-    """Return every identity once; a shared one at the mean over those of its clients that are present, if any is."""
+def _identities(rows: Mapping[str, Vector], options: FedGcOptions) -> list[SharedIdentity]:
+    """Return every identity that clients showed, once: the shared ones by all who hold them, then the others."""
     held = {(device, index) for device, w_LD in rows.items() for index in np.flatnonzero(np.any(w_LD != 0, axis=1))}
-    together = [tuple(member for member in identity if member in held) for identity in options.shared]
-    alone = [(member,) for member in sorted(held - {member for identity in together for member in identity})]
-    members = [tuple(sorted(identity)) for identity in (*together, *alone) if identity]
-    vectors = []
+    together = [tuple(sorted(set(identity) & held)) for identity in options.shared]
+    alone = sorted(held - {member for identity in together for member in identity})
+    return [identity for identity in (*together, *((member,) for member in alone)) if identity]
+
+
+def _means(rows: Mapping[str, Vector], members: Sequence[SharedIdentity], present: set[str]) -> Matrix:
+    """Return each identity's embedding (C, D): the mean over its clients of this round, or what it was without any."""
+    means = []
     for identity in members:
         fresh = [member for member in identity if member[0] in present] or identity
-        vectors.append(np.mean([rows[device][index] for device, index in fresh], axis=0, dtype=np.float64))
-    w_CD = np.array(vectors)
-    if vectors and options.head.is_normalised:
-        w_CD = normalise(w_CD)
-    return _Classes(tuple(members), w_CD)
+        means.append(np.mean([rows[device][index] for device, index in fresh], axis=0, dtype=np.float64))
+    return np.stack(means)
 
 
 def reply(state: ServerState, device: str) -> Arrays:

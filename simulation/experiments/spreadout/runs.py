@@ -125,9 +125,10 @@ def _tested(bench: Workbench, theta: Vector, division: Division) -> dict[str, fl
 
 
 def verification(comparisons: Comparisons) -> dict[str, float]:
-    """Return EER and TAR at FMR 1e-3 with intervals over people, and counts; a figure that scores cannot give is left out.
+    """Return EER and TAR at FMR 1e-3 with intervals over people, and counts.
 
-    A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
+    A figure that the scores cannot give is left out. A model that has collapsed to one point gives an EER of one half,
+    which is what its ties amount to.
     """
     found = {
         "mated": float(comparisons.num_mated),

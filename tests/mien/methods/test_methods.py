@@ -24,9 +24,12 @@ LABELS = np.repeat(np.arange(4), 3)
 # What a method cannot do without.
 OPTIONS: dict[str, dict[str, object]] = {
     "fedfr": {"public_classes": 4},
+    "fedgc": {"identities": 2},
     "fedfr_uda": {"clustering": {"distance": 0.01}},  # one cluster would leave its head nothing to tell apart
     "pfm_fv": {"validation": "off", "loss": "positive"},  # no validators here, and one identity
 }
+# A softmax over one identity alone has nothing to learn.
+TWO_IDENTITIES = {"fedgc"}
 # Methods that take the plain mean of their devices' models.
 UNWEIGHTED = {"fedfr_uda", "scaffold"}
 # Methods whose server does more, or keeps no momentum of its own; their golden tests pin their steps.
@@ -57,6 +60,7 @@ def input_of(task: TaskSpec, num_images: int = 3, seed: int = 1) -> DeviceInput:
         dim=8,
         theta=TINY.theta,
         crops=made_up_crops(num_images, seed=seed),
+        labels=np.arange(num_images) % 2 if task.method in TWO_IDENTITIES else None,
         public_crops=PUBLIC,
         public_labels=LABELS,
         seed=seed,
