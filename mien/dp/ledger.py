@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -82,7 +82,12 @@ class Event:
     @cached_property
     def sha256(self) -> str:
         """Hex SHA-256 of the canonical bytes."""
-        return hashlib.sha256(b"mien/privacy-event/1\n" + self.to_json()).hexdigest()
+        return hashlib.sha256(b"mien/privacy-event/1\n" + self._canonical).hexdigest()
+
+    @cached_property
+    def _canonical(self) -> bytes:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -98,7 +103,7 @@ class Event:
 
     def to_json(self) -> bytes:
         """Return the canonical bytes: JSON with sorted keys and no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+        return self._canonical
 
     @classmethod
     def from_json(cls, data: bytes) -> Event:
