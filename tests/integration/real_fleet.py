@@ -173,8 +173,9 @@ class RealFleet:
         runtime_loader: Callable[[Model], Runtime] | None = None,
         **options: Any,
     ) -> Device:
-        """Return the phone of that name."""
-        settings = {"keystore": "file", "participation.min_cohort": 2, **options}
+        """Return the phone of that name, whose owner agreed to small and plain sums."""
+        agreed = {"participation.min_cohort": 2, "participation.allow_plain_sums": True}
+        settings = {"keystore": "file", **agreed, **options}
         return Device.open(
             self.folder / name,
             options=settings,

@@ -37,10 +37,13 @@ from tests.device_sdk.programs import mien_device, start_mien_device
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of, sface
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
 
+PLAIN_CLEAR = PrivacySpec(("class_embeddings",), min_cohort=2, secure_aggregation="off")
+AGREED = ("--min-cohort", "2", "--allow-plain-sums")
 DEADLINES = DeadlineSpec(selecting_s=60.0, training_s=60.0, upload_s=60.0)
 
 
 def task(name: str, *, size: int = 2, rounds: int = 1, **changes: object) -> TaskSpec:
+    """Return a task with plain sums, to which the phones of these tests have agreed."""
     values: dict[str, object] = {
         "method": "fedavg",
         "rounds": rounds,
@@ -50,7 +53,7 @@ def task(name: str, *, size: int = 2, rounds: int = 1, **changes: object) -> Tas
         "local": LocalSpec(lr=0.05, flip=False),
         # Embeddings of random weights are all alike: only the largest margin leaves something to train.
         "options": {"margin": 1.0},
-        "privacy": PrivacySpec(min_cohort=2),
+        "privacy": PrivacySpec(min_cohort=2, secure_aggregation="off"),
     }
     return TaskSpec(name, **{**values, **changes})  # type: ignore[arg-type]
 
@@ -168,9 +171,7 @@ def test_separate_processes_train_together_and_keep_their_state(fleet: RealFleet
     for i in range(2):
         fleet.phone(f"process{i}", "processes", IDENTITIES[i]).close()
     running = [
-        start_mien_device(
-            "participate", "--rounds", "2", "--min-cohort", "2", "--home", fleet.folder / f"process{i}", "--json"
-        )
+        start_mien_device("participate", "--rounds", "2", *AGREED, "--home", fleet.folder / f"process{i}", "--json")
         for i in range(2)
     ]
     outputs = [process.communicate(timeout=120)[0] for process in running]
@@ -183,7 +184,7 @@ def test_separate_processes_train_together_and_keep_their_state(fleet: RealFleet
         assert kinds[-1] == "done"
         # What leaves is said before training, and the phone is told that sums are plain.
         assert kinds.index("disclosure") < kinds.index("training") < kinds.index("uploading")
-        assert any("not yet masked" in event.get("text", "") for event in events)
+        assert any("are not masked" in event.get("text", "") for event in events)
         with fleet.open(f"process{i}") as device:
             (owner,) = device.people()
             state = device.gallery.private_state(owner.id, task_id)
@@ -201,7 +202,7 @@ def test_a_phone_killed_at_any_stage_goes_on_after_a_restart(fleet: RealFleet, s
     home = fleet.folder / population
     fleet.phone(population, population, IDENTITIES[0]).close()
     companion = Companion(fleet, f"{population}-friend", population, IDENTITIES[1])
-    command = ("participate", "--rounds", "1", "--min-cohort", "2", "--home", home, "--json")
+    command = ("participate", "--rounds", "1", *AGREED, "--home", home, "--json")
     victim = start_mien_device(*command)
     assert victim.stdout is not None
     for line in victim.stdout:
@@ -232,7 +233,7 @@ def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(f
         fleet.phone(population, population, IDENTITIES[0]) as device,
         fleet.phone(f"{population}-victim", population, IDENTITIES[1]),
     ):
-        victim = start_mien_device("participate", "--min-cohort", "2", "--home", home, "--json")
+        victim = start_mien_device("participate", *AGREED, "--home", home, "--json")
         killer = threading.Thread(target=_kill_at, args=(victim, stage))
         killer.start()
         aborted = next(
@@ -246,7 +247,7 @@ def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(f
         assert device.gallery.pending() is None
         assert device.gallery.private_state(device.people()[0].id, task_id) == {}
         # The next attempt goes through with the killed phone back.
-        back = start_mien_device("participate", "--rounds", "1", "--min-cohort", "2", "--home", home)
+        back = start_mien_device("participate", "--rounds", "1", *AGREED, "--home", home)
         assert any(isinstance(outcome, Counted) for outcome in device.participate(rounds=1))
         output, _ = back.communicate(timeout=60)
         assert back.returncode == 0, output
@@ -304,7 +305,8 @@ def test_a_task_below_the_devices_floor_is_refused_before_anything_is_fetched(fl
     fleet.submit(task("floor"))
     fleet.phone("floor0", "floor", IDENTITIES[0]).close()
     with _companion_that_leaves(fleet, "floor1", "floor"):
-        ended = mien_device("participate", "--rounds", "1", "--home", fleet.folder / "floor0", timeout_s=60)
+        command = ("participate", "--rounds", "1", "--allow-plain-sums", "--home", fleet.folder / "floor0")
+        ended = mien_device(*command, timeout_s=60)
     assert ended.returncode == TABLE[ConfigError].exit_code
     assert "agrees to 16 or more" in ended.stderr
     assert "--min-cohort 2" in ended.stderr
@@ -326,7 +328,7 @@ def _companion_that_leaves(fleet: RealFleet, name: str, population: str) -> Iter
 
 
 def test_class_embeddings_are_shown_only_with_the_owners_word(fleet: RealFleet) -> None:
-    spec = task("clear", method="fedface", rounds=2, privacy=PrivacySpec(("class_embeddings",), min_cohort=2))
+    spec = task("clear", method="fedface", rounds=2, privacy=PLAIN_CLEAR)
     task_id = fleet.submit(spec)
     said: list[str] = []
 
@@ -420,7 +422,7 @@ def test_a_full_disk_in_training_leaves_the_round_and_keeps_the_state(fleet: Rea
     companion = Companion(fleet, "full1", "full", IDENTITIES[1])
     size = (home / "device.db").stat().st_size
     ended = mien_device(
-        "participate", "--rounds", "1", "--min-cohort", "2", "--home", home, largest_file=size + 20_000, timeout_s=60
+        "participate", "--rounds", "1", *AGREED, "--home", home, largest_file=size + 20_000, timeout_s=60
     )
     assert ended.returncode == TABLE[DiskFullError].exit_code, ended.stderr
     with fleet.open("full0") as device:
