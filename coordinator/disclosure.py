@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mien.dp.words import guarantee
 from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
 
@@ -50,6 +51,8 @@ def disclosures(task: TaskSpec) -> list[str]:
             f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
             f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
         )
+    if privacy.dp.is_on:
+        told += guarantee(task)
     return [*told, *(_REVEALED[name] for name in privacy.reveals)]
 
 

@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 from coordinator.disclosure import _REVEALED, UNMASKED, disclosures
-from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 
 COHORT = CohortSpec(size=20, min_reports=16)
 
@@ -29,6 +29,14 @@ def test_sums_of_groups_are_smaller_and_it_says_so() -> None:
     assert "at least 5 phones" in grouped[0]
     assert "3 groups" in grouped[2]
     assert "median" in grouped[2]
+
+
+def test_differential_privacy_is_said_with_what_it_rests_on() -> None:
+    dp = DpSpec("central_gaussian", 2.0, epsilon=8.0, delta=1e-5, max_participations=4)
+    task = TaskSpec("t", trainable=("head*",), cohort=COHORT, privacy=PrivacySpec(max_weight=1, dp=dp))
+    told = " ".join(disclosures(task))
+    for words in ("epsilon 8 at delta 1e-05", "trusted to add the noise", "at most 4 sums", "Nothing is claimed"):
+        assert words in told
 
 
 def test_what_is_revealed_comes_last() -> None:
