@@ -9,9 +9,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -68,16 +69,26 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 class Companion:
     """A phone that lives in a thread of this process and takes part until it has been counted."""
 
-    def __init__(self, fleet: RealFleet, name: str, population: str, identity: str, *, rounds: int = 1) -> None:
+    def __init__(
+        self,
+        fleet: RealFleet,
+        name: str,
+        population: str,
+        identity: str,
+        *,
+        options: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.contributions: list[bytes] = []
         self._device: Device | None = None
         executor = ThreadPoolExecutor(1)
-        self._outcomes = executor.submit(self._run, fleet, name, population, identity, rounds)
+        self._outcomes = executor.submit(self._run, fleet, name, population, identity, options)
         executor.shutdown(wait=False)
 
-    def _run(self, fleet: RealFleet, name: str, population: str, identity: str, rounds: int) -> list[RoundOutcome]:
-        with fleet.phone(name, population, identity, tell=self._tell) as self._device:
-            return list(self._device.participate(rounds=rounds))
+    def _run(
+        self, fleet: RealFleet, name: str, population: str, identity: str, options: Mapping[str, object]
+    ) -> list[RoundOutcome]:
+        with fleet.phone(name, population, identity, tell=self._tell, **options) as self._device:
+            return list(self._device.participate(rounds=1))
 
     def _tell(self, event: Event | Transfer) -> None:
         if isinstance(event, Event) and event.kind == "uploading":

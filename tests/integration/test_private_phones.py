@@ -1,0 +1,94 @@
+"""Whole phones in rounds under secure aggregation, with both servers as real processes: sums, and sudden ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.participate import Counted
+from mien.methods import METHODS
+from mien.secagg.planner import plan_numbers
+from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+from tests.device_sdk.programs import start_mien_device
+from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
+from tests.integration.test_device import Companion, expected_theta, task
+
+PRIVATE = PrivacySpec(min_cohort=3)
+DEADLINES = DeadlineSpec(60.0, 60.0, keys_s=30.0, shares_s=30.0, upload_s=30.0, consistency_s=30.0, unmask_s=30.0)
+
+
+def private_task(name: str, **changes: Any) -> TaskSpec:
+    values = {
+        "cohort": CohortSpec(size=3, min_reports=3),
+        "privacy": PRIVATE,
+        "deadlines": DEADLINES,
+        **changes,
+    }
+    return task(name, **values)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    with real_fleet(tmp_path_factory.mktemp("private")) as running:
+        running.release(small_model())
+        yield running
+
+
+def companions(fleet: RealFleet, population: str, numbers: range, **options: Any) -> list[Companion]:
+    return [Companion(fleet, f"{population}{i}", population, IDENTITIES[i], **options) for i in numbers]
+
+
+@pytest.mark.parametrize("profile", ["malicious_server", "honest_but_curious"])
+def test_a_private_rounds_model_is_the_weighted_mean_of_the_phones_updates(fleet: RealFleet, profile: str) -> None:
+    population = profile.replace("_", "-")
+    privacy = PrivacySpec(min_cohort=3, secure_aggregation=profile)  # type: ignore[arg-type]
+    spec = private_task(population, privacy=privacy)
+    task_id = fleet.submit(spec)
+    allowed = {"participation.allow_profiles": ("honest_but_curious",), "participation.allow_plain_sums": False}
+    phones = companions(fleet, population, range(3), options=allowed)
+    outcomes = [phone.join() for phone in phones]
+    (report,) = fleet.outcome(task_id)
+    assert all(outcome == [Counted(outcome[0].round, report.model_id, 3)] for outcome in outcomes)
+    layout = METHODS["fedavg"].contribution_layout(spec, small_model().layout.part(small_model().spec.trainable), 128)
+    uploads = [phone.contributions[0] for phone in phones]
+    theta = fleet.theta(report.model_id)
+    # Rounding moves an element of the mean by one step at most.
+    step = 2.0 ** -plan_numbers(3, l2_clip=privacy.l2_clip, max_weight=privacy.max_weight).frac_bits
+    np.testing.assert_allclose(theta, expected_theta(layout, spec, uploads), atol=step + 1e-6)
+    assert not np.array_equal(theta, small_model().theta)
+
+
+@pytest.mark.parametrize("stage", ["reported", "sum"])
+def test_a_phone_killed_in_a_private_round_costs_at_most_an_attempt(fleet: RealFleet, stage: str) -> None:
+    population = f"killed-{stage}"
+    task_id = fleet.submit(private_task(population))
+    home = fleet.folder / population
+    fleet.phone(population, population, IDENTITIES[0]).close()
+    others = companions(fleet, population, range(1, 3))
+    command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
+    victim = start_mien_device(*command)
+    assert victim.stdout is not None
+    for line in victim.stdout:
+        if json.loads(line)["event"] == stage:
+            victim.kill()
+            break
+    victim.communicate()
+    assert victim.returncode == -signal.SIGKILL
+
+    again = start_mien_device(*command)
+    output, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, output
+    reports = fleet.outcome(task_id)
+    assert reports[-1].num_reports == 3
+    assert all(isinstance(other.join()[-1], Counted) for other in others)
+    with fleet.open(population) as device:
+        assert device.gallery.pending() is None
+        assert device.gallery.private_state(device.people()[0].id, task_id)
+        sums = [terms.attempt for terms in device.attempts.participations()]
+        assert sums == sorted(set(sums))
+        assert sums[-1] == reports[-1].round.attempt
