@@ -33,6 +33,8 @@ _MECHANISMS = {
 }
 # The norm of d normal numbers exceeds sqrt(d) + 16 with probability below e^-128.
 _TAIL = 16.0
+# As the planner without noise: coarser rounding than 2^8 steps on each side of zero is refused.
+_FEWEST_STEPS = 1 << 8
 
 
 def require_enforced(task: TaskSpec) -> None:
@@ -55,18 +57,23 @@ def noise_terms(dp: DpSpec) -> NoiseTerms:
 
 
 def with_room_for_noise(numbers: NumberFormat, dp: DpSpec, n_max: int) -> NumberFormat:
-    """Return the number format with as many fraction bits less as the devices' own noise needs not to wrap."""
+    """Return the number format with as many fraction bits less as the devices' own noise needs not to wrap.
+
+    Metrics, which are zeros, take none.
+    """
     if dp.mechanism != "skellam":
         return numbers
     for frac_bits in range(numbers.frac_bits, -1, -1):
-        fewer = replace(numbers, frac_bits=frac_bits)
+        fewer = replace(numbers, frac_bits=frac_bits, metric_frac_bits=0)
+        if fewer.largest_step <= _FEWEST_STEPS:
+            break
         deviation = as_float32(dp.noise_multiplier) * fewer.l2_clip * 2.0**frac_bits
-        largest = n_max * fewer.largest_step + math.ceil(_TAIL * deviation * math.sqrt(n_max)) + 64
-        if largest < 1 << (numbers.ring_bits - 1):
+        largest = n_max * max(fewer.largest_step, fewer.largest_metric_step)
+        if largest + math.ceil(_TAIL * deviation * math.sqrt(n_max)) + 64 < 1 << (numbers.ring_bits - 1):
             return fewer
     raise ConfigError(
         f"noise of {dp.noise_multiplier:g} x {numbers.l2_clip:g} over {n_max} devices does not fit a ring of "
-        f"{numbers.ring_bits} bits; lower privacy.l2_clip, or plan fewer devices"
+        f"{numbers.ring_bits} bits in fine enough steps; lower privacy.l2_clip, or plan fewer devices"
     )
 
 
