@@ -258,6 +258,6 @@ def test_cohorts_of_every_size_can_be_planned(dp: DpSpec, size: int) -> None:
 
 
 def test_what_a_small_ring_cannot_hold_is_refused() -> None:
-    assert planned(LOUD, 20, ring_bits=24).numbers.ring_bits == 24
+    assert planned(LOUD, 4000, ring_bits=24).numbers.frac_bits == 9
     with pytest.raises(ConfigError, match="ring of 24 bits"):
-        planned(LOUD, 4000, ring_bits=24)
+        planned(replace(LOUD, noise_multiplier=60.0), 4000, ring_bits=24)
