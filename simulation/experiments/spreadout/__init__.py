@@ -31,7 +31,7 @@ Settings = dict[str, Any]
 def study(*, quick: bool, faces: Path | None) -> Study:
     """Return the study over the population that the folder's names tell; `quick` is a toy scale."""
     population = population_of(faces, quick=quick)
-    scale = {"rounds": 2, "cohort": 4, "every": 1} if quick else {"rounds": 20, "cohort": 50, "every": 5}
+    scale = {"rounds": 2, "cohort": 4, "every": 1} if quick else {"rounds": 15, "cohort": 50, "every": 5}
     base: Settings = {**scale, **population.settings()}
     clients = population.num_phones // IDS_PER_CLIENT
     several = {**base, "ids_per_client": IDS_PER_CLIENT, "cohort": min(max(3, scale["cohort"] // 2), clients)}
