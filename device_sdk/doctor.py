@@ -28,6 +28,7 @@ def examine(device: Device) -> tuple[Finding, ...]:
         ("home folder", _home),
         ("key store", _key_store),
         ("gallery", _gallery),
+        ("private sums", _private_sums),
         ("detector", _detector),
         ("engine", _engine),
         ("membership", _membership),
@@ -63,6 +64,11 @@ def _gallery(device: Device) -> str:
     people = device.people()
     agreed = sum(person.trains for person in people)
     return f"opens; {len(people)} people, {agreed} of whom agreed to training"
+
+
+def _private_sums(device: Device) -> str:
+    number = device.status().num_private_sums
+    return f"the log opens; this phone is or may be in {number} sums"
 
 
 def _detector(_device: Device) -> str:

@@ -22,11 +22,13 @@ from mien.errors import (
     DrainingError,
     FingerprintError,
     LateError,
+    MienError,
     OffsetError,
     RateLimitedError,
     ReplayError,
     UnreachableError,
     VersionError,
+    ViolationError,
 )
 from mien.wire import CHUNK_BYTES
 from mien.wire.v1 import common_pb2, rounds_pb2
@@ -443,3 +445,73 @@ def test_devices_of_another_registrar_cannot_connect(fleet: Fleet) -> None:
 def test_keys_are_not_shown(fleet: Fleet) -> None:
     assert pki.device_id(fleet.key.public_key()) in repr(fleet.identity("127.0.0.1:1"))
     assert "PRIVATE" not in repr(fleet.identity("127.0.0.1:1"))
+
+
+# --- private sums ---
+
+
+def test_a_step_is_sent_again_with_the_same_bytes_and_its_answer_is_the_stage(fleet: Fleet) -> None:
+    heard: list[tuple[int, bytes]] = []
+
+    def receive(request: rounds_pb2.SendStepRequest) -> rounds_pb2.SendStepReply:
+        heard.append((request.stage, request.message))
+        if len(heard) < 3:
+            raise BrokenConnectionError
+        return rounds_pb2.SendStepReply(stage=rounds_pb2.SHARES)
+
+    with connected(fleet, Script(send_step=receive)) as client:
+        assert client.send_step(REF, Stage.KEYS, b"keys") is Stage.SHARES
+    assert heard == [(rounds_pb2.KEYS, b"keys")] * 3
+
+
+@pytest.mark.parametrize("error", [LateError("over"), ReplayError("other bytes"), ViolationError("wrong")])
+def test_a_step_that_is_refused_is_not_sent_again(fleet: Fleet, error: MienError) -> None:
+    script = Script()
+    script.send_step = script.fails_first(9, error, None)
+    with connected(fleet, script) as client, pytest.raises(type(error)):
+        client.send_step(REF, Stage.UNMASK, b"shares")
+    assert script.calls == ["send_step"]
+
+
+def test_an_event_carries_what_the_stage_tells_this_device(fleet: Fleet) -> None:
+    told = [
+        rounds_pb2.StageEvent(stage=rounds_pb2.KEYS, message=b"terms"),
+        rounds_pb2.StageEvent(stage=rounds_pb2.CLOSED),
+    ]
+    with connected(fleet, Script(follow=lambda: told)) as client:
+        assert [(event.stage, event.message) for event in client.follow(REF)] == [
+            (Stage.KEYS, b"terms"),
+            (Stage.CLOSED, b""),
+        ]
+        assert client.glance(REF).message == b"terms"
+
+
+def test_a_masked_uploads_message_is_in_its_header_also_when_it_goes_on(fleet: Fleet) -> None:
+    headers: list[rounds_pb2.UploadHeader] = []
+
+    def upload(sent: list[rounds_pb2.UploadChunk]) -> rounds_pb2.UploadStatus:
+        headers.append(sent[0].header)
+        if len(headers) == 1:
+            raise BrokenConnectionError
+        assert sent[0].offset == 4
+        return rounds_pb2.UploadStatus(accepted=True)
+
+    script = Script(upload=upload, upload_status=lambda: rounds_pb2.UploadStatus(received_bytes=4 * len(headers)))
+    with connected(fleet, script) as client:
+        client.upload(REF, b"a masked vector", masked=b"message 5")
+    assert [header.masked for header in headers] == [b"message 5"] * 2
+    assert len({header.contribution.sha256 for header in headers}) == 1
+
+
+def test_a_glance_gives_up_at_once(fleet: Fleet) -> None:
+    def broken() -> Iterable[rounds_pb2.StageEvent]:
+        raise BrokenConnectionError
+
+    script, clock = Script(follow=broken), ShiftedClock()
+    with connected(fleet, script, clock=clock) as client:
+        with pytest.raises(UnreachableError):
+            client.glance(REF)
+        script.follow = lambda: ()
+        with pytest.raises(UnreachableError, match="told nothing"):
+            client.glance(REF)
+    assert clock.pauses == []

@@ -1,4 +1,4 @@
-"""The channel to a server: which versions of TLS it takes."""
+"""The channel to a server: which versions of TLS it takes, and what is said when it fails."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import pki
+from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
 _CONNECT = """
 import sys
@@ -76,3 +77,38 @@ def versions_agreed(folder: Path, highest: ssl.TLSVersion) -> set[str | None]:
 )
 def test_a_device_takes_tls13_only(tmp_path: Path, highest: ssl.TLSVersion, agreed: str | None) -> None:
     assert versions_agreed(tmp_path, highest) == {agreed}
+
+
+@pytest.mark.parametrize(("level", "is_quiet"), [(None, True), ("INFO", False)])
+def test_a_failed_handshake_is_told_by_us_alone_unless_more_was_asked_for(level: str | None, is_quiet: bool) -> None:
+    known, stranger = Fleet.create(), Fleet.create()
+    code = (
+        "import random, sys\n"
+        "import device_sdk\n"
+        "from cryptography import x509\n"
+        "from device_sdk.clock import SystemClock\n"
+        "from device_sdk.retry import RetryPolicy\n"
+        "from device_sdk.rpc import open_channel, say_hello\n"
+        "from mien.errors import UnreachableError\n"
+        "from mien.wire.v1 import rounds_pb2_grpc\n"
+        "authority = x509.load_pem_x509_certificate(sys.stdin.buffer.read())\n"
+        "stub = rounds_pb2_grpc.RoundsStub(open_channel(sys.argv[1], authority))\n"
+        "policy = RetryPolicy(give_up_s=0.0)\n"
+        "try:\n"
+        "    say_hello(stub.Hello, 'it', policy, clock=SystemClock(), rng=random.Random(0))\n"
+        "except UnreachableError:\n"
+        "    print('refused')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    if level:
+        environment["GRPC_VERBOSITY"] = level
+    with scripted_coordinator(stranger, Script()) as address:
+        done = subprocess.run(
+            [sys.executable, "-c", code, address],
+            input=known.coordinator.certificate_pem,
+            capture_output=True,
+            env=environment,
+            check=False,
+        )
+    assert done.stdout == b"refused\n"
+    assert (done.stderr == b"") == is_quiet, done.stderr

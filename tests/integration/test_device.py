@@ -514,6 +514,7 @@ def test_the_doctor_finds_a_healthy_device_and_names_what_is_wrong(fleet: RealFl
         "home folder": True,
         "key store": True,
         "gallery": True,
+        "private sums": True,
         "detector": True,
         "engine": True,
         "membership": True,
