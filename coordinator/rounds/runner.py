@@ -150,9 +150,7 @@ class TaskRunner:
         return self._masking.upload_bytes
 
     async def reply_to(self, device_id: str) -> Arrays:
-        """Return the method's answer to what a device revealed in earlier rounds."""
-        if not self.plan.contribution.revealed:
-            return {}
+        """Return what the method tells a device: a momentum, say, or an answer to what the device revealed earlier."""
         return self.plan.method.reply(await self._closer.server_state(self.task), device_id)
 
     # Messages
