@@ -5,7 +5,7 @@ device adds a pad of its own to that lane, on top of the masks: the key stream o
 share and the server does not have. Masks cancel in the sum, pads do not: the server sends the padded sum to the
 devices, and each subtracts the pads of the survivors.
 
-Not wired into rounds. Decision record 0013 has the argument, which nobody outside this project has checked, and the
+Not wired into rounds. Decision record 0015 has the argument, which nobody outside this project has checked, and the
 limits: one device that works for the server gives it the key.
 
 The group key is a hash over pieces that a few members, the leaders, send to every member end to end encrypted. One pad

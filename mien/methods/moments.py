@@ -3,7 +3,7 @@
 Every few rounds each device adds the packed second moment of its class embeddings to a lane of its own; the sum goes
 back to all devices in the server's reply; a device takes its own addend out and moves its embeddings against the rest.
 No single embedding leaves a device. But a sum over a few hundred people tells whether somebody with a known embedding
-is among them (decision record 0013), so that a task has to say so in `privacy.reveals`, or
+is among them (decision record 0015), so that a task has to say so in `privacy.reveals`, or
 promise differential privacy.
 """
 

@@ -11,6 +11,9 @@ from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
 from mien.methods import METHODS, moments
 from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState
+from mien.secagg.masks import WordStream
+from mien.secagg.quantise import NumberFormat
+from mien.secagg.vector import ContributionMap, decode, encode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from mien.spreadout import device_moment, pack_symmetric, packed_size
 from simulation.engine import Cohort, PublicFaces, Run, run_task
@@ -222,3 +225,21 @@ def test_the_lane_has_length_one() -> None:
     w = np.random.default_rng(2).normal(size=(1, DIM))
     unit = w[0] / np.linalg.norm(w[0])
     np.testing.assert_allclose(device_moment(w), pack_symmetric(np.outer(unit, unit)), atol=1e-7)
+
+
+def test_under_masked_arithmetic_the_own_term_comes_out_to_a_step_of_the_ring() -> None:
+    """The lane is planned like any other update lane: rounded to 2^-16, summed modulo 2^32, opened, own term out."""
+    task = task_of("fedface")
+    method, state = start_of(task)
+    lanes = ContributionMap(method.contribution_layout(task, TINY.part(), DIM))
+    assert lanes.vector_layout.size == TINY.part().size + packed_size(DIM)
+    numbers = NumberFormat(ring_bits=32, frac_bits=16, l2_clip=100.0, coordinate_clip=1.0, max_weight=4)
+    outputs = [device(task, phone, state) for phone in CROPS]
+    total = np.zeros(lanes.vector_layout.num_words, np.uint32)
+    for i, output in enumerate(outputs):
+        rounding = WordStream(bytes([i]) * 32)
+        total += encode(lanes.addends(output.contribution), lanes.vector_layout, numbers, b"R" * 32, rounding)
+    opened = lanes.total(decode(total, lanes.vector_layout, numbers, b"R" * 32, len(outputs)))
+    own, *others = [output.private[moments.OWN].astype(np.float64) for output in outputs]
+    # Each device's rounding errs by less than a step of 2^-16, times its weight of three images.
+    np.testing.assert_allclose(opened["moment"] - own, np.sum(others, axis=0), atol=len(outputs) * 3 * 2.0**-16)
