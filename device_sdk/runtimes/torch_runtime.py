@@ -231,7 +231,7 @@ class _Trunk:
             flipped = np.zeros(len(crops), np.bool_)
         if self.split == 0:  # nothing to remember: the whole net is trained
             return self._compute(np.where(flipped[:, None, None, None], crops[:, :, ::-1], crops))
-        return torch.stack(self.cache.features(self.trunk_id, crops, flipped, self._compute))
+        return torch.stack(self.cache.features(self.trunk_id, crops, flipped, self._compute)).to(self.device)
 
     def tail(self, features: Tensor) -> Tensor:
         """Return the embeddings (B, D) of a batch of features."""
