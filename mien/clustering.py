@@ -105,10 +105,9 @@ def nearest_neighbours(
     index, squared = np.empty(num, np.int64), np.empty(num)
     for start in range(0, num, rows):
         cos_BN = single_ND[start : start + rows] @ single_ND.T
-        here = np.arange(len(cos_BN))
-        cos_BN[here, start + here] = -np.inf
+        cos_BN[np.arange(len(cos_BN)), np.arange(start, start + len(cos_BN))] = -np.inf
         near_B = cos_BN.max(axis=1) - slack
-        for b in here:
+        for b in range(len(cos_BN)):
             candidates = np.flatnonzero(cos_BN[b] >= near_B[b])
             index[start + b], squared[start + b] = _first_nearest(unit_ND, start + b, candidates, block_bytes)
     return Neighbours(index, squared / 2 if metric == "cosine" else np.sqrt(squared))
@@ -133,7 +132,7 @@ def _first_nearest(
 def _levels(emb_ND: NDArray[np.float64], distance: float, metric: Metric) -> list[Partition]:
     """Return the partitions that joining linked first neighbours gives, until nothing is linked any more."""
     partitions: list[Partition] = []
-    sizes = np.ones(len(emb_ND))
+    sizes: NDArray[np.float64] = np.ones(len(emb_ND))
     sums_CD = emb_ND
     while len(sizes) > 1:
         found = nearest_neighbours(sums_CD / sizes[:, None], metric=metric)
@@ -142,7 +141,8 @@ def _levels(emb_ND: NDArray[np.float64], distance: float, metric: Metric) -> lis
             break
         joined = _components(len(sizes), linked, found.index[linked])
         partitions.append(joined[partitions[-1]] if partitions else joined)
-        sums_CD, sizes = _sums(sums_CD, joined), np.bincount(joined, weights=sizes)
+        sums_CD = _sums(sums_CD, joined)
+        sizes = np.asarray(np.bincount(joined, weights=sizes), np.float64)
     return partitions
 
 
