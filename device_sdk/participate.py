@@ -304,9 +304,12 @@ class Participant:
         ref = _ref(pending)
         try:
             counts = self.client.upload_accepted(ref)
-            if not counts and self._has_begun(pending):
-                error = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
-                return self._refuse(ref, error, pending)
+            keys_gone = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
+            if counts and pending.terms is not None:
+                # Its vector is in; that it cannot help to uncover the sum should keep nobody waiting.
+                self._leave(ref, keys_gone)
+            elif not counts and self._has_begun(pending):
+                return self._refuse(ref, keys_gone, pending)
             if not counts:
                 self.client.report_trained(ref)
                 self.tell(Event("reported", "Waiting until enough other phones have trained."))
@@ -315,8 +318,7 @@ class Participant:
         except _ROUND_IS_OVER as error:
             return self._settle_uncounted(pending, error.code, error.message)
         except _PART_IS_BAD as error:
-            self.gallery.settle(pending, counted=False)
-            return Failed(ref, error)
+            return self._refuse(ref, error, pending)
 
     def _follow(self, pending: Pending, events: Iterator[StageEvent], *, counts: bool) -> RoundOutcome | Failed:
         """Say what each stage asks for until the round is over; `counts` tells whether the upload was accepted before.

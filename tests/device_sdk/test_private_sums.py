@@ -429,8 +429,11 @@ def test_a_phone_killed_after_it_began_has_dropped_out(bench: Bench, make: Make,
 def test_a_phone_killed_after_its_upload_follows_to_the_end(bench: Bench, make: Make, at: str, after: bool) -> None:
     attempt = make()
     die(bench, at, after=after)
-    threading.Timer(0.5, attempt.go_on).start()
+    over = attempt.stage == rounds_pb2.CLOSED
     assert isinstance(bench.participant.step(), Counted)
+    # It says that it can say no more, so that nobody waits for it.
+    assert bench.script.left_with == ["late"]
+    assert over == (at == "UNMASK" and after)
     assert attempt.opening is not None
     assert attempt.phone in attempt.opening.survivors
     assert is_new(bench)
