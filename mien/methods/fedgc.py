@@ -132,6 +132,8 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     """
     options = options_of(task)
     if not reveals_class_embeddings(task):
+        if options.shared:
+            raise ConfigError("options.shared averages embeddings that the server sees; the private form shows it none")
         return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
     if options.correction.kind == "none" or options.moment.is_on:
         raise ConfigError(
