@@ -105,9 +105,15 @@ def _dan(at: LossInput) -> Tensor:
 
 def _dann(at: LossInput) -> Tensor:
     """ArcFace over the source's images plus the loss of a discriminator behind a reversed gradient."""
-    discriminator = (at.private[name] for name in ("hidden", "hidden_bias", "output"))
-    emb_BD = l2_normalise(at.embeddings)
-    return _source_arcface(at) + domain_loss(emb_BD, at.per_crop["is_source"], *discriminator, at.constants["reversal"])
+    adversary = domain_loss(
+        l2_normalise(at.embeddings),
+        at.per_crop["is_source"],
+        at.private["hidden"],
+        at.private["hidden_bias"],
+        at.private["output"],
+        at.constants["reversal"],
+    )
+    return _source_arcface(at) + adversary
 
 
 def _arcface_logits(at: LossInput) -> Tensor:
