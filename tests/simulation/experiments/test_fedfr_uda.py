@@ -57,7 +57,7 @@ def test_real_faces_are_linked_not_copied(tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_row_has_its_settings_and_every_claim_its_rows() -> None:
     found = study(quick=True, faces=None)
     names = {row.name for row in found.rows}
-    assert {"s_source_only", "s_fl", "s_dcl", "s_dbscan", "s_no_source", "s_k1", "s_k6", "s_e2"} <= names
+    assert {"s_source_only", "s_fl", "s_dcl", "s_dbscan", "s_no_source", "s_k1", "s_k6", "s_e1"} <= names
     assert all(row.settings["source"] == ["caucasian"] for row in found.rows)
     assert len(found.claims) == 16
 
