@@ -99,6 +99,16 @@ def dfc_loss(
     return float(np.mean(total))
 
 
+def distillation(logits: Array, teacher: Array, temperature: float) -> float:
+    """T^2 KL(p || q), p and q the softmax of teacher and student at temperature T (Yu et al. 2020), mean."""
+    losses = []
+    for z, t in zip(logits, teacher, strict=True):
+        p = np.exp(t / temperature) / np.exp(t / temperature).sum()
+        q = np.exp(z / temperature) / np.exp(z / temperature).sum()
+        losses.append(temperature**2 * sum(a * np.log(a / b) for a, b in zip(p, q, strict=True)))
+    return float(np.mean(losses))
+
+
 def numeric_gradient(function: Callable[[Array], float], at: Array, step: float = 1e-6) -> Array:
     """Return central differences of a scalar function, element by element."""
     gradient = np.zeros_like(at)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mien.heads import DfcBranch, HeadSpec, arcface_logits, cosface_logits, one_hot, softmax_logits
-from mien.losses import cross_entropy, dfc_loss, model_contrastive, positive_hinge, proximal
+from mien.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge, proximal
 from tests.golden import _reference_losses as paper
 
 Array = NDArray[np.float64]
@@ -154,3 +154,24 @@ def test_dfc(s: float, t: float, lam: float) -> None:
         return paper.dfc_loss(f, weight, shift, omega, b, labels, lam=lam, s=s, m=0.4, t=t)
 
     check(ours, papers, FEATURES, pi, 0.05 * OTHER[0], CLASSES, bias)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_distillation(temperature: float) -> None:
+    check(
+        lambda z: distillation(z, torch.tensor(THIRD), temperature),
+        lambda z: paper.distillation(z, THIRD, temperature),
+        OTHER,
+    )
+
+
+def test_balanced_cosface_has_public_classes_in_its_denominator() -> None:
+    """FedFR eq 3: K_l own and K_g public proxies in one softmax, gradients on both."""
+    own, public = CLASSES[:2], CLASSES[2:]
+    check(
+        lambda f, w, phi: cross_entropy(cosface_logits(f, torch.cat([w, phi]), TARGET, scale=30.0, margin=0.4), TARGET),
+        lambda f, w, phi: paper.cosface_loss(f, np.concatenate([w, phi]), LABELS, 30.0, 0.4),
+        FEATURES,
+        own,
+        public,
+    )

@@ -18,6 +18,7 @@ from mien.heads import (
     cosines,
     l2_normalise,
     one_hot,
+    personalise,
     softmax_logits,
 )
 from mien.losses import cross_entropy
@@ -87,6 +88,44 @@ def test_arcface_is_finite_at_the_poles(gradient: Gradient, sign: float, dtype: 
         assert torch.isfinite(leaf.grad).all()
 
 
+SPECS = [HeadSpec(kind, 1e4, 0.5) for kind in ("softmax", "cosface", "arcface")]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("length", [0.0, 1e-4, 1.0, 1e4])
+def test_losses_are_finite_at_the_largest_scale(spec: HeadSpec, dtype: torch.dtype, length: float) -> None:
+    """Embeddings of any length, on, against and across their class, with zero class vectors among the classes."""
+    emb = (length * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])).to(dtype).requires_grad_()
+    w = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-2.0, 0.0]]).to(dtype).requires_grad_()
+    loss = cross_entropy(spec.logits(emb, w, torch.eye(3)), torch.eye(3))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert torch.isfinite(loss)
+    for leaf in (emb, w):
+        assert leaf.grad is not None
+        # A gradient beyond float16's largest number is the optimiser's to clip; it is never undefined.
+        assert not torch.isnan(leaf.grad).any()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+def test_a_head_of_one_class_or_none_costs_nothing(spec: HeadSpec) -> None:
+    emb = torch.tensor([[0.3, 0.4]], requires_grad=True)
+    for num_classes in (0, 1):
+        target = torch.ones(1, num_classes)
+        loss = cross_entropy(spec.logits(emb, torch.ones(num_classes, 2), target), target)
+        assert loss.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_personal_embeddings_by_hand() -> None:
+    """Pi swaps and doubles, its bias shifts: (3, 4) -> (8, 6) + (0, 9) = (8, 15), of length 17; half precision too."""
+    pi, shift = torch.tensor([[0.0, 2.0], [2.0, 0.0]]), torch.tensor([0.0, 9.0])
+    for dtype in (torch.float16, torch.float32):
+        personal = personalise(torch.tensor([[3.0, 4.0]], dtype=dtype), pi, shift)
+        assert personal.dtype == torch.float32
+        torch.testing.assert_close(personal, torch.tensor([[8 / 17, 15 / 17]]))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -94,6 +133,7 @@ def test_arcface_is_finite_at_the_poles(gradient: Gradient, sign: float, dtype: 
         ({"kind": "arcface", "gradient": "exact"}, "use true or straight_through"),
         ({"kind": "cosface", "scale": 0.0}, "scale is 0"),
         ({"kind": "cosface", "scale": math.inf}, "scale is inf"),
+        ({"kind": "cosface", "scale": 2e4}, "at most 10000"),
         ({"kind": "cosface", "margin": -0.1}, "margin is -0.1"),
         ({"kind": "arcface", "margin": 2.0}, "margin is 2"),
     ],

@@ -9,8 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from mien.errors import ConfigError
 from mien.heads import one_hot
-from mien.losses import cross_entropy, dfc_loss, model_contrastive, positive_hinge, proximal, weighted_mean
+from mien.losses import (
+    cross_entropy,
+    dfc_loss,
+    distillation,
+    model_contrastive,
+    positive_hinge,
+    proximal,
+    weighted_mean,
+)
 
 
 def test_weighted_mean_by_hand() -> None:
@@ -125,6 +134,36 @@ def test_dfc_survives_cosines_beyond_one_by_rounding() -> None:
     assert torch.isfinite(cos.grad).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_dfc_raises_half_precision(dtype: torch.dtype) -> None:
+    cos = torch.tensor([[1.0, -1.0, 0.25]], dtype=dtype)
+    target = torch.tensor([[1.0, 0.0, 0.0]])
+    loss = dfc_loss(cos, target, torch.zeros(3))
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(float(dfc_loss(cos.double(), target.double(), torch.zeros(3).double())))
+
+
+def test_distillation_by_hand() -> None:
+    """Teacher 3:1, student 1:1: 0.75 log 1.5 + 0.25 log 0.5; at T = 2 the teacher is sqrt 3:1 and the loss counts 4."""
+    teacher, student = torch.tensor([[math.log(3), 0.0]]), torch.zeros(1, 2, requires_grad=True)
+    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    assert distillation(student, teacher).item() == pytest.approx(expected, rel=1e-5)
+    p = math.sqrt(3) / (1 + math.sqrt(3))
+    softer = 4 * (p * math.log(2 * p) + (1 - p) * math.log(2 - 2 * p))
+    assert distillation(student, teacher, 2.0).item() == pytest.approx(softer, rel=1e-5)
+    teacher.requires_grad_()
+    distillation(student, teacher).backward()
+    assert teacher.grad is None
+    assert student.grad is not None
+    torch.testing.assert_close(student.grad, torch.tensor([[0.5 - 0.75, 0.5 - 0.25]]))
+    assert distillation(teacher, teacher).item() == pytest.approx(0.0, abs=1e-7)
+
+
+def test_a_loss_over_no_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no images"):
+        cross_entropy(torch.zeros(0, 3), torch.zeros(0, 3))
+
+
 def weighted_losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Each loss as a function of embeddings (B, 3) and weights (B,), everything else fixed."""
     w = torch.tensor([[1.0, 0.5, 0.0], [0.0, -1.0, 2.0], [0.3, 0.3, 0.3]])
@@ -135,6 +174,7 @@ def weighted_losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     return {
         "positive_hinge": lambda e, s: positive_hinge(e, w[0], sample_weight_B=s),
         "cross_entropy": lambda e, s: cross_entropy(e @ w.T, target(e), s),
+        "distillation": lambda e, s: distillation(e @ w.T, (e * 2).detach(), 2.0, s),
         "model_contrastive": lambda e, s: model_contrastive(e, e.roll(1, 1), e.flip(1), sample_weight_B=s),
         "dfc_loss": lambda e, s: dfc_loss(torch.tanh(e @ w.T), target(e), torch.ones(3), sample_weight_B=s),
     }

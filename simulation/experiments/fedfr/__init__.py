@@ -149,7 +149,7 @@ def _table_3(scale: Settings) -> Table:
 
 
 def _figure_3(scale: Settings) -> Table:
-    shorter = {**scale, "rounds": max(1, scale["rounds"] // 2)}
+    shorter = {**scale, "rounds": max(1, scale["rounds"] * 3 // 8)}
     rows = tuple(
         Row(
             _threshold_row(t),
@@ -258,8 +258,8 @@ def _notes(scale: Settings) -> tuple[str, ...]:
     people = scale["clients"] * scale["max_ids"]
     local = scale["local"]
     return (
-        f"SFace's last block (`block13.*`) is first trained with CosFace on {scale['public']} public people: that is the "
-        f"pre-trained model of every table. Then {scale['clients']} clients of {scale['max_ids']} people with "
+        f"SFace's last block (`block13.*`) is first trained with CosFace on {scale['public']} public people: that is "
+        f"the pre-trained model of every table. Then {scale['clients']} clients of {scale['max_ids']} people with "
         f"{scale['train_images']} images each train for {scale['rounds']} rounds of {local['epochs']} epochs at rate "
         f"{local['lr']} (private tensors {local.get('private_lr', local['lr'])}).",
         f"Generic figures are over all images of {scale['generic']} people whom nobody trained on. Personal ones are "
