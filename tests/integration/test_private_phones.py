@@ -40,7 +40,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 
 
 def companions(fleet: RealFleet, population: str, numbers: range, **options: Any) -> list[Companion]:
-    return [Companion(fleet, f"{population}{i}", population, IDENTITIES[i], **options) for i in numbers]
+    return [
+        Companion(fleet, f"{population}{i}", population, IDENTITIES[i % len(IDENTITIES)], **options) for i in numbers
+    ]
 
 
 @pytest.mark.parametrize("profile", ["malicious_server", "honest_but_curious"])
@@ -92,3 +94,28 @@ def test_a_phone_killed_in_a_private_round_costs_at_most_an_attempt(fleet: RealF
         sums = [terms.attempt for terms in device.attempts.participations()]
         assert sums == sorted(set(sums))
         assert sums[-1] == reports[-1].round.attempt
+
+
+def test_a_phone_killed_after_its_upload_is_in_the_sum_and_finds_out(fleet: RealFleet) -> None:
+    task_id = fleet.submit(private_task("sent", cohort=CohortSpec(size=6, min_reports=5)))
+    home = fleet.folder / "sent"
+    fleet.phone("sent", "sent", IDENTITIES[0]).close()
+    others = companions(fleet, "sent", range(1, 6))
+    command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
+    victim = start_mien_device(*command)
+    assert victim.stdout is not None
+    for line in victim.stdout:
+        if json.loads(line)["event"] == "uploaded":
+            victim.kill()
+            break
+    victim.communicate()
+    assert victim.returncode == -signal.SIGKILL
+    again = start_mien_device(*command)
+    output, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, output
+    (report,) = fleet.outcome(task_id)
+    assert report.num_reports == 6
+    assert all(isinstance(other.join()[-1], Counted) for other in others)
+    with fleet.open("sent") as device:
+        assert device.gallery.private_state(device.people()[0].id, task_id)
+        assert len(device.attempts.participations()) == 1
