@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 import numpy as np
 import torch
@@ -30,9 +30,9 @@ from torch import Tensor
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.runtimes.feature_cache import FeatureCache
-from device_sdk.runtimes.torch_runtime import TorchRuntime
+from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
 from mien.backbones.importers import import_model
-from mien.errors import EmptyFolderError, UndefinedMetricError
+from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops
@@ -133,6 +133,14 @@ class Workbench:
         return found
 
 
+def device() -> DeviceName:
+    """Return where studies train: on the CPU, or on a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
+    name = os.environ.get("MIEN_SIM_DEVICE", "cpu")
+    if name not in get_args(DeviceName):
+        raise ConfigError(f"MIEN_SIM_DEVICE is {name!r}; it must be one of {', '.join(get_args(DeviceName))}")
+    return cast("DeviceName", name)
+
+
 @functools.cache
 def sface() -> Model:
     """Return pretrained SFace whose last block is trained."""
@@ -158,7 +166,7 @@ def open_workbench(faces: Path | None, max_people: int | None = None) -> Workben
     return Workbench(
         model,
         model.layout.part(TRAINABLE),
-        TorchRuntime(model.spec, model.layout, cache=cache),
+        TorchRuntime(model.spec, model.layout, cache=cache, device=device()),
         np.load(folder / "crops.npy", mmap_mode="r"),
         np.load(folder / "labels.npy"),
         tuple(meta["people"]),
