@@ -1,22 +1,32 @@
 """Secure aggregation at full size: what masking costs a device and unmasking costs the server, beside the PRG's bound.
 
 A complete attempt of protocol MSA1 in one process: 100 devices, complete graph, 10^6 parameters, 10 devices lost
-between sharing and upload. The full run adds 1000 devices with 96 neighbours and the ring of 24 bits.
+between sharing and upload. The full run adds 1000 devices with 96 neighbours. Beside it, in the same run, Flower's own
+SecAgg+ functions in a child process (see `_flower`): times of each, the same round composed from them, and one small
+whole round of both.
 
-Times are CPU seconds of this process, all threads together, the best of several repetitions, because the machine may
+Times are CPU seconds of the process, all threads together, the best of several repetitions, because the machine may
 be shared; `*_wall_s` are wall-clock times. The bound `prg_bound_s` is AES-128-CTR alone, in the same process and in
 blocks of the same size, for as many bytes as the server has to expand. What uploads cost (hash, signature, addition) is
-the best over all uploads times their number.
+the best over all uploads times their number. Memory is the growth of a fresh process's peak from before the first
+upload to after the sum was opened, in vectors of 4 bytes a parameter: the server, one device at a time and this
+program's own check of the sum; that more devices add nothing to it is the point.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
+import resource
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -24,7 +34,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from numpy.typing import NDArray
 
-from benchmarks import _common
+from benchmarks import _common, _flower
 from mien.errors import CertificateError
 from mien.secagg import (
     Addends,
@@ -42,7 +52,7 @@ from mien.secagg import (
 )
 from mien.secagg.keys import identity_id
 from mien.secagg.masks import BLOCK_WORDS, add_masks, key_stream
-from mien.secagg.planner import estimate, plan_numbers
+from mien.secagg.planner import plan_numbers
 
 NUM_PARAMETERS: Final = 1_000_000
 AIMS: Final = {
@@ -51,7 +61,11 @@ AIMS: Final = {
     "bytes_per_parameter": 4.1,
     "bytes_per_parameter_24_bits": 3.1,
     "server_unmask_n1000_s": 12.0,
+    "memory_growth_of_more_devices": 0.5,
 }
+COMPLETE_100: Final = CohortTerms(Profile.MALICIOUS_SERVER, 60, 100, 99, 67)
+SMALL_ROUND: Final = _flower.Shape(n=30, t=20, lost=3, size=NUM_PARAMETERS)
+QUICK_SMALL_ROUND: Final = _flower.Shape(n=12, t=8, lost=1, size=100_000)
 _SPKI: Final = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 _T = TypeVar("_T")
 
@@ -71,10 +85,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     _common.progress("PRG and masking on one core")
     prg_s, mask_s = mask_times(num_masks=100, repetitions=repetitions)
     _common.progress("100 devices, complete graph, 10 lost")
-    measured = measure(
-        _config(100, CohortTerms(Profile.MALICIOUS_SERVER, 60, 100, 99, 67)), lost=10, repetitions=repetitions
-    )
-    lean = _config(100, CohortTerms(Profile.MALICIOUS_SERVER, 60, 100, 99, 67), ring_bits=24)
+    measured = measure(_config(100, COMPLETE_100), lost=10, repetitions=repetitions)
     result: dict[str, Any] = {
         "server_unmask_s": round(measured.server_s, 3),
         "server_unmask_wall_s": round(measured.server_wall_s, 3),
@@ -89,17 +100,18 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         "prg_gigabytes_per_s": round(4e-9 * NUM_PARAMETERS / prg_s, 2),
         "bytes_per_parameter": round(measured.payload_bytes / NUM_PARAMETERS, 5),
         "bytes_per_parameter_with_messages": round(measured.upload_bytes / NUM_PARAMETERS, 5),
-        "bytes_per_parameter_24_bits": round(estimate(lean, 100).bytes_per_parameter, 5),
+        **_lean(),
+        **_memory((8, 16) if args.quick else (25, 100)),
     }
     if not args.quick:
         result |= _large(prg_s, repetitions)
+    result |= _beside_flower(measured, QUICK_SMALL_ROUND if args.quick else SMALL_ROUND, repetitions)
     return {
         **result,
         "aims": AIMS,
         "missed": sorted(name for name, aim in AIMS.items() if name in result and result[name] > aim),
         "times": f"CPU seconds, best of {repetitions}; *_wall_s: wall clock, {_common.num_cores()} threads",
-        "reference": "AES-128-CTR alone in the same process (prg_bound_s); Flower's SecAgg+ is not measured here",
-        "flower_server_s": None,
+        "reference": "AES-128-CTR alone in the same process (prg_bound_s); Flower's functions in a child process",
         "machine": _common.machine(),
         "commit": _common.commit(),
         "command": _common.command(),
@@ -118,6 +130,82 @@ def _large(prg_s: float, repetitions: int) -> dict[str, Any]:
         "prg_bound_n1000_s": round(prg_s * large.num_masks, 3),
         "server_masks_n1000": large.num_masks,
     }
+
+
+def _lean() -> dict[str, Any]:
+    """Return bytes a parameter of a real round in the ring of 24 bits, its sum checked."""
+    _common.progress("12 devices, ring of 24 bits")
+    lean = measure(_small_config(12, NUM_PARAMETERS, ring_bits=24), lost=1, repetitions=1)
+    return {
+        "bytes_per_parameter_24_bits": round(lean.payload_bytes / NUM_PARAMETERS, 5),
+        "bytes_per_parameter_24_bits_with_messages": round(lean.upload_bytes / NUM_PARAMETERS, 5),
+    }
+
+
+def _beside_flower(ours: Measured, whole_round: _flower.Shape, repetitions: int) -> dict[str, Any]:
+    """Return Flower's figures and how many times ours they are, or why there are none."""
+    _common.progress("Flower's SecAgg+ functions, in a process of their own")
+    shape = _flower.Shape(n=100, t=67, lost=10, size=NUM_PARAMETERS)
+    found = _flower.measure(shape, whole_round, repetitions=repetitions)
+    if isinstance(found, _flower.Unavailable):
+        _common.progress(f"Flower is not measured: {found.reason}")
+        return {"flower": None, "flower_unavailable": found.reason, "flower_server_s": None}
+    n, lost, size = whole_round.n, whole_round.lost, whole_round.size
+    small = measure(_small_config(n, size), lost=lost, repetitions=repetitions)
+    composed, ours_device_s = _flower.composed(found, shape), ours.device_share_s + ours.device_mask_s
+    flower_small_s = found["small_devices_s"] + found["small_server_s"]
+    return {
+        "flower": f"flwr {_flower.VERSION}; *_server_s and *_device_s are composed from measured primitives",
+        **composed,
+        "flower_primitives_s": {name: value for name, value in found.items() if name.endswith("_s")},
+        "flower_bytes_per_parameter": round(found["bytes_per_parameter"], 5),
+        "flower_over_ours_server": round(composed["flower_server_s"] / ours.server_s, 1),
+        "flower_over_ours_device": round(composed["flower_device_s"] / ours_device_s, 1),
+        "flower_over_ours_bytes": round(found["bytes_per_parameter"] / (ours.payload_bytes / NUM_PARAMETERS), 2),
+        "small_round": f"{n} devices, {lost} lost, {size} parameters, all parties' CPU seconds",
+        "small_round_s": round(small.all_parties_s, 3),
+        "flower_small_round_s": round(flower_small_s, 3),
+        "flower_over_ours_small_round": round(flower_small_s / small.all_parties_s, 1),
+    }
+
+
+# Memory
+
+
+def _memory(cohorts: tuple[int, int]) -> dict[str, Any]:
+    """Return peak memory of a round in vectors of 4 bytes a parameter, and what more devices add to it."""
+    peaks = []
+    for n in cohorts:
+        _common.progress(f"memory of {n} devices, in a fresh process")
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            peaks.append(pool.submit(_peak_growth, n).result() / (4 * NUM_PARAMETERS))
+    return {
+        "memory_vectors": round(peaks[-1], 2),
+        "memory_of_devices": list(cohorts),
+        "memory_growth_of_more_devices": round(peaks[-1] - peaks[0], 2),
+    }
+
+
+def _peak_growth(n: int) -> float:
+    """Return by how many bytes this process's memory grows at most from the first upload to the opened sum."""
+    before = 0
+
+    def note() -> None:
+        nonlocal before
+        before = _resident()
+
+    measure(_small_config(n, NUM_PARAMETERS), lost=1, repetitions=1, before_uploads=note)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before)
+
+
+def _resident() -> int:
+    """Return the bytes that this process has in memory now; its peak where the system does not say."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 # Masks alone
@@ -158,16 +246,20 @@ class Measured:
     server_wall_s: float
     device_mask_s: float
     device_share_s: float
+    all_parties_s: float
     num_masks: int
     payload_bytes: int
     upload_bytes: int
 
 
-def measure(config: RoundConfig, *, lost: int, repetitions: int) -> Measured:
+def measure(
+    config: RoundConfig, *, lost: int, repetitions: int, before_uploads: Callable[[], None] = lambda: None
+) -> Measured:
     """Return what an attempt costs of which `lost` devices vanish after sharing; the sum is checked exactly."""
     # 1. Keys and shares.
     server = ServerRound(config, verify=_verify, threads=_common.num_cores())
     devices = {identity.id: _device(config, server, identity) for identity in _identities(config.cohort.n_max)}
+    started_s = time.process_time()
     keys = {device_id: device.advertise() for device_id, device in devices.items()}
     for device_id, message in keys.items():
         server.accept_advertise(device_id, message)
@@ -175,16 +267,20 @@ def measure(config: RoundConfig, *, lost: int, repetitions: int) -> Measured:
     for device_id, share in shared.items():
         server.accept_shares(device_id, share.result)
     delivered = server.close_shares()
+    all_parties_s = time.process_time() - started_s
+    before_uploads()
     # 2. Masked vectors of those who are left.
     survivors = sorted(delivered)[lost:]
     uploads = _upload(server, {d: devices[d] for d in survivors}, delivered)
     # 3. Agreement and shares of the secrets.
+    started_s = time.process_time()
     survivors_message = server.close_upload()
     agreed = {d: devices[d].agree(survivors_message) for d in survivors}
     for device_id, message in agreed.items():
         server.accept_consistency(device_id, message)
     answers = {d: devices[d].unmask(proof) for d, proof in server.close_consistency().items()}
     accepted = _timed(partial(_accept_answers, server, answers))
+    all_parties_s += uploads.all_s + time.process_time() - started_s
     # 4. The sum, again and again.
     openings = [_timed(server.open) for _ in range(repetitions)]
     if not np.array_equal(openings[0].result.sum.update * 2**config.numbers.frac_bits, uploads.expected):
@@ -198,6 +294,7 @@ def measure(config: RoundConfig, *, lost: int, repetitions: int) -> Measured:
         server_wall_s=uploads.accept_wall_s * len(survivors) + min(o.wall_s for o in openings) + accepted.wall_s,
         device_mask_s=uploads.mask_s,
         device_share_s=min(share.cpu_s for share in shared.values()),
+        all_parties_s=all_parties_s + min(opening.cpu_s for opening in openings),
         num_masks=_num_masks(server, survivors),
         payload_bytes=server.payload_bytes,
         upload_bytes=server.payload_bytes + uploads.message_bytes + sum(map(len, messages)),
@@ -206,8 +303,9 @@ def measure(config: RoundConfig, *, lost: int, repetitions: int) -> Measured:
 
 @dataclass(frozen=True)
 class _Uploads:
-    """Best times of one upload, on the device and on the server, and the plain integer sum of all."""
+    """Best times of one upload, on the device and on the server; time and plain integer sum of all."""
 
+    all_s: float
     mask_s: float
     accept_s: float
     accept_wall_s: float
@@ -231,7 +329,8 @@ def _upload(server: ServerRound, devices: Mapping[bytes, DeviceRound], delivered
         accepts.append((accepted.cpu_s, accepted.wall_s))
         message_bytes = len(message)
     best_s, best_wall_s = (min(times) for times in zip(*accepts, strict=True))
-    return _Uploads(min(masks), best_s, best_wall_s, message_bytes, expected)
+    all_s = sum(masks) + sum(cpu_s for cpu_s, _ in accepts)
+    return _Uploads(all_s, min(masks), best_s, best_wall_s, message_bytes, expected)
 
 
 def _accept_answers(server: ServerRound, answers: Mapping[bytes, bytes]) -> None:
@@ -264,7 +363,7 @@ def _timed(call: Callable[[], _T]) -> _Timed[_T]:
 # Who and what
 
 
-def _config(n: int, cohort: CohortTerms, *, ring_bits: int = 32) -> RoundConfig:
+def _config(n: int, cohort: CohortTerms, *, size: int = NUM_PARAMETERS, ring_bits: int = 32) -> RoundConfig:
     numbers = plan_numbers(n, l2_clip=1000.0, max_weight=16 if ring_bits == 32 else 1, ring_bits=ring_bits)
     return RoundConfig(
         task_id=bytes(16),
@@ -274,16 +373,22 @@ def _config(n: int, cohort: CohortTerms, *, ring_bits: int = 32) -> RoundConfig:
         model_sha256=bytes(32),
         layout_sha256=bytes(32),
         app_graph_sha256=bytes(32),
-        size=NUM_PARAMETERS,
+        size=size,
         num_metrics=2,
         numbers=numbers,
         cohort=cohort,
     )
 
 
+def _small_config(n: int, size: int, *, ring_bits: int = 32) -> RoundConfig:
+    """Return a round of n devices in the default profile, a complete graph up to 97."""
+    return _config(n, CohortTerms(Profile.MALICIOUS_SERVER, 3, n), size=size, ring_bits=ring_bits)
+
+
 def _addends(config: RoundConfig, number: int) -> Addends:
     """Return an update whose elements lie on the grid of steps, so that rounding is exact and the sum is known."""
-    steps = np.random.default_rng(number).integers(-(2**12), 2**12, config.size)
+    span = 2 ** min(12, config.numbers.frac_bits)
+    steps = np.random.default_rng(number).integers(-span, span, config.size)
     return Addends(
         number % config.numbers.max_weight + 1, (steps * 2.0**-config.numbers.frac_bits).astype(np.float32), (1.0, 2.0)
     )
