@@ -57,7 +57,7 @@ def measure(job: Job) -> Mapping[str, Any]:
     trained = time.process_time() - started
     return {
         **_tested(bench, run.state.theta, division),
-        **separation(bench, run),
+        **separation(bench.runtime, run),
         "train_cpu_s": trained,
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
@@ -159,13 +159,13 @@ def _tar(curve: DetCurve) -> float:
     return point_at_fmr(curve, FMR).tar
 
 
-def separation(bench: Workbench, run: Run) -> dict[str, float]:
+def separation(runtime: Runtime, run: Run) -> dict[str, float]:
     """Return how far the clients' class embeddings lie apart, and how near each is to its own person's features."""
     held = _class_embeddings(run)
     names = sorted(held)
     w_CD = np.concatenate([held[name] for name in names])
     cosines = (w_CD @ w_CD.T)[np.triu_indices(len(w_CD), 1)]
-    means = np.concatenate([_mean_features(bench, run, name, len(held[name])) for name in names])
+    means = np.concatenate([_mean_features(runtime, run, name, len(held[name])) for name in names])
     return {
         "sep_mean": float(cosines.mean()),
         "sep_max": float(cosines.max()),
@@ -186,8 +186,8 @@ def _class_embeddings(run: Run) -> dict[str, Matrix]:
     return held
 
 
-def _mean_features(bench: Workbench, run: Run, name: str, num_identities: int) -> Matrix:
+def _mean_features(runtime: Runtime, run: Run, name: str, num_identities: int) -> Matrix:
     crops = run.cohort.crops[name]
     labels = run.cohort.labels.get(name, np.zeros(len(crops), np.int64))
-    embeddings = bench.runtime.embed(run.state.theta, crops)
+    embeddings = runtime.embed(run.state.theta, crops)
     return normalise(np.stack([embeddings[labels == k].mean(axis=0) for k in range(num_identities)]))
