@@ -32,16 +32,16 @@ Side = Literal["phone", "gallery"]
 class Sizes:
     """How much is measured: people and photos at most, and how many of them take part in the costly attacks."""
 
-    people: int = 768
+    people: int = 624
     photos: int = 6
     update_phones: int = 64
     update_others: int = 100
-    update_public: int = 100
+    update_public: int = 80
     shard_people: int = 20
     redrawn: int = 96
     refined: int = 24
     refine_steps: int = 30
-    moment_cohorts: tuple[int, ...] = (16, 64, 256)
+    moment_cohorts: tuple[int, ...] = (16, 64, 192)
     sums: tuple[int, ...] = (4, 16, 64)
 
 

@@ -20,7 +20,7 @@ _DRAWINGS: Final = (
     Column("nearest to the person, %", "found", digits=1),
 )
 _SUMS: Final = (4, 8, 16, 64)
-_COHORTS: Final = (4, 16, 64, 256)
+_COHORTS: Final = (4, 16, 64, 192)
 
 
 @dataclass(frozen=True)

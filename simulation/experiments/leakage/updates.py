@@ -40,6 +40,7 @@ TASK: Final = Path(simulation.experiments.demo.__file__).parent / "fedface.toml"
 SKETCH: Final = 1 << 16
 RIDGE: Final = 0.1
 REDRAWS: Final = 4
+"""How often phones are split into cohorts anew, and masked anew: the same people in other company."""
 BINDING: Final = bytes(32)
 
 
@@ -195,8 +196,9 @@ def measure_updates(setting: Setting, sizes: Sizes, seed: int) -> dict[str, floa
         size = len(cohorts[0])
         held_SK = np.stack([sketch(played.opened(_sum([words[i] for i in cohort]), size)) for cohort in cohorts])
         figures |= _attack(attacker, name, held_SK, cohorts, rng)
-    masked_SK = np.stack([sketch(played.undecodable(_masked(some, rng))) for some in words])
-    return figures | _attack(attacker, "masked", masked_SK, [[i] for i in range(len(phones))], rng)
+    masked = [i for _ in range(REDRAWS) for i in range(len(phones))]
+    masked_SK = np.stack([sketch(played.undecodable(_masked(words[i], rng))) for i in masked])
+    return figures | _attack(attacker, "masked", masked_SK, [[i] for i in masked], rng)
 
 
 def _attack(
