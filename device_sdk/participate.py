@@ -12,7 +12,6 @@ accepted is in the sum all the same: it follows the round to its end.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -327,8 +326,7 @@ class Participant:
         """
         # A contribution that counts already leaves nothing to say: the keys that could say it are gone.
         part = PlainPart(b"") if counts else self._part(pending)
-        with contextlib.ExitStack() as stack:
-            stack.callback(part.forget)
+        try:
             for event in events:
                 if event.stage is Stage.ABORTED:
                     return self._settle_uncounted(pending, "aborted", event.reason)
@@ -341,6 +339,8 @@ class Participant:
                 except MienError as error:
                     return self._refuse(_ref(pending), error, pending)
                 counts |= self._say(_ref(pending), event.stage, answer, counts=counts)
+        finally:
+            part.forget()
         return self._settle_uncounted(pending, LateError.code, "the round closed without this phone's contribution")
 
     def _part(self, pending: Pending) -> PlainPart | MaskedPart:
