@@ -69,7 +69,13 @@ class Phones:
             shard_crops=np.concatenate(crops),
             shard_labels=np.repeat(np.arange(len(shard)), [len(some) for some in crops]),
             shard_templates=setting.templates(shard, "gallery").astype(np.float32),
-            numbers=plan_numbers(max(sizes.sums), l2_clip=10.0, max_weight=sizes.photos),
+            numbers=plan_numbers(
+                max(sizes.sums),
+                l2_clip=task.privacy.l2_clip,
+                coordinate_clip=task.privacy.coordinate_clip,
+                max_weight=task.privacy.max_weight,
+                ring_bits=task.privacy.ring_bits,
+            ),
         )
 
     @property
