@@ -129,6 +129,7 @@ def rounds(
         raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
     for number in range(first, task.rounds + 1):
         devices = select(task, tuple(sorted(cohort.crops)), number)
+        state = replace(state, theta=_read_only(state.theta))  # so that a runtime may keep it loaded for all devices
         total = Total.empty(method.contribution_layout(task, part, dim))
         revealed: dict[str, Arrays] = {}
         private = dict(cohort.private)
@@ -142,6 +143,13 @@ def rounds(
         else:
             state = method.server_step(task, part, state, total, revealed)
         yield Step(state, cohort, _record(number, devices, total))
+
+
+def _read_only(theta: Vector) -> Vector:
+    """Return the same parameters where nobody can write to them."""
+    view = theta.view()
+    view.flags.writeable = False
+    return view
 
 
 def _device_input(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images
-from mien.backbones import Backbone, build_backbone, layout_of, load_theta
+from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, load_theta
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.heads import l2_normalise
@@ -78,6 +78,9 @@ class TorchRuntime:
         self._threads = threads
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
         self._split = self._backbone.split_for(layout.part(spec.trainable or ("*",)).names)
+        self._loaded: Vector | None = None
+        self._changed: frozenset[str] = frozenset()
+        self._trunk_ids: dict[int, bytes] = {}
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
@@ -113,6 +116,7 @@ class TorchRuntime:
         self._check_trainable(part, crops, objective, local)
         self._split = self._backbone.split_for(part.names)
         with self._running(theta), self._requiring_grad(part):
+            self._changed = frozenset(part.names)
             job = _Training(self._backbone, part, objective, local, self._micro_batch)
             trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
             loss_before = job.evaluate(self._embed_all(trunk, crops))
@@ -171,13 +175,23 @@ class TorchRuntime:
     @contextlib.contextmanager
     def _running(self, theta: Vector) -> Iterator[None]:
         """Load the parameters and hold torch to this runtime's threads, which are otherwise the process's."""
-        load_theta(self._backbone, self._layout, self._layout.check(theta))
+        self._load(theta)
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
             yield
         finally:
             torch.set_num_threads(before)
+
+    def _load(self, theta: Vector) -> None:
+        """Load parameters; of the very vector that is loaded, if nobody can write to it, only what training changed."""
+        if theta is self._loaded and not theta.flags.writeable:
+            load_tensors(self._backbone, self._layout, theta, self._changed)
+        else:
+            load_theta(self._backbone, self._layout, self._layout.check(theta))
+            self._loaded = theta
+            self._trunk_ids.clear()
+        self._changed = frozenset()
 
     @contextlib.contextmanager
     def _requiring_grad(self, part: ParameterPart) -> Iterator[None]:
@@ -191,6 +205,11 @@ class TorchRuntime:
 
     def _trunk_id(self, theta: Vector) -> bytes:
         """Return a digest of the split and of every parameter before it: equal ids mean equal features."""
+        if self._split not in self._trunk_ids:
+            self._trunk_ids[self._split] = self._digest_of_trunk(theta)
+        return self._trunk_ids[self._split]
+
+    def _digest_of_trunk(self, theta: Vector) -> bytes:
         frozen = set(self._backbone.stage_names[: self._split])
         digest = hashlib.sha256(str(self._split).encode())
         for entry in self._layout.entries:

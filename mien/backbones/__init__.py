@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mien.backbones._base import Backbone, initialised_from
-from mien.backbones.flat import fold_batch_norm, layout_of, load_theta, theta_of
+from mien.backbones.flat import fold_batch_norm, layout_of, load_tensors, load_theta, theta_of
 from mien.backbones.iresnet import build_iresnet
 from mien.backbones.mobilefacenet import build_mobilefacenet, build_mobilefacenet192
 from mien.backbones.resnet34 import build_resnet34
@@ -32,6 +32,7 @@ __all__ = [
     "build_backbone",
     "fold_batch_norm",
     "layout_of",
+    "load_tensors",
     "load_theta",
     "theta_of",
 ]

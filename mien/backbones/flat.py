@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -43,9 +44,17 @@ def load_theta(module: nn.Module, layout: ParameterLayout, theta: Vector) -> Non
             f"parameters are for layout {layout.sha256[:12]}, this network has {layout_of(module).sha256[:12]}; "
             "build the backbone that the model's manifest names"
         )
+    load_tensors(module, layout, theta, layout.offsets)
+
+
+@torch.no_grad()
+def load_tensors(module: nn.Module, layout: ParameterLayout, theta: Vector, names: Iterable[str]) -> None:
+    """Overwrite some of a module's tensors with their elements of `theta`; `layout` must be the module's."""
     tensors = _tensors(module)
-    for name, values in layout.unflatten(theta).items():
-        tensors[name].copy_(torch.from_numpy(np.array(values)))  # a copy: torch warns of read-only memory
+    for name in names:
+        start, tensor = layout.offsets[name], tensors[name]
+        values = np.array(theta[start : start + tensor.numel()])  # a copy: torch warns of read-only memory
+        tensor.copy_(torch.from_numpy(values).view(tensor.shape))
 
 
 def fold_batch_norm(backbone: Backbone) -> Backbone:

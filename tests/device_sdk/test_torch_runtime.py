@@ -451,3 +451,21 @@ def test_cuda_does_the_same_arithmetic() -> None:
     trained = runtime.train(other.theta, other.part(), CROPS, softmax(6, 3), local, 0)
     np.testing.assert_allclose(trained.theta, expected.theta, atol=1e-4)
     np.testing.assert_allclose(runtime.embed(other.theta, CROPS), tiny.runtime().embed(tiny.theta, CROPS), atol=1e-4)
+
+
+def test_a_vector_that_stays_loaded_gives_the_same_as_one_that_is_loaded_anew() -> None:
+    """A read-only vector is kept loaded between calls; what training changed is put back first."""
+    tiny = tiny_cnn()
+    theta, part = tiny.theta.copy(), tiny.part()
+    fixed = theta.copy()
+    fixed.flags.writeable = False
+    kept, fresh = tiny.runtime(), tiny.runtime()
+    for _ in range(2):
+        trained = kept.train(fixed, part, CROPS, hinge(), LOCAL, 1)
+        again = fresh.train(theta.copy(), part, CROPS, hinge(), LOCAL, 1)
+        assert np.array_equal(trained.theta, again.theta)
+        assert np.array_equal(kept.embed(fixed, CROPS), fresh.embed(theta.copy(), CROPS))
+    assert not np.array_equal(kept.embed(trained.theta, CROPS), kept.embed(fixed, CROPS))
+    before = kept.embed(theta, CROPS)
+    theta += 0.1
+    assert not np.array_equal(kept.embed(theta, CROPS), before), "a vector that can be written to is loaded each time"
