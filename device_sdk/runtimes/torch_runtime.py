@@ -188,7 +188,7 @@ class TorchRuntime:
         if theta is self._loaded and not theta.flags.writeable:
             load_tensors(self._backbone, self._layout, theta, self._changed)
         else:
-            load_theta(self._backbone, self._layout, self._layout.check(theta))
+            load_theta(self._backbone, self._layout, theta)
             self._loaded = theta
             self._trunk_ids.clear()
         self._changed = frozenset()

@@ -44,7 +44,7 @@ def load_theta(module: nn.Module, layout: ParameterLayout, theta: Vector) -> Non
             f"parameters are for layout {layout.sha256[:12]}, this network has {layout_of(module).sha256[:12]}; "
             "build the backbone that the model's manifest names"
         )
-    load_tensors(module, layout, theta, layout.offsets)
+    load_tensors(module, layout, layout.check(theta), layout.offsets)
 
 
 @torch.no_grad()
