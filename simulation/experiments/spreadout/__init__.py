@@ -31,10 +31,9 @@ Settings = dict[str, Any]
 def study(*, quick: bool, faces: Path | None) -> Study:
     """Return the study over the population that the folder's names tell; `quick` is a toy scale."""
     population = population_of(faces, quick=quick)
-    scale = {"rounds": 2, "cohort": 4, "every": 1} if quick else {"rounds": 15, "cohort": 50, "every": 5}
-    base: Settings = {**scale, **population.settings()}
+    base = population.settings()
     clients = population.num_phones // IDS_PER_CLIENT
-    several = {**base, "ids_per_client": IDS_PER_CLIENT, "cohort": min(max(3, scale["cohort"] // 2), clients)}
+    several = {**base, "ids_per_client": IDS_PER_CLIENT, "cohort": min(base["cohort"] // 2, clients)}
     if quick:
         several = {**several, "ids_per_client": 2, "cohort": 3}
     toy = ("A toy scale: it shows only that everything runs.",) if quick else ()
@@ -45,7 +44,7 @@ def study(*, quick: bool, faces: Path | None) -> Study:
         (_verification(base, population), _separation(base), _fedgc(several, population)),
         (),
         SOURCE,
-        notes=(*toy, population.note, f"{scale['rounds']} rounds; {CONTROL_NOTE}"),
+        notes=(*toy, population.note, f"{base['cohort']} phones a round, {base['rounds']} rounds; {CONTROL_NOTE}"),
         data_sha256=dataset_of(faces),
     )
 

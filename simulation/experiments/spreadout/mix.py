@@ -22,9 +22,12 @@ from mien.errors import InputError, MienError
 from mien.shell import cli
 from mien.shell.files import make_folder
 from simulation.datasets import People, find_people
+from simulation.experiments.spreadout.runs import MAX_IMAGES
 from simulation.workbench import MIN_IMAGES, sface
 
 PHONE_IMAGES: Final = 10
+"""The fewest pictures of somebody who holds a phone."""
+
 NUM_REST: Final = 150
 
 
@@ -37,11 +40,17 @@ def mix(data: Path, out: Path) -> int:
     _align(phones, out)
     _align(dict(list(others.items())[:NUM_REST]), out)
     for domain in ("celeba", "bollywood"):
-        for name in find_people(data / f"{domain}112", min_images=MIN_IMAGES):
-            link = out / f"{domain}_{name}"
-            if not link.is_symlink():
-                link.symlink_to((data / f"{domain}112" / name).resolve(), target_is_directory=True)
+        for name, files in find_people(data / f"{domain}112", min_images=MIN_IMAGES).items():
+            _link(files, out / f"{domain}_{name}")
     return sum(1 for _ in out.iterdir())
+
+
+def _link(files: Sequence[Path], folder: Path) -> None:
+    """Link up to ten pictures of a person: runs use no more."""
+    make_folder(folder)
+    for path in files[:MAX_IMAGES]:
+        if not (folder / path.name).is_symlink():
+            (folder / path.name).symlink_to(path.resolve())
 
 
 def _align(people: People, out: Path) -> None:
@@ -52,7 +61,7 @@ def _align(people: People, out: Path) -> None:
         if folder.is_dir():
             continue
         make_folder(folder)
-        for path in files[:PHONE_IMAGES]:
+        for path in files[:MAX_IMAGES]:
             try:
                 crop = pipeline.acquire_file(path).crop
             except InputError:

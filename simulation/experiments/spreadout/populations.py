@@ -30,7 +30,10 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Population:
-    """How a folder's people are divided; `tests` has `test`, the phones' side, and `old`, the side that may lose."""
+    """How a folder's people are divided, and how long they train.
+
+    `tests` has `test`, the phones' side or what is hard there, and `old`, the side that may lose.
+    """
 
     title: str
     note: str
@@ -39,11 +42,17 @@ class Population:
     phones: tuple[str, ...]
     num_phones: int
     tests: Mapping[str, TestSet]
+    rounds: int = 15
+    cohort: int = 50
+    moment_every: int = 5
     max_people: int | None = None
 
     def settings(self) -> dict[str, Any]:
         """Return the division as plain data for records."""
         return {
+            "rounds": self.rounds,
+            "cohort": self.cohort,
+            "every": self.moment_every,
             "public": [list(self.public), self.num_public],
             "phones": [list(self.phones), self.num_phones],
             "tests": {name: [list(test.domains), test.num_people] for name, test in self.tests.items()},
@@ -75,6 +84,9 @@ REAL: Final = Population(
         "old": TestSet("other LFW people", ("lfwrest",), 150),
         "celeba": TestSet("other CelebA people", ("celeba",), 150),
     },
+    rounds=6,
+    cohort=25,
+    moment_every=2,
 )
 QUICK: Final = Population(
     "a handful of synthetic people",
@@ -84,6 +96,9 @@ QUICK: Final = Population(
     ("african",),
     8,
     {"test": TestSet("the phones' domain", ("african",), 8), "old": TestSet("public", ("asian",), 6)},
+    rounds=2,
+    cohort=4,
+    moment_every=1,
     max_people=40,
 )
 
