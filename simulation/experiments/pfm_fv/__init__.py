@@ -48,8 +48,8 @@ def study(*, quick: bool, faces: Path | None) -> Study:
         {"people": 8, "validators": 3, "test": 6, "steps": 4, "intervals": [1, 2, 4], "batch": 8, "max_people": 60}
         if quick
         else {
-            "people": 40,
-            "validators": 20,
+            "people": 30,
+            "validators": 15,
             "test": 180,
             "steps": 160,
             "intervals": [5, 20, 80],
