@@ -227,7 +227,8 @@ def _corrected_by_client(inp: DeviceInput, runtime: Runtime, options: FedGcOptio
     moved_LD = moments.step(inp, options.moment, w_LD)
     if options.head.is_normalised:
         return moved_LD
-    return (moved_LD * np.linalg.norm(w_LD, axis=1, keepdims=True)).astype(np.float32)
+    scaled_LD: Vector = (moved_LD * np.linalg.norm(w_LD, axis=1, keepdims=True)).astype(np.float32)
+    return scaled_LD
 
 
 # Both halves.
@@ -250,7 +251,8 @@ def corrected(w_CD: Matrix, exclusive_CC: Bools, moves_C: Bools, options: FedGcO
     moved_CD = w_CD - correction.strength * lr * gradient_CD
     if options.head.is_normalised:
         moved_CD = normalise(moved_CD)
-    return np.where(moves_C[:, None], moved_CD, w_CD)
+    after_CD: Matrix = np.where(moves_C[:, None], moved_CD, w_CD)
+    return after_CD
 
 
 # The server half.
@@ -304,8 +306,10 @@ def _corrected_by_server(
 
 def _identities(rows: Mapping[str, Vector], options: FedGcOptions) -> list[SharedIdentity]:
     """Return every identity that clients showed, once: the shared ones by all who hold them, then the others."""
-    held = {(device, index) for device, w_LD in rows.items() for index in np.flatnonzero(np.any(w_LD != 0, axis=1))}
-    together = [tuple(sorted(set(identity) & held)) for identity in options.shared]
+    held = {
+        (device, index) for device, w_LD in rows.items() for index in np.flatnonzero(np.any(w_LD != 0, axis=1)).tolist()
+    }
+    together: list[SharedIdentity] = [tuple(sorted(set(identity) & held)) for identity in options.shared]
     alone = sorted(held - {member for identity in together for member in identity})
     return [identity for identity in (*together, *((member,) for member in alone)) if identity]
 

@@ -90,7 +90,7 @@ def sentence(method: str, judged: Sequence[Judged]) -> str:
 def cells(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
     """Return the table's cells, one row a form."""
     chosen = choose(judged)
-    rows = []
+    rows = list[tuple[str, ...]]()
     for form in judged:
         verdict = "chosen" if form is chosen else "qualifies" if form.qualifies else "does not qualify"
         numbers = (f"{form.eer * 100:.2f}", _points(form.above_exact), _points(form.cost_above_exact))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mien.errors import ConfigError
+from mien.layout import Vector
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput
 from mien.methods.fedgc import FEDGC, W, corrected, options_of
@@ -38,7 +39,7 @@ def run(task: TaskSpec) -> Run:
     return run_task(task, TINY.part(), DIM, TINY.theta, cohort, TINY.runtime())
 
 
-def embeddings(finished: Run) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def embeddings(finished: Run) -> dict[str, Vector]:
     return {name: arrays[W].reshape(2, DIM) for name, arrays in finished.state.revealed.items()}
 
 

@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
+from mien.layout import Vector
 from mien.methods import METHODS, moments
 from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState
 from mien.secagg.masks import WordStream
 from mien.secagg.quantise import NumberFormat
 from mien.secagg.vector import ContributionMap, decode, encode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.spreadout import device_moment, pack_symmetric, packed_size
+from mien.spreadout import MomentSpec, device_moment, pack_symmetric, packed_size
 from simulation.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -45,7 +47,7 @@ def task_of(name: str, **changes: object) -> TaskSpec:
     return replace(task, **changes)  # type: ignore[arg-type]
 
 
-def labels_of(name: str) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def labels_of(name: str) -> dict[str, NDArray[np.int64]]:
     return LABELS if name == "fedgc" else {}
 
 
@@ -138,12 +140,12 @@ def test_only_a_device_of_the_sum_takes_its_own_term_out() -> None:
         "moment_devices": np.array([2.0], np.float32),
         "moment_wanted": np.array([0.0], np.float32),
     }
-    spec = moments.MomentSpec(**MOMENT)
+    spec = MomentSpec(every=2, lr=0.5, steps=1)
     kept = {moments.OWN: own, moments.OWN_NUMBER: np.array([3.0], np.float32)}
     _, state = start_of(task)
     base = DeviceInput(task, TINY.part(), DIM, state.theta, CROPS["phone0"], reply=reply)
 
-    def by_hand(w: np.ndarray, against: list[np.ndarray]) -> np.ndarray:  # type: ignore[type-arg]
+    def by_hand(w: Vector, against: list[Vector]) -> NDArray[np.float64]:
         units = [v / np.linalg.norm(v) for v in against]
         mean = sum(np.outer(v, v) for v in units) / len(units)
         w = w / np.linalg.norm(w)
