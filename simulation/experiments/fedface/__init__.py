@@ -7,13 +7,11 @@ rounds with 1,000 phones; here the last block of SFace is trained for a few roun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from mien.contribution import Arrays
 from mien.evaluation import det_curve, point_at_fmr, rates_at
 from mien.layout import Vector
 from mien.methods.base import Objective, ServerState

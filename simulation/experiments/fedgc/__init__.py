@@ -116,7 +116,7 @@ def _strengths(scale: Settings) -> Table:
         Row(f"{SWEPT}_fedgc", "λ = 20", _federated(scale, SWEPT, "softmax"), ("98.40",)),
         Row("strength_50", "λ = 50", _federated(scale, SWEPT, "softmax", strength=50.0), ("97.42",)),
     )
-    return Table("Strength of the correction", rows, COLUMNS, LFW)
+    return Table("Strength of the correction", rows, COLUMNS, LFW, "The paper's figures are for softmax.")
 
 
 def _participation(scale: Settings) -> Table:
@@ -140,7 +140,7 @@ def _unbalanced(scale: Settings) -> Table:
         Row("unbalanced_fedpe", "FedPE", _federated(settings, SWEPT, "none"), ("96.27",)),
         Row("unbalanced_fedgc", "FedGC", _federated(settings, SWEPT, "softmax"), ("98.80",)),
     )
-    note = f"Numbers of people follow a log-normal distribution of deviation {SIGMA:g}; a client has two at least."
+    note = f"Numbers of people follow a log-normal distribution of deviation {SIGMA:g}; a client has two at least. The paper's figures are for softmax."
     return Table("Unbalanced clients", rows, COLUMNS, LFW, note)
 
 
