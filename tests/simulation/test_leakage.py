@@ -10,11 +10,12 @@ import pytest
 
 from mien.evaluation import normalise
 from mien.methods.base import Crops
+from mien.records import to_mapping
 from simulation.experiments.leakage import study as leakage
 from simulation.experiments.leakage.embeddings import measure_moments, measure_revealed
 from simulation.experiments.leakage.redrawing import Drawer, Judge
 from simulation.experiments.leakage.scores import auc, cosines, found_among_best, linkage
-from simulation.experiments.leakage.setting import FULL, Person, mean_by_person
+from simulation.experiments.leakage.setting import FULL, QUICK, Person, mean_by_person
 from simulation.experiments.leakage.tables import markdown
 from simulation.experiments.leakage.updates import Attacker, Sketch
 from simulation.study import Job, Results
@@ -156,7 +157,7 @@ def test_people_and_drawings_do_not_show_in_representations() -> None:
 
 
 def test_the_tables_show_what_was_measured_and_leave_the_rest_out() -> None:
-    wanted = leakage.study(quick=True, raw=False, second=None)
+    wanted = leakage.study(QUICK, raw=False, second=None)
     metrics = {"revealed_auc": 0.9, "revealed_found": 0.8, "revealed_mated": 20.0, "revealed_non_mated": 780.0}
     records = {("embeddings", seed): {"metrics": {**metrics, "people": 60.0, "failed_images": 0.0}} for seed in (0, 1)}
     text = markdown(Results(wanted, (0, 1), records), command="python -m it")
@@ -171,22 +172,23 @@ def test_settings_that_change_a_figure_change_the_records_name(tmp_path: Path) -
     second.write_bytes(b"weights")
     names = {
         one.file_of(one.rows[0], 0)
-        for quick in (False, True)
+        for sizes in (FULL, QUICK)
         for file in (None, second)
-        for one in [leakage.study(quick=quick, raw=False, second=file)]
+        for one in [leakage.study(sizes, raw=False, second=file)]
     }
     assert len(names) == 4
 
 
-def test_a_run_on_the_shipped_faces_gives_numbers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_the_shipped_faces_gives_numbers_only() -> None:
     """The whole path at a toy scale: the real recogniser, real local rounds, real encoding and masks."""
     toy = replace(
         FULL, people=24, photos=2, update_phones=4, update_others=4, update_public=3, shard_people=2,
         redrawn=2, refined=1, refine_steps=1, moment_cohorts=(4,), sums=(4,),
     )  # fmt: skip
-    monkeypatch.setattr(leakage, "SIZES", {"full": toy})
     for attack, figure in (("updates", "masked_learned_auc"), ("embeddings", "regression_same_found")):
-        figures = leakage.measure(Job(attack, 0, {"sizes": "full", "raw": True, "second": "", "attack": attack}))
+        figures = leakage.measure(
+            Job(attack, 0, {"sizes": to_mapping(toy), "raw": True, "second": "", "attack": attack})
+        )
         assert figure in figures
         assert all(type(value) is float and np.isfinite(value) for value in figures.values())
         assert figures["people"] == 24

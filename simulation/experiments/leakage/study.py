@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +16,19 @@ from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model
 from mien.errors import ConfigError
 from mien.methods.base import Crops
+from mien.records import from_mapping, to_mapping
 from simulation.experiments.leakage.embeddings import measure_moments, measure_revealed
 from simulation.experiments.leakage.redrawing import Drawer, Judge
 from simulation.experiments.leakage.scores import Matrix
-from simulation.experiments.leakage.setting import FULL, QUICK, Setting, Sizes, mean_by_person, read_setting
+from simulation.experiments.leakage.setting import Setting, Sizes, mean_by_person, read_setting
 from simulation.experiments.leakage.updates import measure_updates
 from simulation.study import Job, Row, Study, Table
 
-SIZES: Final[Mapping[str, Sizes]] = {"full": FULL, "quick": QUICK}
-"""By the name in a row's settings."""
 
-
-def study(*, quick: bool, raw: bool, second: Path | None, data_sha256: str = "") -> Study:
+def study(sizes: Sizes, *, raw: bool, second: Path | None, data_sha256: str = "") -> Study:
     """Return the study; `second` is a second recogniser's file, which judges drawings beside the first."""
     second_sha256 = "" if second is None else hashlib.sha256(second.read_bytes()).hexdigest()
-    settings = {"sizes": "quick" if quick else "full", "raw": raw, "second": second_sha256[:12]}
+    settings = {"sizes": to_mapping(sizes), "raw": raw, "second": second_sha256[:12]}
     rows = (
         Row("embeddings", "class embeddings", {**settings, "attack": "embeddings"}),
         Row("updates", "updates", {**settings, "attack": "updates"}),
@@ -46,7 +44,7 @@ def study(*, quick: bool, raw: bool, second: Path | None, data_sha256: str = "")
 
 def measure(job: Job, second: Path | None = None) -> Mapping[str, Any]:
     """Return one run's figures: numbers only, nothing of a face."""
-    sizes = SIZES[job.settings["sizes"]]
+    sizes = from_mapping(Sizes, job.settings["sizes"])
     setting = read_setting(job.faces, sizes, job.seed, raw=job.settings["raw"])
     attacks: Mapping[str, Callable[[], dict[str, float]]] = {
         "embeddings": lambda: measure_embeddings(setting, sizes, job.seed, second),
