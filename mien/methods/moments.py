@@ -38,6 +38,11 @@ def check(task: TaskSpec, spec: MomentSpec) -> None:
             "options.moment sums second moments of class embeddings, and privacy.secure_aggregation is off: the "
             "coordinator would see each phone's own, which is its owner's template. Turn secure aggregation on"
         )
+    if task.privacy.groups > 1:
+        raise ConfigError(
+            f"privacy.groups is {task.privacy.groups}; options.moment needs one sum over the whole cohort, because smaller "
+            "sums of second moments tell more of each phone: set privacy.groups to 1"
+        )
     if task.privacy.dp.is_on and spec.emulate_noise:
         raise ConfigError("options.moment.emulate_noise is for simulations; privacy.dp adds real noise: remove it")
     if REVEALS not in task.privacy.reveals and not task.privacy.dp.is_on:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from coordinator.disclosure import disclosures
+from device_sdk.disclosure import Agreement, check_agreed, disclosure
 from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
 from mien.layout import Vector
@@ -191,6 +193,7 @@ def test_emulated_noise_is_added_once_and_follows_the_seed() -> None:
     [
         (PrivacySpec(reveals=("class_moment",), min_cohort=3, secure_aggregation="off"), "Turn secure aggregation on"),
         (PrivacySpec(min_cohort=3), "class_moment"),
+        (PrivacySpec(reveals=("class_moment",), min_cohort=3, groups=3), r"privacy\.groups"),
         (
             PrivacySpec(reveals=("class_embeddings",), min_cohort=3),
             r"options\.moment\.every|options\.moment is of no use",
@@ -198,8 +201,9 @@ def test_emulated_noise_is_added_once_and_follows_the_seed() -> None:
     ],
 )
 def test_moments_that_a_task_does_not_own_up_to_are_refused(name: str, privacy: PrivacySpec, match: str) -> None:
+    cohort = CohortSpec(size=9, min_reports=9)
     with pytest.raises(ConfigError, match=match):
-        METHODS[name].contribution_layout(task_of(name, privacy=privacy), TINY.part(), DIM)
+        METHODS[name].contribution_layout(task_of(name, privacy=privacy, cohort=cohort), TINY.part(), DIM)
 
 
 def test_noise_that_protects_nobody_does_not_pass_for_differential_privacy() -> None:
@@ -245,3 +249,13 @@ def test_under_masked_arithmetic_the_own_term_comes_out_to_a_step_of_the_ring() 
     own, *others = [output.private[moments.OWN].astype(np.float64) for output in outputs]
     # Each device's rounding errs by less than a step of 2^-16, times its weight of three images.
     np.testing.assert_allclose(opened["moment"] - own, np.sum(others, axis=0), atol=len(outputs) * 3 * 2.0**-16)
+
+
+def test_operators_and_owners_are_told_what_a_sum_of_moments_shows() -> None:
+    task = task_of("fedface")
+    layout = METHODS["fedface"].contribution_layout(task, TINY.part(), DIM)
+    assert "sum of the second moments" in " ".join(disclosures(task))
+    assert "whether somebody" in " ".join(disclosure(task, layout, num_images=3, min_cohort=3))
+    with pytest.raises(ConfigError, match="--allow-reveal class_moment"):
+        check_agreed(task, layout, Agreement(min_cohort=3))
+    check_agreed(task, layout, Agreement(min_cohort=3, allow_reveal=frozenset({"class_moment"})))
