@@ -132,6 +132,14 @@ def options_of(task: TaskSpec) -> FedFrOptions:
             "options.public_classes is 0; fedfr holds a phone's identities apart from public ones, so give the number "
             "of identities in the public shard that was imported with the model"
         )
+    # The first round tells the server where Phi starts: `public_classes` vectors of length 1.
+    start_norm = math.sqrt(options.public_classes)
+    if options.aggregate_public_head and task.privacy.is_masked and task.privacy.l2_clip <= start_norm:
+        raise ConfigError(
+            f"privacy.l2_clip is {task.privacy.l2_clip:g}, and the proxies of {options.public_classes} public "
+            f"identities alone have norm {start_norm:.3g}, so the first round would be clipped: raise it, or set "
+            "options.aggregate_public_head to false"
+        )
     return options
 
 

@@ -248,7 +248,7 @@ def _federated(scale: Settings, method: str, options: Settings, use: str) -> Set
         "trainable": list(TRAINABLE),
         "cohort": {"size": scale["clients"], "min_reports": scale["clients"]},
         "local": scale["local"],
-        "privacy": {"min_cohort": 3},
+        "privacy": {"min_cohort": 3, "secure_aggregation": "off"},
         "options": options,
     }
     return {**scale, "system": "federated", "personal": use, "task": task}

@@ -162,6 +162,16 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
         options_of(with_options(**options))
 
 
+def test_a_clip_that_would_cut_the_first_round_is_refused() -> None:
+    """Sixteen vectors of length 1 have norm 4."""
+    task = replace(with_options(public_classes=16), privacy=PrivacySpec(min_cohort=3, l2_clip=4.0))
+    with pytest.raises(ConfigError, match=r"privacy\.l2_clip is 4.*norm 4"):
+        options_of(task)
+    options_of(replace(task, privacy=PrivacySpec(min_cohort=3, l2_clip=4.1)))
+    options_of(replace(task, privacy=PrivacySpec(min_cohort=3, l2_clip=4.0, secure_aggregation="off")))
+    options_of(replace(task, options={**task.options, "aggregate_public_head": False}))
+
+
 # What leaves the phone, and what stays.
 
 
