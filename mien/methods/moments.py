@@ -40,8 +40,8 @@ def check(task: TaskSpec, spec: MomentSpec) -> None:
         )
     if task.privacy.groups > 1:
         raise ConfigError(
-            f"privacy.groups is {task.privacy.groups}; options.moment needs one sum over the whole cohort, because smaller "
-            "sums of second moments tell more of each phone: set privacy.groups to 1"
+            f"privacy.groups is {task.privacy.groups}; options.moment needs one sum over the whole cohort, because "
+            "smaller sums of second moments tell more of each phone: set privacy.groups to 1"
         )
     if task.privacy.dp.is_on and spec.emulate_noise:
         raise ConfigError("options.moment.emulate_noise is for simulations; privacy.dp adds real noise: remove it")
