@@ -71,11 +71,6 @@ def _moments() -> list[_Line]:
         ("noise z = 3", "z3"),
         ("under a pad (decision 0015, not part of rounds)", "padded"),
     )
-        ("in clear", "z0"),
-        ("noise z = 1", "z1"),
-        ("noise z = 3", "z3"),
-        ("under a pad (decision 0015, not part of rounds)", "padded"),
-    )
     knowledge = (("the very template", "known"), ("other photos", "gallery"))
     return [
         _Line(f"{n} phones, {label}; attacker has {what}", f"moment{n}_{name}_{key}")
