@@ -5,7 +5,8 @@ Source: Liu et al., "FedFR: Joint Optimization Federated Framework for Generic a
 those of the phone's own, Pi and Omega the branch of Decoupled Feature Customization (DFC). Only N Delta-Theta and
 N Delta-Phi leave the phone, as addends; W, Pi and Omega stay.
 
-What the paper leaves open, and where its released code differs, are options with three presets (`PRESETS`).
+What the paper leaves open, and where its released code differs, are options with three presets (`PRESETS`); decision
+record 0016 names the choices that are not options.
 Legend: N own images, M public images, B images in training, L own identities, G public identities, D embedding.
 """
 
