@@ -143,6 +143,8 @@ _COMMON: Final[Settings] = {
     "momentum": 0.9,
     "scale": 16.0,
     "margin": 0.2,
+    "trade_off": 0.3,
+    "reversal": 0.02,
     "max_images": 40,
     "pairs": 1500,
 }

@@ -206,11 +206,20 @@ def _fine_tune(scene: Scene) -> tuple[Vector, dict[str, Any]]:
 
 
 def _dan(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    return systems.dan(scene.trainer, scene.pretrained, scene.source, scene.target.crops), {}
+    source, target = scene.source, scene.target.crops
+    return systems.dan(_for_both(scene), scene.pretrained, source, target, trade_off=scene.settings["trade_off"]), {}
 
 
 def _dann(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    return systems.dann(scene.trainer, scene.pretrained, scene.source, scene.target.crops), {}
+    source, target = scene.source, scene.target.crops
+    return systems.dann(_for_both(scene), scene.pretrained, source, target, reversal=scene.settings["reversal"]), {}
+
+
+def _for_both(scene: Scene) -> Trainer:
+    """Return the trainer with batches so large that the source's share of them is what other systems' batches are."""
+    num_source, num_target = len(scene.source.crops), len(scene.target.crops)
+    size = round(scene.settings["batch_size"] * (num_source + num_target) / num_source)
+    return replace(scene.trainer, local=replace(scene.trainer.local, batch_size=size))
 
 
 POOLED: Final[Mapping[str, Callable[[Scene], tuple[Vector, dict[str, Any]]]]] = {
