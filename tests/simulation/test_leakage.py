@@ -14,7 +14,7 @@ from mien.records import to_mapping
 from simulation.experiments.leakage import study as leakage
 from simulation.experiments.leakage.embeddings import measure_moments, measure_revealed
 from simulation.experiments.leakage.redrawing import Drawer, Judge
-from simulation.experiments.leakage.scores import auc, cosines, found_among_best, linkage
+from simulation.experiments.leakage.scores import auc, cosines, exchanged_aucs, found_among_best, linkage
 from simulation.experiments.leakage.setting import FULL, QUICK, Person, mean_by_person
 from simulation.experiments.leakage.tables import markdown
 from simulation.experiments.leakage.updates import Attacker, Sketch
@@ -51,8 +51,19 @@ def test_linkage_has_its_counts_and_a_control_at_chance() -> None:
     assert found["auc"] == found["tar"] == found["found"] == 1.0
     assert found["chance"] == 1 / 200
     assert (found["mated"], found["non_mated"]) == (200, 39800)
-    assert abs(found["control_auc"] - 0.5) < 0.1
-    assert found["control_tar"] < 0.05
+    assert abs(found["control_auc"] - 0.5) < 0.01
+    assert 0.5 < found["control_auc_95"] < 0.6
+
+
+def test_exchanged_names_give_the_auc_of_the_exchanged_matrix() -> None:
+    """Ranks once for all exchanges are the same as counting each exchange by itself, ties included."""
+    rng = np.random.default_rng(0)
+    scores, members = rng.integers(0, 9, (5, 12)).astype(np.float64), rng.random((5, 12)) < 0.3
+    orders = np.random.default_rng(1)
+    first = members[:, orders.permutation(12)]
+    found = exchanged_aucs(scores, members, np.random.default_rng(1))
+    assert found[0] == pytest.approx(auc(scores[first], scores[~first]))
+    assert found.std() > 0
 
 
 def test_rates_that_cannot_be_measured_are_absent() -> None:

@@ -13,6 +13,7 @@ _LINKAGE: Final = (
     Column("TAR at FMR 1 %, %", "tar", digits=1),
     Column("AUC", "auc", "number", 3),
     Column("AUC, names exchanged", "control_auc", "number", 3),
+    Column("1 exchange in 20 exceeds", "control_auc_95", "number", 3),
 )
 _DRAWINGS: Final = (
     Column("taken for the person, %", "matched", digits=1),
@@ -123,5 +124,5 @@ def _people(results: Results) -> str:
     if people is None or failed is None:
         return "nothing measured"
     return (
-        f"{people.mean:.0f} people each, a third public, a third with phones; {failed.mean:.0f} images without a face"
+        f"{people.mean:.0f} people a seed, a third public, a third with phones; {failed.mean:.0f} images without a face"
     )
