@@ -130,8 +130,8 @@ NOTES: Final = (
     "Each clustering's one parameter (C-FINCH's distance, DBSCAN's radius, FINCH's level) is the best of a grid on as "
     "many other people of the target domain as a client holds; the paper does not say how it was chosen. A point that "
     "DBSCAN calls noise is a person of its own. Clustering scores are means over clients.",
-    "The weight of DAN's discrepancy and of DANN's reversal was chosen on one seed's test people, to their advantage: the "
-    "first values tried, 1 and 0.1, lost 1.6 and 3.3 points on the target.",
+    "The weight of DAN's discrepancy and of DANN's reversal was chosen on one seed's test people, to their advantage: "
+    "the first values tried, 1 and 0.1, lost 1.6 and 3.3 points on the target.",
     "λ of DCL is the paper's (0.002, L: 0.01). E and the total of iterations are a tenth of the paper's or less.",
 )
 
