@@ -312,17 +312,20 @@ class Engine:
             assert runner.round is not None
             assert runner.state is not None
             news, step = _news(runner.round, runner.state, runner.message_for(device_id)), runner.step_of(device_id)
+            if step is Step.LATE and news.stage is not Stage.ABORTED:
+                raise LateError("the round went on without this device; nothing is lost, check in again")
             if news != last:
                 yield news
                 last = news
             if news.stage.is_over:
                 return
-            if step is Step.LATE:
-                raise LateError("the round went on without this device; nothing is lost, check in again")
             if self.is_draining:
                 raise DrainingError("the coordinator is shutting down; follow the round again", retry_after_s=2.0)
             await runner.changed.after(count)
         record = await self._record(name)
+        participants = await self._stores.thread.run(self._stores.store.participants, round_id)
+        if record.stage is Stage.CLOSED and participants.get(device_id) not in COUNTED:
+            raise LateError("the round went on without this device; nothing is lost, check in again")
         yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
 
     async def locate_upload(self, device_id: str, name: RoundName) -> tuple[TaskRunner | None, RoundRecord]:

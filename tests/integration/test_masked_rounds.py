@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.rounds.machine import RoundRules
 from mien.errors import LateError, MienError, ReplayError, ViolationError
+from mien.secagg.groups import deal
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import operator_pb2, rounds_pb2
@@ -183,6 +185,33 @@ def test_groups_over_the_wire(shared_house: House) -> None:
 
     (report,) = run(story())
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 12)
+
+
+def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shared_house: House) -> None:
+    """Three groups of five: one loses three before their upload, so that the two that had uploaded do not count."""
+    privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
+    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy, deadlines=QUICK)
+
+    async def story() -> tuple[list[MienError], list[Any], operator_pb2.RoundReport, list[MaskedPart]]:
+        async with shared_house.operator() as operator, shared_house.devices("shrunk", 15) as devices:
+            status = await operator.submit(task, "shrunk")
+            parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+            by_id = {device.id: (device, part) for device, part in zip(devices, parts, strict=True)}
+            rules = RoundRules.of(task, task_id=status.task_id, round_number=1, attempt=1)
+            shrunk = sorted(deal(by_id, 3, rules.seed)[1])
+            others = [by_id[name] for name in by_id if name not in shrunk]
+            gone = [by_id[name][0].take_part_masked(by_id[name][1], gone_at=rounds_pb2.UPLOAD) for name in shrunk[:3]]
+            stay = [raised(by_id[name][0].take_part_masked(by_id[name][1])) for name in shrunk[3:]]
+            ends = await asyncio.gather(*(device.take_part_masked(part) for device, part in others), *gone, *stay)
+            (report,) = await outcome(operator, status.task_id)
+            again = [await raised(by_id[shrunk[4]][0].take_part_masked(by_id[shrunk[4]][1]))]
+            return [*ends[13:], *again], list(ends[:10]), report, [part for _, part in others]
+
+    late, ends, report, counted = run(story())
+    assert all(isinstance(error, LateError) for error in late), late
+    assert {end.stage for end in ends} == {rounds_pb2.CLOSED}
+    assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 10)
+    assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 
 # Lies
