@@ -34,7 +34,12 @@ PRIVATE = TaskSpec(
     privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
     options={"public": {"identities": 2, "images": 4, "weight": 0.5}},
 )
-EXACT = replace(PRIVATE, name="exact", privacy=PrivacySpec(("class_embeddings",), min_cohort=2, secure_aggregation="off"), options={})
+EXACT = replace(
+    PRIVATE,
+    name="exact",
+    privacy=PrivacySpec(("class_embeddings",), min_cohort=2, secure_aggregation="off"),
+    options={},
+)
 
 
 @dataclass
