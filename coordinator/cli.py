@@ -154,10 +154,7 @@ def serve(
 
 
 def _say_ready(config: CoordinatorConfig, port: int) -> None:
-    say(
-        f"Ready at {config.address} (port {port}). Sums are not yet masked: this coordinator can see each phone's "
-        "update. Ctrl-C stops."
-    )
+    say(f"Ready at {config.address} (port {port}). What each task shows: `privacy report`. Ctrl-C stops.")
 
 
 @config_app.command("show")

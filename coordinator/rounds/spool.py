@@ -4,7 +4,7 @@ File: ``MSP1``, a 16-byte salt, then frames of ``u32 little-endian length || non
 seals one piece under a key of this file alone; its associated data names round, device and the piece's offset, so that
 frames can neither move nor change places. A frame that a crash tore is cut off when the file is opened again.
 
-Plain sums are not yet masked, so a single contribution says something about one person: it is never on disk in clear.
+A plain contribution says something about one person, and what a task reveals says more: none is on disk in clear.
 """
 
 from __future__ import annotations

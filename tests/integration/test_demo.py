@@ -21,7 +21,7 @@ PROGRAM = Path(sys.executable).parent / "mien-sim"
 DATA = os.environ.get("MIEN_DATA")
 LIMIT_S = 840.0
 KEYS = {
-    "duration_s", "eer_after", "eer_before", "fte", "masked", "mated", "non_mated", "own_accuracy_after",
+    "duration_s", "eer_after", "eer_before", "fte", "learned", "masked", "mated", "non_mated", "own_accuracy_after",
     "own_accuracy_before", "owner_accepted", "phones", "report", "reveals", "rounds", "stranger_accepted",
 }  # fmt: skip
 # Keys, invites and their tokens, arrays and lists of numbers as embeddings are printed.
@@ -111,17 +111,18 @@ def test_shipped_faces(tmp_path: Path) -> None:
     assert 0 < answer["eer_after"] < 0.5
     assert answer["eer_after"] != answer["eer_before"]
     assert (answer["own_accuracy_before"], answer["own_accuracy_after"]) == (None, None)
-    assert answer["masked"] is False
+    assert answer["masked"] is True
+    assert "2 sums, each over 4 phones or more" in answer["learned"]
     assert answer["owner_accepted"] is True
     assert answer["stranger_accepted"] is False
 
     page = Path(answer["report"]).read_text()
     assert answer["report"] == str(tmp_path / "demo" / "report.html")
-    for words in ("4 phones, 2 rounds, one recogniser", "MIEN_DATA names no folder", "not yet masked", "fedface"):
+    for words in ("4 phones, 2 rounds, one recogniser", "MIEN_DATA names no folder", "Sums are masked", "fedface"):
         assert words in page, words
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [".lock", "logs", "report.html"]
 
-    assert "not yet masked" in done.stderr
+    assert "Sums are masked" in done.stderr
     told = [line.strip().split(",")[0] for line in done.stderr.splitlines()]
     assert [line for line in told if line.startswith("round ")] == ["round 1/2: closed", "round 2/2: closed"]
     logs = done.logs
@@ -133,7 +134,7 @@ def test_shipped_faces(tmp_path: Path) -> None:
         assert "Traceback" not in text, name
     for name, text in logs.items():
         if name.startswith("phone-"):
-            assert "not yet masked" in " ".join(text.split())
+            assert "the coordinator learns nothing but when it took part" in " ".join(text.split())
 
 
 @pytest.mark.skipif(not DATA, reason="MIEN_DATA is unset: the demo does not run on CelebA (celeba112)")
