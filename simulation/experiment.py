@@ -62,6 +62,7 @@ class FacesSource:
     """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), or the `shipped` faces.
 
     Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
+    Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
     `exclude` is a text file of identities, one a line, that are left out (people of a test set). `identities` and
     `images` are how many there should be: a dry run without the data draws lists of that size.
     """
@@ -69,6 +70,7 @@ class FacesSource:
     kind: Literal["folder", "rec", "shipped"] = "folder"
     path: str = ""
     domain: str = ""
+    labelled: bool = True
     exclude: str = ""
     identities: int = 0
     images: int = 0
@@ -76,6 +78,8 @@ class FacesSource:
     def __post_init__(self) -> None:
         if (self.kind == "shipped") == bool(self.path):
             raise ConfigError("faces.path names a folder or archive; the shipped faces have none")
+        if not (self.labelled or self.domain):
+            raise ConfigError("faces.labelled = false needs faces.domain, by which clients of these people are known")
         if not 0 <= self.identities <= max(self.images, 0):
             raise ConfigError("faces.images must be at least faces.identities; neither may be negative")
 

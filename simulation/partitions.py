@@ -99,11 +99,16 @@ class Partition:
             raise ConfigError(f"{several[0]} is held by several clients without being a shared identity")
 
     def _check_images(self) -> None:
-        everything = (*self.clients.values(), *self.probes.values(), self.public, self.test)
-        seen = Counter((h.identity, image) for held in everything for h in held for image in h.images)
-        if twice := sorted(key for key, times in seen.items() if times > 1):
-            identity, image = twice[0]
-            raise ConfigError(f"image {image} of {identity} is in two places; training and test must not share images")
+        places: dict[str, list[tuple[int, ...]]] = {}
+        for held in (*self.clients.values(), *self.probes.values(), self.public, self.test):
+            for holding in held:
+                places.setdefault(holding.identity, []).append(holding.images)
+        for identity, parts in places.items():
+            seen = Counter(image for part in parts for image in part) if len(parts) > 1 else Counter[int]()
+            if twice := [image for image, times in seen.items() if times > 1]:
+                raise ConfigError(
+                    f"image {min(twice)} of {identity} is in two places; training and test must not share images"
+                )
 
 
 @dataclass(frozen=True)

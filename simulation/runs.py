@@ -44,7 +44,7 @@ from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
 from simulation.models import Model, read_model, write_model
 from simulation.partitions import Holding
-from simulation.sources import ClientFaces, Reader, counts_of, files_of
+from simulation.sources import ClientFaces, Reader, counts_of, images_of
 from simulation.workbench import sface
 
 MAX_JSON_BYTES: Final = 16 << 20
@@ -177,10 +177,9 @@ def run_experiment(
     trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
     if not (run.model / "model.json").exists():
         write_model(trained, run.model)
-    result = _evaluation(plan, model, trained, before, after, faces)
-    write_atomically(run.evaluation, _json(result))
+    write_atomically(run.evaluation, _json(_evaluation(plan, model, trained, before, after, faces)))
     run.finish()
-    return result
+    return read_json(run.evaluation)
 
 
 def model_of(source: ModelSource, root: Path) -> Model:
@@ -222,7 +221,7 @@ class _Faces:
 def _read_faces(plan: Plan, model: ModelSpec, root: Path) -> _Faces:
     if not plan.partition.test:
         raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
-    reader = Reader({k: v for s in plan.spec.faces for k, v in files_of(s, root).items()}, model.input)
+    reader = Reader({k: v for s in plan.spec.faces for k, v in images_of(s, root).items()}, model.input)
     image_bytes = model.input.width * model.input.height * 3
     clients = ClientFaces(reader, plan.partition.clients, image_bytes)
     limit = plan.spec.evaluation.max_people or len(plan.partition.test)
@@ -232,9 +231,16 @@ def _read_faces(plan: Plan, model: ModelSpec, root: Path) -> _Faces:
         if find_method(plan.spec.task.method).needs_public_faces(plan.spec.task)
         else None
     )
-    labels = {} if plan.spec.partition.scheme == "one_identity" else clients.labels
+    labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
     crops, test_labels = reader.read(test)
     return _Faces(Cohort(clients.crops, public=public, labels=labels), crops, test_labels, len(test), reader)
+
+
+def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:
+    """Return the labels of clients that know who is who; decoded when they are asked for."""
+    unlabelled = {source.domain for source in plan.spec.faces if not source.labelled}
+    held = plan.partition.clients
+    return clients.labels_of([c for c, held_by in held.items() if plan.domains[held_by[0].identity] not in unlabelled])
 
 
 def _public(reader: Reader, held: tuple[Holding, ...]) -> PublicFaces:

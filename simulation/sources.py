@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,10 @@ from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from mien.errors import EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
-from simulation.datasets import People, find_people
+from simulation.datasets import find_people
 from simulation.experiment import FacesSource
 from simulation.partitions import Counts, Holding
+from simulation.recordio import RecordArchive
 from simulation.workbench import people_of
 
 T = TypeVar("T")
@@ -36,14 +37,46 @@ def is_there(source: FacesSource, root: Path) -> bool:
     return source.kind == "shipped" or place_of(source, root).exists()
 
 
+class Image(Protocol):
+    """An encoded image, wherever it lies."""
+
+    def read_bytes(self) -> bytes:
+        """Return the image as it is encoded."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArchivedImage:
+    """An image of a record archive, by its key."""
+
+    archive: Path
+    key: int
+
+    def read_bytes(self) -> bytes:
+        """Return the encoded image; raises as `RecordArchive.read`."""
+        return _opened(self.archive).read(self.key).image
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(archive: Path) -> RecordArchive:
+    return RecordArchive(archive)
+
+
 def counts_of(source: FacesSource, root: Path) -> Counts:
     """Return identity -> number of images of a source, without its excluded identities."""
-    return {name: len(files) for name, files in files_of(source, root).items()}
+    return {name: len(images) for name, images in images_of(source, root).items()}
 
 
-def files_of(source: FacesSource, root: Path) -> People:
-    """Return identity -> image files of a source; raises NotFoundError where its data or its exclusions are missing."""
-    people = people_of(None) if source.kind == "shipped" else find_people(place_of(source, root))
+def images_of(source: FacesSource, root: Path) -> dict[str, list[Image]]:
+    """Return identity -> images of a source; raises NotFoundError where its data or its exclusions are missing.
+
+    People of an archive are named DOMAIN_KEY by the key of their record, or by the archive's name without a domain.
+    """
+    if source.kind == "rec":
+        people = _archived(source, place_of(source, root))
+    else:
+        found = people_of(None) if source.kind == "shipped" else find_people(place_of(source, root))
+        people = {name: list[Image](files) for name, files in found.items()}
     if not source.exclude:
         return people
     listed = root / source.exclude
@@ -51,14 +84,22 @@ def files_of(source: FacesSource, root: Path) -> People:
         excluded = set(listed.read_text(encoding="utf-8").split())
     except OSError as error:
         raise NotFoundError(f"{listed} cannot be read ({error.strerror}); it lists identities to leave out") from error
-    return {name: files for name, files in people.items() if name not in excluded}
+    return {name: images for name, images in people.items() if name not in excluded}
+
+
+def _archived(source: FacesSource, archive: Path) -> dict[str, list[Image]]:
+    prefix = source.domain or archive.parent.name
+    people: dict[str, list[Image]] = {}
+    for key, images in _opened(archive).people():
+        people[f"{prefix}_{key:08d}"] = [ArchivedImage(archive, image) for image in images]
+    return {name: images for name, images in people.items() if images}
 
 
 @dataclass
 class Reader:
     """Decodes images of holdings; images that give no face are counted by their error's code, never silently lost."""
 
-    files: People = field(repr=False)
+    images: Mapping[str, Sequence[Image]] = field(repr=False)
     spec: FaceInputSpec
     failures: Counter[str] = field(default_factory=Counter)
     _pipelines: dict[bool, FacePipeline] = field(default_factory=dict, repr=False)
@@ -67,11 +108,11 @@ class Reader:
         """Return crops (N, H, W, 3) and the number of each crop's holding; raises EmptyFolderError for no crop."""
         crops, labels = [], []
         for label, holding in enumerate(held):
-            files = self.files[holding.identity]
-            pipeline = self._pipeline(self._is_aligned(files[0]))
-            for image in holding.images:
+            images = self.images[holding.identity]
+            pipeline = self._pipeline(self._is_aligned(images[0]))
+            for number in holding.images:
                 try:
-                    crops.append(pipeline.acquire_file(files[image]).crop)
+                    crops.append(pipeline.acquire(decode_image(images[number].read_bytes())).crop)
                     labels.append(label)
                 except InputError as error:
                     self.failures[error.code] += 1
@@ -84,9 +125,9 @@ class Reader:
             self._pipelines[aligned] = FacePipeline(self.spec, None, ChoiceRule.CENTRE, aligned=aligned)
         return self._pipelines[aligned]
 
-    def _is_aligned(self, path: Path) -> bool:
+    def _is_aligned(self, image: Image) -> bool:
         try:
-            return decode_image(path.read_bytes()).shape[:2] == (self.spec.height, self.spec.width)
+            return decode_image(image.read_bytes()).shape[:2] == (self.spec.height, self.spec.width)
         except (OSError, InputError):
             return False
 
@@ -105,10 +146,9 @@ class ClientFaces:
         """Client -> crops."""
         return _Lazy(self._clients, lambda client: self._read(client)[0])
 
-    @property
-    def labels(self) -> Mapping[str, NDArray[np.int64]]:
-        """Client -> the number of each crop's identity on that client."""
-        return _Lazy(self._clients, lambda client: self._read(client)[1])
+    def labels_of(self, clients: Sequence[str]) -> Mapping[str, NDArray[np.int64]]:
+        """Return client -> the number of each crop's identity on that client, of these clients."""
+        return _Lazy(dict.fromkeys(clients), lambda client: self._read(client)[1])
 
     def _decode(self, client: str) -> tuple[Crops, NDArray[np.int64]]:
         crops, labels = self._reader.read(self._clients[client])

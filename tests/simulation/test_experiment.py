@@ -1,0 +1,177 @@
+"""Experiments from TOML: errors that name the field, dry runs at the papers' scale, runs that survive a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import simulation.experiments
+from mien.errors import AlreadyExistsError, ConfigError, MienError, NotFoundError
+from simulation.experiment import dry_plan, load, parse, with_changes
+from simulation.models import read_model
+from simulation.runs import RunFolder, run_experiment
+
+HERE = Path(simulation.experiments.__file__).parent
+PAPER_SCALE = sorted((HERE / "paper_scale").glob("*.toml"))
+SMALL = """
+name = "small"
+[[faces]]
+kind = "shipped"
+[model]
+source = "new"
+backbone = "mobilefacenet_folded"
+dim = 128
+[partition]
+scheme = "one_identity"
+clients = 3
+test = 8
+[task]
+method = "fedavg"
+rounds = 3
+trainable = ["embedding.*"]
+[task.cohort]
+size = 3
+min_reports = 3
+[task.local]
+lr = 0.01
+[task.privacy]
+min_cohort = 3
+[task.options]
+margin = 1.0
+[evaluation]
+every = 2
+replicates = 100
+"""
+
+
+def quiet(_text: str) -> None:
+    """Say nothing."""
+
+
+EXPECTED: dict[str, dict[str, int]] = {
+    "fedface-casia": {"clients": 1000, "identities": 1000, "public_identities": 9000},
+    "fedfr-ms1m": {
+        "clients": 40,
+        "identities": 4000,
+        "public_identities": 6000,
+        "images": 240_000,
+        "probe_images": 160_000,
+        "identities_max": 100,
+    },
+    "pfm-3-parties": {"clients": 3, "identities": 188_452},
+    "pfm-12-parties": {"clients": 12, "identities": 188_452},
+    "fedgc-casia-balanced": {"clients": 36, "identities_min": 280, "identities_max": 281},
+    "fedgc-casia-unbalanced": {"clients": 36, "identities": 10_091},
+    "fedfr-uda-small": {"clients": 5, "identities": 13_900},
+    "fedfr-uda-large": {"clients": 2, "identities": 93_972},
+}
+
+
+@pytest.mark.parametrize("path", PAPER_SCALE, ids=lambda path: path.stem)
+def test_a_dry_run_at_the_papers_scale(path: Path, tmp_path: Path) -> None:
+    summary = dry_plan(load(path), tmp_path).summary()
+    assert summary["generated"]
+    expected = EXPECTED[summary["experiment"]]
+    assert {name: summary["partition"][name] for name in expected} == expected
+    if "unbalanced" in path.stem:
+        assert summary["partition"]["identities_max"] > 4 * summary["partition"]["identities_min"]
+
+
+def test_every_paper_is_at_its_scale() -> None:
+    assert len(PAPER_SCALE) == len(EXPECTED)
+    assert load(HERE / "fedface" / "phones.toml").task.name == "fedface-phones"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("clients = 3", "client = 3"), "unknown field 'partition.client'; did you mean 'partition.clients'"),
+        (('method = "fedavg"', 'method = "fedawg"'), "fedawg"),
+        (("margin = 1.0", "marginn = 1.0"), "task.options.marginn"),
+        (('kind = "shipped"', 'kind = "folder"'), "faces.path"),
+        (("every = 2", "every = -2"), "evaluation.every"),
+        (('backbone = "mobilefacenet_folded"', 'path = "x"'), "model.path"),
+        (("[[faces]]", "[faces]"), "faces"),
+        (("rounds = 3", "rounds = "), "not valid TOML"),
+        (("rounds = 3", 'rounds = "three"'), "task.rounds is 'three'"),
+        (('kind = "shipped"', 'kind = "shipped"\nlabelled = false'), "needs faces.domain"),
+    ],
+)
+def test_mistakes_are_named(change: tuple[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says.replace("[", r"\[")):
+        parse(SMALL.replace(*change))
+
+
+def test_what_a_run_refuses(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="--seed is -1"):
+        with_changes(parse(SMALL), seed=-1)
+    with pytest.raises(NotFoundError, match="there is no folder"):
+        run_experiment(
+            parse(SMALL.replace('kind = "shipped"', 'path = "nowhere"')), tmp_path / "a", tmp_path, tell=quiet
+        )
+    with pytest.raises(NotFoundError, match="holds no run"):
+        run_experiment(parse(SMALL), tmp_path / "b", tmp_path, resume=True, tell=quiet)
+
+
+class TestRun:
+    def interrupted(self, folder: Path, experiment: Path) -> None:
+        """Start a run as a process and kill it after its first round."""
+        command = [sys.executable, "-m", "simulation", "run", str(experiment), "--out", str(folder)]
+        command = [str(Path(sys.executable).parent / "mien-sim"), *command[3:]]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 120
+        while not list((folder / "rounds").glob("*.json")):
+            assert process.poll() is None, "the run ended too early"
+            assert time.monotonic() < end, "the run did not come to a round"
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def test_a_killed_run_goes_on_and_ends_at_the_same_model(self, tmp_path: Path) -> None:
+        experiment = tmp_path / "small.toml"
+        experiment.write_text(SMALL.replace("rounds = 3", "rounds = 12"))
+        self.interrupted(tmp_path / "killed", experiment)
+        spec = load(experiment)
+        done = len(RunFolder(tmp_path / "killed").records())
+        assert 1 <= done < 12
+        assert (tmp_path / "killed" / "checkpoint.key").stat().st_mode & 0o077 == 0
+        with pytest.raises(AlreadyExistsError, match="--resume"):
+            run_experiment(spec, tmp_path / "killed", tmp_path, tell=quiet)
+        with pytest.raises(AlreadyExistsError, match="another task"):
+            run_experiment(with_changes(spec, rounds=2), tmp_path / "killed", tmp_path, resume=True, tell=quiet)
+
+        resumed = run_experiment(spec, tmp_path / "killed", tmp_path, resume=True, tell=quiet)
+        whole = run_experiment(spec, tmp_path / "whole", tmp_path, tell=quiet)
+        thetas = [read_model(tmp_path / name / "model").theta for name in ("killed", "whole")]
+        np.testing.assert_array_equal(*thetas)
+        assert resumed["after"] == whole["after"]
+        assert [r["round"] for r in RunFolder(tmp_path / "killed").records()] == list(range(1, 13))
+        assert not list((tmp_path / "killed").glob("checkpoint.*"))
+        assert run_experiment(spec, tmp_path / "killed", tmp_path, resume=True, tell=quiet) == resumed
+
+    def test_records_and_report(self, tmp_path: Path) -> None:
+        from simulation.commands import report
+
+        run_experiment(parse(SMALL), tmp_path / "run", tmp_path, tell=quiet)
+        records = RunFolder(tmp_path / "run").records()
+        assert ["eer" in record for record in records] == [False, True, False]
+        result: dict[str, Any] = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+        assert (result["after"]["num_mated"], result["after"]["num_non_mated"]) == (8 * 45, 28 * 100)
+        assert result["after"]["eer_low"] <= result["after"]["eer"] <= result["after"]["eer_high"]
+        report(tmp_path / "run", None, as_json=True)
+        page = (tmp_path / "run" / "report.html").read_text()
+        assert "small" in page
+        assert "Equal error rate, test people" in page
+        with pytest.raises(MienError, match="--markdown is for"):
+            report(tmp_path / "run", tmp_path / "x.md", as_json=True)
