@@ -36,8 +36,8 @@ _REVEALED: Final = {
         "them, and with effort something about the faces that it was trained on."
     ),
     "class_moment": (
-        "Every few rounds the coordinator also learns the sum of the second moments of the phones' class embeddings: no "
-        "single template, but it tells whether somebody whose face is known is among a few hundred phones."
+        "Every few rounds the coordinator also learns the sum of the second moments of the phones' class embeddings: "
+        "no single template, but it tells whether somebody whose face is known is among a few hundred phones."
     ),
 }
 
