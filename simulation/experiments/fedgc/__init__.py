@@ -140,7 +140,10 @@ def _unbalanced(scale: Settings) -> Table:
         Row("unbalanced_fedpe", "FedPE", _federated(settings, SWEPT, "none"), ("96.27",)),
         Row("unbalanced_fedgc", "FedGC", _federated(settings, SWEPT, "softmax"), ("98.80",)),
     )
-    note = f"Numbers of people follow a log-normal distribution of deviation {SIGMA:g}; a client has two at least. The paper's figures are for softmax."
+    note = (
+        f"Numbers of people follow a log-normal distribution of deviation {SIGMA:g}; a client has two at least. The "
+        "paper's figures are for softmax."
+    )
     return Table("Unbalanced clients", rows, COLUMNS, LFW, note)
 
 
