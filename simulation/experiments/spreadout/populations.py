@@ -84,9 +84,6 @@ REAL: Final = Population(
         "old": TestSet("other LFW people", ("lfwrest",), 150),
         "celeba": TestSet("other CelebA people", ("celeba",), 150),
     },
-    rounds=6,
-    cohort=25,
-    moment_every=2,
 )
 QUICK: Final = Population(
     "a handful of synthetic people",
