@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.contribution import Arrays, Total
+from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
@@ -27,6 +27,7 @@ from mien.methods.base import (
     ValidationInput,
 )
 from mien.specs import TaskSpec
+from simulation.sums import Sums, cohort_sum
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,17 @@ def run_task(
     cohort: Cohort,
     runtime: Runtime,
     *,
+    sums: Sums = "exact",
     after_round: Callable[[ServerState, RoundRecord], None] = lambda _state, _record: None,
 ) -> Run:
     """Return `task.rounds` rounds of the task's method from `theta`; clients and their draws follow `task.seed`.
 
+    `sums` "ring" adds up as secure aggregation does, with the clips, rounding and noise of the task.
     Raises ConfigError for an unknown method or option, or for fewer clients than the task's smallest cohort.
     """
     state = find_method(task.method).server_start(task, part, theta)
     records = []
-    for step in rounds(task, part, dim, state, cohort, runtime):
+    for step in rounds(task, part, dim, state, cohort, runtime, sums=sums):
         state, cohort = step.state, step.cohort
         records.append(step.record)
         after_round(state, step.record)
@@ -114,6 +117,7 @@ def rounds(
     runtime: Runtime,
     *,
     first: int = 1,
+    sums: Sums = "exact",
 ) -> Iterator[Step]:
     """Yield rounds `first` to `task.rounds` from a state and a cohort, such as an earlier step left them.
 
@@ -130,14 +134,15 @@ def rounds(
     for number in range(first, task.rounds + 1):
         devices = select(task, tuple(sorted(cohort.crops)), number)
         state = replace(state, theta=_read_only(state.theta))  # so that a runtime may keep it loaded for all devices
-        total = Total.empty(method.contribution_layout(task, part, dim))
+        layout = method.contribution_layout(task, part, dim)
+        cohort_total = cohort_sum(task, layout, sums, number)
         revealed: dict[str, Arrays] = {}
         private = dict(cohort.private)
         for device in devices:
             output = method.device_round(_device_input(task, part, dim, state, cohort, device, number), runtime)
-            total = _receive(total, revealed, device, output)
+            cohort_total.add(device, _received(layout, revealed, device, output))
             private[device] = output.private
-        cohort = replace(cohort, private=private)
+        total, cohort = cohort_total.total(), replace(cohort, private=private)
         if method.validation is not None and method.needs_validators(task):
             state, cohort = _validated_step(method.validation, task, part, state, total, cohort, runtime)
         else:
@@ -199,17 +204,19 @@ def _validated_step(
     for name in sorted(cohort.validators):
         inp = ValidationInput(task, candidates, cohort.validators[name], private.get(name, {}))
         output = stage.validate(inp, runtime)
-        scores = _receive(scores, {}, name, output)
+        scores = scores.plus(_received(scores.layout, {}, name, output))
         private[name] = output.private
     return stage.server_step(task, part, state, total, scores), replace(cohort, validator_private=private)
 
 
-def _receive(total: Total, revealed: dict[str, Arrays], device: str, output: DeviceOutput) -> Total:
-    """Return the sum with one more contribution, which travels as bytes here too."""
-    contribution = total.layout.parse(output.contribution.to_bytes())
-    if total.layout.revealed:
+def _received(
+    layout: ContributionLayout, revealed: dict[str, Arrays], device: str, output: DeviceOutput
+) -> Contribution:
+    """Return a device's contribution, which travels as bytes here too; what it reveals is kept in `revealed`."""
+    contribution = layout.parse(output.contribution.to_bytes())
+    if layout.revealed:
         revealed[device] = {lane: values.copy() for lane, values in contribution.revealed().items()}
-    return total.plus(contribution)
+    return contribution
 
 
 def _record(number: int, devices: tuple[str, ...], total: Total) -> RoundRecord:

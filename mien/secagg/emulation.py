@@ -1,0 +1,35 @@
+"""The arithmetic of a private sum without its keys, for simulations: what devices do to numbers, nothing to hide them.
+
+Clipping, rounding, weights, wrapping and the checks of the opened sum are the protocol's own functions, so that the sum
+is the protocol's bit for bit where the rounding words are the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mien.secagg.config import RoundConfig
+from mien.secagg.masks import WordStream
+from mien.secagg.vector import Addends, OpenedSum, VectorLayout, check_norm, decode, encode
+
+
+class EmulatedSum:
+    """One sum under `config`, device by device; memory of one vector."""
+
+    def __init__(self, config: RoundConfig) -> None:
+        self.config = config
+        self._layout = VectorLayout(config.size, config.num_metrics)
+        self._words = np.zeros(self._layout.num_words, np.uint32)
+        self._num_devices = 0
+
+    def add(self, addends: Addends, rounding_seed: bytes) -> None:
+        """Add a device's addends, rounded by the words of its seed (32 bytes); raises as `encode` does."""
+        vector = encode(addends, self._layout, self.config.numbers, self.config.sha256, WordStream(rounding_seed))
+        self._words += vector
+        self._num_devices += 1
+
+    def open(self, noise_allowance: float = 0.0) -> OpenedSum:
+        """Return the sum; raises CorruptDataError where the server would refuse it."""
+        opened = decode(self._words, self._layout, self.config.numbers, self.config.sha256, self._num_devices)
+        check_norm(opened, self.config.numbers, noise_allowance)
+        return opened

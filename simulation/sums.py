@@ -1,0 +1,83 @@
+"""How a simulated cohort is added up: exactly, or in the ring of secure aggregation with the noise that is promised."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+from mien.contribution import Contribution, ContributionLayout, Total
+from mien.dp.rounds import noise_allowance, noised, protect
+from mien.errors import ConfigError
+from mien.secagg.emulation import EmulatedSum
+from mien.secagg.masks import WordStream
+from mien.secagg.planner import RoundIds, plan_round
+from mien.secagg.vector import ContributionMap
+from mien.specs import TaskSpec
+
+Sums = Literal["exact", "ring"]
+_NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+
+
+class CohortSum(Protocol):
+    """A sum that devices' contributions are added to."""
+
+    def add(self, device: str, contribution: Contribution) -> None:
+        """Add one device's contribution."""
+        ...
+
+    def total(self) -> Total:
+        """Return what the server's half is given."""
+        ...
+
+
+class ExactSum:
+    """The plain sum in float64, as a coordinator takes it without secure aggregation."""
+
+    def __init__(self, layout: ContributionLayout) -> None:
+        self._total = Total.empty(layout)
+
+    def add(self, device: str, contribution: Contribution) -> None:
+        """Add one device's contribution."""
+        self._total = self._total.plus(contribution)
+
+    def total(self) -> Total:
+        """Return the sum."""
+        return self._total
+
+
+class RingSum:
+    """The sum as secure aggregation takes it, clipped, rounded and noised, without keys; chance follows `seed`."""
+
+    def __init__(self, task: TaskSpec, layout: ContributionLayout, seed: str) -> None:
+        """Raise ConfigError for a task whose sums are plain, dealt into groups, or clipped adaptively."""
+        privacy = task.privacy
+        if not privacy.is_masked:
+            raise ConfigError("privacy.secure_aggregation is off: simulate this task with exact sums")
+        if privacy.groups > 1 or privacy.dp.is_adaptive:
+            raise ConfigError("simulated sums have one group and a fixed clip; set privacy.groups and dp accordingly")
+        self._map, self._dp, self._seed = ContributionMap(layout), privacy.dp, seed
+        self._sum = EmulatedSum(plan_round(task, layout, _NOBODY))
+
+    def add(self, device: str, contribution: Contribution) -> None:
+        """Add one device's contribution, with its share of the noise."""
+        random = self._chance(device)
+        addends = protect(self._map.addends(contribution), self._sum.config, self._dp, random)
+        self._sum.add(addends, random(32))
+
+    def total(self) -> Total:
+        """Return the opened sum, with the coordinator's noise."""
+        config = self._sum.config
+        opened = self._sum.open(noise_allowance(config, self._dp))
+        return self._map.total(noised(opened, config, self._dp, self._chance("coordinator")).opened)
+
+    def _chance(self, who: str) -> Callable[[int], bytes]:
+        stream = WordStream(hashlib.sha256(f"{self._seed}/{who}".encode()).digest())
+        return lambda size: stream.take((size + 3) // 4).tobytes()[:size]
+
+
+def cohort_sum(task: TaskSpec, layout: ContributionLayout, sums: Sums, number: int) -> CohortSum:
+    """Return the empty sum of round `number`."""
+    if sums == "exact":
+        return ExactSum(layout)
+    return RingSum(task, layout, f"{task.name}/{task.seed}/{number}")
