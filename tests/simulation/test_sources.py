@@ -1,0 +1,80 @@
+"""Faces of an experiment: the same crops from a folder and from an archive, exclusions, failures that are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mien.errors import ConfigError, EmptyFolderError, NotFoundError
+from mien.specs import FaceInputSpec
+from simulation.experiment import FacesSource, make_plan, parse
+from simulation.partitions import Holding
+from simulation.sources import ClientFaces, Reader, counts_of, images_of, is_there
+from simulation.synthetic import committed_faces
+from tests.simulation.test_recordio import image_record, range_record, write
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two people of three images, as a folder and as an archive; one image of the second is no image."""
+    root = tmp_path_factory.mktemp("faces")
+    records, key, ranges = dict[int, bytes](), 1, []
+    for number, files in enumerate(list(committed_faces("public").values())[:2]):
+        (root / "folder" / f"p_{number}").mkdir(parents=True)
+        contents = [path.read_bytes() for path in files[:3]]
+        if number == 1:
+            contents[2] = b"no image"
+        for i, content in enumerate(contents):
+            (root / "folder" / f"p_{number}" / f"{i}.jpg").write_bytes(content)
+            records[key + i] = image_record(float(number), content)
+        ranges.append((key, key + 3))
+        key += 3
+    people = {key + i: range_record(*map(float, span)) for i, span in enumerate(ranges)}
+    (root / "archive").mkdir()
+    write(root / "archive", {0: range_record(float(key), float(key + 2)), **records, **people})
+    (root / "excluded.txt").write_text("p_1\nsomebody_else\n")
+    return root
+
+
+def test_a_folder_and_an_archive_give_the_same_crops(root: Path) -> None:
+    sources = FacesSource(path="folder"), FacesSource("rec", "archive/train.rec", domain="p")
+    crops = []
+    for source in sources:
+        images = images_of(source, root)
+        assert sorted(counts_of(source, root).values()) == [3, 3]
+        reader = Reader(images, FaceInputSpec())
+        read, labels = reader.read(tuple(Holding(name, (0, 1, 2)) for name in sorted(images)))
+        assert labels.tolist() == [0, 0, 0, 1, 1]
+        assert sum(reader.failures.values()) == 1
+        crops.append(read)
+    np.testing.assert_array_equal(*crops)
+    assert sorted(images_of(sources[1], root)) == ["p_00000007", "p_00000008"]
+
+
+def test_people_can_be_left_out(root: Path) -> None:
+    assert list(counts_of(FacesSource(path="folder", exclude="excluded.txt"), root)) == ["p_0"]
+    with pytest.raises(NotFoundError, match="lists identities to leave out"):
+        counts_of(FacesSource(path="folder", exclude="none.txt"), root)
+    assert not is_there(FacesSource(path="nowhere"), root)
+
+
+def test_clients_are_decoded_when_asked_for(root: Path) -> None:
+    reader = Reader(images_of(FacesSource(path="folder"), root), FaceInputSpec())
+    clients = {"a": (Holding("p_0", (0, 1)),), "b": (Holding("p_1", (2,)),), "c": (Holding("p_1", (0,)),)}
+    faces = ClientFaces(reader, clients, image_bytes=112 * 112 * 3)
+    assert sorted(faces.crops) == ["a", "b", "c"]
+    assert not reader.failures
+    assert len(faces.crops["a"]) == 2
+    labels = faces.labels_of(["a"])
+    assert labels["a"].tolist() == [0, 0]
+    assert labels.get("c") is None  # nobody told this client who is who
+    with pytest.raises(EmptyFolderError, match="no image of 1 people"):
+        faces.crops["b"]
+
+
+def test_one_name_in_two_sets_is_refused() -> None:
+    spec = parse('name = "x"\n[[faces]]\nkind = "shipped"\n[[faces]]\npath = "y"\n[task]\nmethod = "fedavg"\n')
+    with pytest.raises(ConfigError, match="anna is in two data sets"):
+        make_plan(spec, lambda _source: {"anna": 3})
