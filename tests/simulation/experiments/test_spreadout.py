@@ -94,6 +94,18 @@ def test_the_best_form_within_a_point_at_no_more_cost_is_chosen() -> None:
     assert "<table" in choice.page(found, "command")
 
 
+def test_moments_are_chosen_only_where_nothing_else_qualifies() -> None:
+    found = {"exact": EXACT, "moment": shifted(-0.02, 0.0), "public": shifted(0.004, 0.0)}
+    judged = choice.judge(results(found), *choice.FORMS["FedFace"])
+    chosen = choice.choose(judged)
+    assert chosen is not None
+    assert chosen.row == "public"
+    assert "With moments, which a task has to name, M comes to -2.00" in choice.sentence("FedFace", judged)
+    alone = choice.choose(choice.judge(results({**found, "public": shifted(0.02, 0.0)}), *choice.FORMS["FedFace"]))
+    assert alone is not None
+    assert alone.row == "moment"
+
+
 def test_a_form_that_costs_the_old_population_is_not_chosen() -> None:
     judged = choice.judge(results({"exact": EXACT, "public": shifted(-0.03, 0.01)}), *choice.FORMS["FedFace"])
     assert choice.choose(judged) is None
