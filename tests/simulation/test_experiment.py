@@ -154,7 +154,7 @@ class TestRun:
         resumed = run_experiment(spec, tmp_path / "killed", tmp_path, resume=True, tell=quiet)
         whole = run_experiment(spec, tmp_path / "whole", tmp_path, tell=quiet)
         thetas = [read_model(tmp_path / name / "model").theta for name in ("killed", "whole")]
-        np.testing.assert_array_equal(*thetas)
+        np.testing.assert_array_equal(thetas[0], thetas[1])
         assert resumed["after"] == whole["after"]
         assert [r["round"] for r in RunFolder(tmp_path / "killed").records()] == list(range(1, 13))
         assert not list((tmp_path / "killed").glob("checkpoint.*"))

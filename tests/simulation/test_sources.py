@@ -49,7 +49,7 @@ def test_a_folder_and_an_archive_give_the_same_crops(root: Path) -> None:
         assert labels.tolist() == [0, 0, 0, 1, 1]
         assert sum(reader.failures.values()) == 1
         crops.append(read)
-    np.testing.assert_array_equal(*crops)
+    np.testing.assert_array_equal(crops[0], crops[1])
     assert sorted(images_of(sources[1], root)) == ["p_00000007", "p_00000008"]
 
 

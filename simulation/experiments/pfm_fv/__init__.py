@@ -93,7 +93,10 @@ def _intervals(scale: Settings) -> Table:
                 _federated(scale, interval, "partially_federated", "local_norm"),
             ),
         ]
-    note = "The paper shows these as curves: FedAvg falls as K grows, PFM stays near centralised training."
+    note = (
+        "The paper shows these as curves: FedAvg falls as K grows, PFM stays near centralised training. At the largest K "
+        f"there are {scale['steps'] // high} rounds, and PFM's first round has no momentum yet: that row says little of it."
+    )
     return Table("Local steps K, 3 parties", tuple(rows), COLUMNS, (), note)
 
 
