@@ -94,8 +94,8 @@ def _intervals(scale: Settings) -> Table:
             ),
         ]
     note = (
-        "The paper shows these as curves: FedAvg falls as K grows, PFM stays near centralised training. At the largest K "
-        f"there are {scale['steps'] // high} rounds, and PFM's first round has no momentum yet: that row says little of it."
+        "The paper shows these as curves: FedAvg falls as K grows, PFM stays near centralised training. At the largest "
+        f"K there are {scale['steps'] // high} rounds, and PFM's first has no momentum yet: that row says little of it."
     )
     return Table("Local steps K, 3 parties", tuple(rows), COLUMNS, (), note)
 
