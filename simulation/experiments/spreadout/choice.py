@@ -33,7 +33,9 @@ FORMS: Final = {
     "FedFace": ("exact", ("public", "softmax_moment", "hinge_public", "moment", "moment_public", "moment_dp")),
     "FedGC": ("fedgc_exact", ("fedgc_public", "fedgc_moment", "fedgc_both")),
 }
-WITH_MOMENTS: Final = {"softmax_moment", "moment", "moment_public", "moment_dp", "fedgc_moment", "fedgc_both"}
+WITH_MOMENTS: Final = frozenset(
+    {"softmax_moment", "moment", "moment_public", "moment_dp", "fedgc_moment", "fedgc_both"}
+)
 """Forms that a task has to name in `privacy.reveals`."""
 
 COST: Final = "old_eer"
