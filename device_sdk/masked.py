@@ -28,11 +28,12 @@ from mien.secagg import (
     DevicePolicy,
     DeviceRound,
     EcdsaSigner,
+    RoundConfig,
 )
 from mien.secagg import Identity as SumIdentity
 from mien.secagg.keys import RandomBytes
 from mien.secagg.leaves import leaf_verifier
-from mien.secagg.planner import PROFILES, RoundIds, smallest_sum
+from mien.secagg.planner import PROFILES, RoundIds, plan_round, smallest_sum
 from mien.secagg.wire import invite_from_bytes
 from mien.specs import ModelSpec, TaskSpec
 from mien.wire.canonical import task_sha256
@@ -77,6 +78,17 @@ class SumTerms:
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
         )
 
+    def check_numbers(self, config: RoundConfig, ref: RoundRef) -> None:
+        """Raise ViolationError unless numbers are rounded as this device plans it too; an adaptive clip is given.
+
+        Coarser steps would make one device weigh more than the promised noise hides.
+        """
+        clip = config.numbers.l2_clip if self.task.privacy.dp.is_adaptive else None
+        if config.numbers != plan_round(self.task, self.layout, self._ids(ref), l2_clip=clip).numbers:
+            raise ViolationError(
+                "the round clips or rounds updates otherwise than its task says; leave the round, and tell the operator"
+            )
+
     def _ids(self, ref: RoundRef) -> RoundIds:
         return RoundIds.of(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id)
 
@@ -102,7 +114,9 @@ class Party:
     def begin(self, terms: SumTerms, ref: RoundRef, invite: bytes) -> DeviceRound:
         """Return the attempt that message 0 begins, once it was checked; errors as `mien.secagg.DeviceRound`."""
         privacy, identity = terms.task.privacy, self.identity
-        check_terms(invite_from_bytes(invite), privacy.dp, privacy.l2_clip)
+        config = invite_from_bytes(invite)
+        check_terms(config, privacy.dp, privacy.l2_clip)
+        terms.check_numbers(config, ref)
         return DeviceRound(
             invite,
             identity=sum_identity(identity),

@@ -543,6 +543,16 @@ def test_terms_that_do_not_keep_the_promised_noise_are_refused(bench: Bench, mak
     assert attempt.heard == {}
 
 
+@pytest.mark.parametrize("numbers", [{"frac_bits": 0}, {"coordinate_clip": 0.5}, {"ring_bits": 24, "frac_bits": 4}])
+def test_rounding_that_would_outweigh_the_promised_noise_is_refused(
+    bench: Bench, make: Make, numbers: dict[str, Any]
+) -> None:
+    planned = PrivateSum(Fleet.create(), NOISY).config.numbers
+    attempt = make(NOISY, lies={KEYS: other_terms(numbers=replace(planned, **numbers))})
+    failure(bench.participant.step(), ViolationError)
+    assert attempt.heard == {}
+
+
 def test_a_pending_private_sum_survives_a_restart_as_it_was(bench: Bench, make: Make) -> None:
     make()
     die(bench, "TRAINED", after=False)
