@@ -356,11 +356,16 @@ def _did_part(
 def _dropped(rules: RoundRules, state: RoundState, event: Dropped, now: float) -> Transition:
     if state.stage.is_over:
         return state, ()
-    gone = tuple(sorted(event.device_ids & {d for d, step in state.participants.items() if step in ORDER}))
+    here = {d for d, step in state.participants.items() if step in ORDER or step is Step.GONE}
+    gone = tuple(sorted(event.device_ids & here))
     if not gone:
         return state, ()
     state = replace(state, participants={**state.participants, **dict.fromkeys(gone, Step.LATE)})
-    state, effects = _go_on(rules, state, now)
+    counted = len(state.devices(*COUNTED))
+    if state.stage in _AFTER_THE_VECTOR and counted < rules.min_reports:
+        state, effects = _too_few(rules, state, f"{counted} devices are left in the sum")
+    else:
+        state, effects = _go_on(rules, state, now)
     return state, (BecameLate(gone), *effects)
 
 

@@ -272,6 +272,21 @@ def test_devices_without_a_part_are_dropped_and_the_quorum_still_holds() -> None
     assert state.stage is Stage.ABORTED
 
 
+@pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
+def test_a_dropped_device_that_had_left_does_not_count(stage: Stage) -> None:
+    state, _ = advance(SECURE, at(stage), Left("a", "draining"), 3.0)
+    assert state.devices(Step.GONE) == ("a",)
+    state, _ = advance(SECURE, state, Dropped(frozenset("a")), 3.0)
+    assert state.devices(*COUNTED) == ("b", "c")
+    assert state.participants["a"] is Step.LATE
+
+
+@pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
+def test_the_quorum_holds_when_devices_are_dropped_after_their_upload(stage: Stage) -> None:
+    state, _ = advance(SECURE, at(stage), Dropped(frozenset("ab")), 3.0)
+    assert (state.stage, state.reason) == (Stage.ABORTED, "1 devices are left in the sum; 2 are needed")
+
+
 def test_leaving_after_an_upload_does_not_take_it_back() -> None:
     state, _ = advance(RULES, in_upload(), Uploaded("a"), 3.0)
     again, effects = advance(RULES, state, Left("a", "draining"), 4.0)
