@@ -43,4 +43,6 @@ def next_clip(l2_clip: float, unclipped_share: float, target_quantile: float, cl
 
     `unclipped_share` is b, noised and therefore not always in [0, 1].
     """
-    return min(MAX_CLIP, max(MIN_CLIP, l2_clip * math.exp(-clip_lr * (unclipped_share - target_quantile))))
+    # Far noise would overflow the exponential; e^+-100 is beyond both ends of the range already.
+    exponent = min(100.0, max(-100.0, -clip_lr * (unclipped_share - target_quantile)))
+    return min(MAX_CLIP, max(MIN_CLIP, l2_clip * math.exp(exponent)))

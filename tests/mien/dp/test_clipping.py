@@ -49,3 +49,5 @@ def test_the_clip_converges_to_the_quantile_of_the_norms(quantile: float, start:
 def test_the_clip_stays_in_its_range() -> None:
     assert next_clip(MIN_CLIP, 5.0, 0.5, 1.0) == MIN_CLIP
     assert next_clip(MAX_CLIP, -5.0, 0.5, 1.0) == MAX_CLIP
+    assert next_clip(1.0, 1000.0, 0.5, 10.0) == MIN_CLIP, "noise may be far outside of [0, 1]"
+    assert next_clip(1.0, -1000.0, 0.5, 10.0) == MAX_CLIP
