@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,14 +82,14 @@ class House:
 
     # The process
 
-    def start(self, *, preexec: Callable[[], None] | None = None) -> float:
+    def start(self) -> float:
         """Start serving and return how long it took to be ready, in seconds."""
         self._ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--home", str(self.home.folder)]
         began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--ready-file", str(self._ready)], cwd=ROOT, stdout=log, stderr=log, preexec_fn=preexec
+                [*command, "--ready-file", str(self._ready)], cwd=ROOT, stdout=log, stderr=log
             )
         while not self._ready.is_file():
             if self._process.poll() is not None or time.monotonic() - began > READY_S:

@@ -257,11 +257,10 @@ def test_a_file_size_limit_is_told_as_a_full_disk(house: House, tmp_path: Path) 
     theta = tmp_path / "theta.f32"
     theta.write_bytes(bytes(4 * layout.size))
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-
     async def story() -> MienError:
-        house.start(preexec=limit)
+        house.start()
+        # From outside: a function before exec would run in a fork of this process and of its gRPC threads.
+        resource.prlimit(house.process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         async with house.operator() as operator:
             error = await raised(operator.import_model(model_to_json(spec, layout), theta, None))
             await house.give_model(operator, tmp_path)

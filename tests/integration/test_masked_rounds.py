@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from coordinator.rounds.machine import RoundRules
+from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import LateError, MienError, ReplayError, ViolationError
 from mien.secagg.groups import deal
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
@@ -211,6 +213,38 @@ def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shar
     assert all(isinstance(error, LateError) for error in late), late
     assert {end.stage for end in ends} == {rounds_pb2.CLOSED}
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 10)
+    assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
+
+
+def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_house: House) -> None:
+    """One of three groups ends with the stage whose transition cannot be committed at first."""
+    privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
+    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy, deadlines=QUICK)
+
+    async def story() -> tuple[list[Any], operator_pb2.RoundReport, list[MaskedPart]]:
+        async with shared_house.operator() as operator, shared_house.devices("torn", 15) as devices:
+            status = await operator.submit(task, "torn")
+            parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
+            by_id = {device.id: (device, part) for device, part in zip(devices, parts, strict=True)}
+            shrunk = deal(by_id, 3, RoundRules.of(task, task_id=status.task_id, round_number=1, attempt=1).seed)[1]
+            others = [by_id[name] for name in by_id if name not in shrunk]
+            going = [asyncio.create_task(device.take_part_masked(part)) for device, part in others]
+            silent = [d.take_part_masked(p, gone_at=rounds_pb2.CONSISTENCY) for d, p in (by_id[n] for n in shrunk)]
+            with shared_house.store() as store:
+                columns = {"position": 0, "task_id": "t", "round": 1, "attempt": 1, "event_json": b"{}", "sha256": ""}
+                torn = sa.insert(PRIVACY_EVENTS).values(population="torn", **columns)
+                store.privacy(lambda db: db.execute(torn))
+                await asyncio.gather(*silent)
+                await asyncio.sleep(3.0)  # the stage's end is due, and refused
+                mine = PRIVACY_EVENTS.c.population == "torn"
+                store.privacy(lambda db: db.execute(sa.delete(PRIVACY_EVENTS).where(mine)))
+            ends = await asyncio.gather(*going)
+            (report,) = await outcome(operator, status.task_id)
+            return list(ends), report, [part for _, part in others]
+
+    ends, report, counted = run(story())
+    assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 10)
+    assert {end.stage for end in ends} == {rounds_pb2.CLOSED}
     assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 

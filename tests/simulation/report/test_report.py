@@ -176,7 +176,7 @@ def test_demo_page_says_what_was_measured(demo_html: str) -> None:
         "1\u202f350 mated, 43\u202f500 non-mated comparisons",
         "7 of 8",
         "class embeddings",
-        "off: the coordinator can read each phone's contribution",
+        "on: the coordinator sees the sum of a cohort, no single contribution",
         "99.00\u202f% before training, −0.33 points",
         "Match score 0.687, at or above the threshold 0.412",
         "Not this person score 0.114, below the threshold 0.412",
