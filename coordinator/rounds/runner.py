@@ -329,6 +329,7 @@ class TaskRunner:
         change = self._change(change, before, state, messages)
         if change.sum_opening is not None:
             if not await self._commit_opening(change, accepted):
+                await self._restore()  # the protocol had ended a stage that goes on, and left small groups behind
                 return
         elif (change.messages or _is_worth_keeping(before, state)) and not await self._commit(change, accepted):
             await self._restore()  # the protocol had accepted what is not on disk

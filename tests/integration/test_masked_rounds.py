@@ -231,7 +231,14 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_ho
             going = [asyncio.create_task(device.take_part_masked(part)) for device, part in others]
             silent = [d.take_part_masked(p, gone_at=rounds_pb2.CONSISTENCY) for d, p in (by_id[n] for n in shrunk)]
             with shared_house.store() as store:
-                columns = {"position": 0, "task_id": "t", "round": 1, "attempt": 1, "event_json": b"{}", "sha256": ""}
+                columns = {
+                    "position": 0,
+                    "task_id": status.task_id,
+                    "round": 9,
+                    "attempt": 1,
+                    "event_json": b"{}",
+                    "sha256": "",
+                }
                 torn = sa.insert(PRIVACY_EVENTS).values(population="torn", **columns)
                 store.privacy(lambda db: db.execute(torn))
                 await asyncio.gather(*silent)
