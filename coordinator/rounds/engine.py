@@ -130,6 +130,7 @@ class Engine:
         """Clear away what a crash left half-made, then go on with every task that is not over."""
         thread, store = self._stores.thread, self._stores.store
         await in_thread(self._stores.models.remove_unfinished)
+        await in_thread(self._stores.models.keep_only, await thread.run(store.model_blobs))
         self._stores.states.keep_only(await thread.run(store.state_blobs))
         live: set[int] = set()
         for task in await thread.run(store.tasks):

@@ -19,7 +19,7 @@ from mien.contribution import Total
 from mien.dp.rounds import clip_after, noise_allowance, noised
 from mien.errors import CohortError, NotFoundError, ViolationError
 from mien.secagg import RoundConfig, ServerRound, Suspect
-from mien.secagg.groups import combine
+from mien.secagg.groups import MIN_ROBUST_GROUPS, combine
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.vector import ContributionMap
 
@@ -91,6 +91,7 @@ class MaskedRound:
     ) -> None:
         self.config = config
         self.stage = Stage.KEYS
+        self._opened: MaskedTotal | None = None
         self._plan, self._map = plan, ContributionMap(plan.contribution)
         self._groups = [_Group(config, members, verify, threads) for members in groups]
         self._path = tuple(
@@ -122,7 +123,7 @@ class MaskedRound:
     def close(self, stage: Stage, counted: Iterable[str] = ()) -> frozenset[str]:
         """End a stage and open the next; return the devices of groups that are too small to go on.
 
-        `counted` are the devices whose contribution is in. Raises CohortError where no group can go on.
+        `counted` are the devices whose contribution is in. Raises CohortError where too few groups can go on.
         """
         lost, failure = frozenset[str](), None
         for group in tuple(self._groups):
@@ -132,7 +133,8 @@ class MaskedRound:
                 failure = error
                 lost |= group.members
                 self._groups.remove(group)
-        if failure is not None and not self._groups:
+        fewest = 1 if self._plan.task.privacy.group_mean == "mean" else MIN_ROBUST_GROUPS
+        if failure is not None and len(self._groups) < fewest:
             raise failure
         self.stage = self._path[self._path.index(stage) + 1]
         return lost
@@ -143,11 +145,16 @@ class MaskedRound:
         return all(group.server.can_open for group in self._groups)
 
     def open(self) -> MaskedTotal:
-        """Return the sums with the noise that the task promises, combined as it says.
+        """Return the sums with the noise that the task promises, combined as it says; the same result every time.
 
-        Noise is drawn anew by each call: give out one result only. Raises CohortError where secrets lack shares,
-        CorruptDataError where a sum does not pass its checks.
+        A sum with fresh noise each time would tell more than was promised. Raises CohortError where secrets lack
+        shares, CorruptDataError where a sum does not pass its checks.
         """
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> MaskedTotal:
         began, privacy = time.perf_counter(), self._plan.task.privacy
         totals, suspects, shares, unclipped = list[Total](), list[Suspect](), list[float](), 0
         for group in self._groups:

@@ -41,7 +41,7 @@ from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import Pulse
 from coordinator.store.records import RoundChange, RoundRecord, StepRecord, SumOpening, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import BudgetExceededError, LateError, MienError, StorageError
+from mien.errors import BudgetExceededError, CorruptDataError, LateError, MienError, StorageError
 from mien.secagg.keys import VerifyLeaf
 
 _LOG: Final = structlog.get_logger()
@@ -279,7 +279,7 @@ class TaskRunner:
             opened = await self._stores.thread.run(
                 self._stores.store.open_attempt, self.task, round_number=number, attempt=attempt, deadline=deadline
             )
-        except BudgetExceededError as error:
+        except (BudgetExceededError, CorruptDataError) as error:  # a spent budget, or a ledger that does not verify
             await self._pause(error.message)
             for message in messages:
                 _resolve(message)

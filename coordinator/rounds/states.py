@@ -54,7 +54,7 @@ class ServerStates:
 
     def keep_only(self, hashes: Collection[str]) -> None:
         """Forget everything else: what a crash left between a blob and its commit."""
-        self.remove([sha256 for sha256 in self._blobs if sha256 not in hashes])
+        self._blobs.keep_only(hashes)
 
 
 def read_theta(models: BlobStore, theta: BlobId) -> Vector:

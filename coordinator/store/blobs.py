@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,6 +117,11 @@ class BlobStore:
         """Clear away what a crash left half-written; only while no other program writes here."""
         for path in self._fs.glob(f"{self._root}/.*"):
             self._fs.rm_file(path)
+
+    def keep_only(self, hashes: Collection[str]) -> None:
+        """Forget everything else: what a crash or a refused import left between a blob and its commit."""
+        for sha256 in [sha256 for sha256 in self if sha256 not in hashes]:
+            self.remove(sha256)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the hashes of all blobs."""

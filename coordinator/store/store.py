@@ -196,6 +196,12 @@ class Store:
             rows = db.execute(sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256).where(goes_on))
             return {sha256 for row in rows for sha256 in row if sha256}
 
+    def model_blobs(self) -> set[str]:
+        """Return the hashes of everything that some model consists of."""
+        columns = sa.select(MODELS.c.theta_sha256, MODELS.c.shard_sha256, MODELS.c.changes_sha256)
+        with self._transaction() as db:
+            return {sha256 for row in db.execute(columns) for sha256 in row if sha256}
+
     # Rounds
 
     def open_attempt(self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float) -> RoundRecord:

@@ -23,6 +23,9 @@ from mien.errors import CohortError
 
 GroupMean = Literal["mean", "trimmed_mean", "median"]
 TRIMMED_SHARE: Final = 0.25
+MIN_ROBUST_GROUPS: Final = 3
+"""Fewest groups among which one can be told to lie."""
+
 _BLOCK: Final = 65536
 
 
@@ -42,8 +45,9 @@ def combine(totals: Sequence[Total], how: GroupMean) -> Total:
     over groups element by element, all groups alike, and scale it back by the weight of all. Raises CohortError for no
     total, or fewer than 3 groups where liars are to be set aside.
     """
-    if not totals or (how != "mean" and len(totals) < 3):
-        raise CohortError(f"{len(totals)} groups are left, {'1' if how == 'mean' else '3'} are needed for their {how}")
+    fewest = 1 if how == "mean" else MIN_ROBUST_GROUPS
+    if len(totals) < fewest:
+        raise CohortError(f"{len(totals)} groups are left, {fewest} are needed for their {how}")
     merged = totals[0]
     for total in totals[1:]:
         merged = merged.merge(total)

@@ -19,7 +19,7 @@ from mien.layout import ParameterEntry, ParameterLayout
 from mien.secagg import DeviceRound, Identity
 from mien.secagg.groups import deal
 from mien.secagg.vector import ContributionMap
-from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DpSpec, FaceInputSpec, ModelSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import model_to_json
 from tests.mien.secagg.cohort import make_device, people, verify
 
@@ -29,7 +29,8 @@ SPEC = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=2), "made up", "none",
 
 def plan_of(n: int, **privacy: Any) -> TaskPlan:
     spec = PrivacySpec(**{"min_cohort": 3, "max_weight": 8, **privacy})
-    task = TaskSpec("t", method="fedavg", cohort=CohortSpec(size=n, min_reports=3 * spec.groups), privacy=spec)
+    cohort = CohortSpec(size=n, min_reports=3 * spec.groups)
+    task = TaskSpec("t", method="fedavg", cohort=cohort, privacy=spec, trainable=("b",))
     return plan_task(task, model_to_json(SPEC, LAYOUT), has_public_faces=True)
 
 
@@ -223,6 +224,27 @@ def test_one_group_of_liars_does_not_carry_a_robust_mean_away() -> None:
     assert (update >= np.minimum(*others) - 2.0**-8).all()
     naive = story.expected(story.devices)[4:] / story.expected(story.devices)[1]
     assert np.abs(naive - update).max() > 0.1, "the plain mean would have been carried away"
+
+
+def test_a_robust_mean_of_too_few_groups_ends_the_attempt_before_anything_can_be_opened() -> None:
+    story = Story(12, groups=3, group_mean="median")
+    with pytest.raises(CohortError):
+        story.run(Stage.KEYS, without=sorted(story.groups[1])[:2])
+
+
+def test_noise_is_drawn_once() -> None:
+    dp = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=9.0, delta=1e-5, max_participations=1)
+    story = Story(6, max_weight=1, dp=dp)
+    contribution = story.contribution
+
+    def of_weight_one(name: str) -> np.ndarray[Any, Any]:
+        vector = contribution(name)
+        vector[1] = 1.0
+        return vector
+
+    story.contribution = of_weight_one  # type: ignore[method-assign]
+    story.run(*ALL)
+    assert np.array_equal(story.masked.open().total.vector, story.masked.open().total.vector)
 
 
 def test_a_group_that_is_too_small_is_left_out() -> None:

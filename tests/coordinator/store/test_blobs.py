@@ -92,3 +92,11 @@ def test_any_file_system_by_url() -> None:
     assert list(blobs) == [blob.sha256]
     with pytest.raises(ConfigError):
         BlobStore("nosuchprotocol://x")
+
+
+def test_what_nothing_names_is_forgotten(blobs: BlobStore) -> None:
+    kept, orphan = blobs.put(DATA), blobs.put(DATA[:-1])
+    blobs.keep_only({kept.sha256, "0" * 64})
+    assert list(blobs) == [kept.sha256]
+    with pytest.raises(CorruptDataError):
+        blobs.read(orphan.sha256)
