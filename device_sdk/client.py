@@ -201,10 +201,13 @@ class CoordinatorClient:
         check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
         return hello
 
-    def check_in(self, backbones: tuple[str, ...]) -> Assignment | Wait:
-        """Return what to do now. The server may take its time: it answers when a round has chosen its devices."""
+    def check_in(self, backbones: tuple[str, ...], *, min_cohort: int = 0) -> Assignment | Wait:
+        """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
+
+        `min_cohort` is the owner's floor: said beforehand, so that no round waits for a device that would refuse it.
+        """
         request = rounds_pb2.CheckInRequest(
-            population=self.identity.population, software=software(), backbones=backbones
+            population=self.identity.population, software=software(), backbones=backbones, min_cohort=min_cohort
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":

@@ -172,7 +172,7 @@ class Participant:
             return self._finish(pending)
         # 3. Is there work?
         person = self._person()
-        answer = self.client.check_in(())
+        answer = self.client.check_in((), min_cohort=self.agreement.min_cohort)
         if isinstance(answer, Wait):
             return answer
         self.tell(

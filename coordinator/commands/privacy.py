@@ -105,6 +105,9 @@ def _say_population(population: PopulationReport) -> None:
             f"{budget.epsilon:g} is spent; against replacing a phone's data, {_number(budget.epsilon_replace)}."
         )
     for task in population.tasks:
+        if task.mechanism == "none":
+            say(f"  {task.name}: {len(task.sums)} sums without noise.")
+            continue
         say(
             f"  {task.name}: {len(task.sums)} sums, {task.mechanism}, z = {task.noise_multiplier:g}; by itself epsilon "
             f"{_number(task.epsilon)}. The busiest phone was in {task.most_participations} of "

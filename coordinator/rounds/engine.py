@@ -12,6 +12,7 @@ import structlog
 
 from coordinator.clock import Clock, to_ms
 from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
     COUNTED,
     STEP_OF,
@@ -32,6 +33,7 @@ from coordinator.store.records import RoundRecord, StepRecord, TaskRecord, TaskS
 from mien.contribution import Arrays
 from mien.errors import BY_CODE, DrainingError, LateError, MienError, NotFoundError, ViolationError
 from mien.secagg.keys import VerifyLeaf
+from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
 from mien.wire.canonical import task_from_json, task_to_json
 
@@ -56,6 +58,7 @@ class Caller:
     device_id: str
     population: str
     backbones: tuple[str, ...] = ()
+    min_cohort: int = 0
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,7 @@ class Engine:
                         return assigned
                 left_s = give_up - self._clock.now()
                 if left_s <= 0:
-                    return self._waiting(offered)
+                    return self._waiting(caller, offered)
                 await self._arrivals.after(count, left_s)
         except asyncio.CancelledError:
             if offered is not None:
@@ -248,7 +251,7 @@ class Engine:
     def _runner_for(self, caller: Caller) -> TaskRunner | None:
         """Return the oldest task that looks for devices and that this one can train for."""
         for runner in self._of_population(caller.population):
-            if runner.bars(caller.device_id):
+            if runner.bars(caller.device_id) or smallest_sum(runner.plan.task) < caller.min_cohort:
                 continue
             if runner.wants_devices and (not caller.backbones or runner.plan.spec.backbone in caller.backbones):
                 return runner
@@ -257,9 +260,20 @@ class Engine:
     def _of_population(self, population: str) -> list[TaskRunner]:
         return [runner for runner in self._runners.values() if runner.task.population == population]
 
-    def _waiting(self, offered: TaskRunner | None) -> Waiting:
+    def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Waiting:
         if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
             return Waiting(min(1.0, self._settings.retry_after_s), "a round is gathering devices")
+        too_small = [
+            smallest_sum(runner.plan.task)
+            for runner in self._of_population(caller.population)
+            if runner.wants_devices and smallest_sum(runner.plan.task) < caller.min_cohort
+        ]
+        if too_small:
+            reason = (
+                f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
+                f"{caller.min_cohort} or more; to take part, lower --min-cohort"
+            )
+            return Waiting(self._settings.retry_after_s, reason)
         return Waiting(self._settings.retry_after_s, "no round needs this device now")
 
     async def report_trained(self, device_id: str, name: RoundName) -> Stage:
@@ -370,7 +384,9 @@ class Engine:
                 raise NotFoundError("no model is released yet; run model import and model release first")
             model_id = release.model_id
         model = await thread.run(store.model, model_id)
-        plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
+        plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
+        # What the population's ledger would refuse is refused now, before phones are asked for anything.
+        await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)
         record = TaskRecord(
             task_id=secrets.token_hex(8),
             name=task.name,

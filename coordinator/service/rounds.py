@@ -47,7 +47,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             raise CorruptDataError(f"check-in names {len(request.backbones)} backbones; at most {_MAX_BACKBONES}")
         await self._thread.run(self._store.saw_device, device.id, population, request.software)
         found = await self._engine.check_in(
-            Caller(device.id, population, tuple(request.backbones)), limit_s=_time_left_s(context)
+            Caller(device.id, population, tuple(request.backbones), request.min_cohort), limit_s=_time_left_s(context)
         )
         if isinstance(found, Waiting):
             wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)

@@ -97,7 +97,7 @@ def learned(report: DemoReport) -> str:
     return (
         f"Secure aggregation was on in every round: the coordinator learned {len(closed)} sums, each over {fewest} "
         "phones or more, with the sum of their image counts and losses, and who took part when; of no single phone an "
-        f"update, a count or a loss.{shown}"
+        f"update, a count or a loss. What a sum over few phones still tells is in docs/leakage.md.{shown}"
     )
 
 

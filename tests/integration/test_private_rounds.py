@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coordinator.privacy.report import report
+from mien.errors import BudgetExceededError, MienError
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, masked_task, run
-from tests.integration.light_device import LAYOUT, SPEC, THETA, Sent, contribution, ref_of
+from tests.integration.light_device import LAYOUT, SPEC, THETA, Sent, answer, contribution, raised, ref_of
 from tests.integration.test_rounds import expected_theta, outcome
 
 CLIP = 2.0
@@ -125,3 +127,34 @@ def test_an_adaptive_clip_follows_the_norms(shared_house: House) -> None:
     clips = [each["l2_clip"] for each in mine.sums]
     assert clips[0] == CLIP
     assert len(set(clips)) == 3, "each round has a clip of its own"
+
+
+def test_a_promise_that_the_population_cannot_have_is_refused_when_it_is_submitted(shared_house: House) -> None:
+    plain = masked_task("mixed", "mixed", size=3, min_reports=3)
+
+    async def story() -> MienError:
+        async with shared_house.operator() as operator, shared_house.devices("mixed", 3) as devices:
+            status = await operator.submit(plain, "mixed")
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            await outcome(operator, status.task_id)
+            late = replace(private_task("late"), population="mixed")
+            return await raised(operator.submit(late, "late"))
+
+    error = run(story())
+    assert isinstance(error, BudgetExceededError)
+    assert "starts with it" in error.message
+
+
+def test_a_device_is_not_chosen_for_a_sum_below_its_owners_floor(shared_house: House) -> None:
+    task = masked_task("floor", "floor", size=3, min_reports=3)
+
+    async def story() -> str:
+        async with shared_house.operator() as operator, shared_house.devices("floor", 1) as (device,):
+            status = await operator.submit(task, "floor")
+            request = rounds_pb2.CheckInRequest(population="floor", backbones=["tiny"], min_cohort=16)
+            reply = await answer(device.rounds.CheckIn(request, timeout=8.0))
+            await operator.cancel(status.task_id)
+            return str(reply.wait.reason)
+
+    assert "over 3 devices" in (reason := run(story()))
+    assert "16 or more" in reason
