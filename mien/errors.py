@@ -33,7 +33,7 @@
     │   ├── ReplayError             same step again with other bytes: abandon this round, check in again
     │   ├── CohortError             too few devices left for a sum that hides each: nothing was shown, check in again
     │   ├── ViolationError          the other side broke the rules of a private sum: leave the round, tell the operator
-    │   └── BudgetExceededError     privacy budget would be exceeded: nothing was shown; end the task, or ask other devices
+    │   └── BudgetExceededError     privacy budget would be exceeded: nothing was shown; end the task, ask other devices
     ├── UnavailableError            works later, unchanged: retry
     │   ├── UnreachableError        no answer from the server: check address and network, retry
     │   ├── DrainingError           server is shutting down: retry after the pause it names
