@@ -15,7 +15,8 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
     COUNTED,
-    STEP_OF,
+    REPORTED,
+    STEP_STAGES,
     CheckedIn,
     Left,
     RoundState,
@@ -39,7 +40,6 @@ from mien.wire.canonical import task_from_json, task_to_json
 
 _LOG: Final = structlog.get_logger()
 _BEFORE_A_VECTOR_IS_OUT: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)
-STEP_STAGES: Final = frozenset({Stage.KEYS, Stage.SHARES, Stage.CONSISTENCY, Stage.UNMASK})
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class Engine:
             await runner.post(Trained(device_id), round_id=round_id)
             return runner.state.stage if runner.state is not None else Stage.ABORTED
         participants = await self._stores.thread.run(self._stores.store.participants, round_id)
-        if participants[device_id] not in COUNTED | frozenset(STEP_OF.values()):
+        if participants[device_id] not in REPORTED:
             raise LateError("that round is over; nothing is lost, check in again")
         return (await self._record(name)).stage
 

@@ -82,12 +82,18 @@ ORDER: Final = (Step.SELECTED, *STEP_OF.values())
 COUNTED: Final = frozenset({Step.UPLOADED, Step.AGREED, Step.RELEASED, Step.GONE})
 """Steps of devices whose contribution is in the sum; one that leaves afterwards is GONE and takes nothing out of it."""
 
+REPORTED: Final = frozenset(STEP_OF.values()) | COUNTED
+"""Steps of devices that have trained and have not been left behind."""
+
 _AFTER_THE_VECTOR: Final = (Stage.CONSISTENCY, Stage.UNMASK)
 PLAIN: Final = (Stage.TRAINING, Stage.UPLOAD)
 MASKED: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
 MASKED_CURIOUS: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.UNMASK)
 PATHS: Final = {"off": PLAIN, "malicious_server": MASKED, "honest_but_curious": MASKED_CURIOUS}
 """The stages that devices go through, by `PrivacySpec.secure_aggregation`."""
+
+STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)
+"""Stages at which a device says something to secure aggregation and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -376,13 +382,10 @@ def _left(rules: RoundRules, state: RoundState, event: Left, now: float) -> Tran
     if step in (Step.LATE, Step.LEFT) or state.stage not in rules.path:
         return state, ()
     if step in COUNTED:
-        return (state, ()) if rules.path[-1] is Stage.UPLOAD else _gone(rules, state, event.device_id, now)
+        if rules.path[-1] is Stage.UPLOAD:
+            return state, ()
+        return _go_on(rules, _with_step(state, event.device_id, Step.GONE), now)  # nobody waits for it any more
     return _go_on(rules, _with_step(state, event.device_id, Step.LEFT), now)
-
-
-def _gone(rules: RoundRules, state: RoundState, device_id: str, now: float) -> Transition:
-    """Return the state in which nobody waits for a device any more whose contribution is in the sum."""
-    return _go_on(rules, _with_step(state, device_id, Step.GONE), now)
 
 
 def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: float) -> Transition:
@@ -394,7 +397,7 @@ def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: 
             return _too_few(rules, state, f"{len(fresh)} devices checked in within {rules.selecting_s:g} s")
         return _select(rules, state, fresh, now)
     done = _num_done(state)
-    if done < rules.min_reports and not _may_be_few(state.stage):
+    if done < rules.min_reports and state.stage not in _AFTER_THE_VECTOR:
         allowed_s = rules.stages_s[state.stage]
         return _too_few(rules, state, f"{done} devices {_DID[state.stage]} within {allowed_s:g} s")
     return _next_stage(rules, state, now)
@@ -436,9 +439,9 @@ def _go_on(rules: RoundRules, state: RoundState, now: float, *, is_enough: bool 
     if state.stage not in rules.path:
         return state, ()
     done, waiting = _num_done(state), len(state.devices(rules.asked(state.stage)))
-    if done + waiting < rules.min_reports and not _may_be_few(state.stage):
+    if done + waiting < rules.min_reports and state.stage not in _AFTER_THE_VECTOR:
         return _too_few(rules, state, f"{done + waiting} devices are left")
-    has_all = done >= rules.size if state.stage is Stage.TRAINING else False
+    has_all = state.stage is Stage.TRAINING and done >= rules.size
     if has_all or is_enough or waiting == 0:
         return _next_stage(rules, state, now)
     return state, ()
@@ -449,16 +452,12 @@ def _num_done(state: RoundState) -> int:
     return len(state.devices(*COUNTED) if state.stage is Stage.UPLOAD else state.devices(STEP_OF[state.stage]))
 
 
-def _may_be_few(stage: Stage) -> bool:
-    return stage in _AFTER_THE_VECTOR
-
-
 def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:
     """Return the round at its next stage; devices that had not done their part of this one are late.
 
     A device whose contribution is in the sum stays counted, also where it fell silent afterwards.
     """
-    late = () if _may_be_few(state.stage) else state.devices(rules.asked(state.stage))
+    late = () if state.stage in _AFTER_THE_VECTOR else state.devices(rules.asked(state.stage))
     participants = {**state.participants, **dict.fromkeys(late, Step.LATE)}
     following = rules.after(state.stage)
     is_closing = following is Stage.CLOSING

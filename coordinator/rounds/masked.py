@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.rounds.machine import Stage
+from coordinator.rounds.machine import PATHS, Stage
 from coordinator.rounds.plan import TaskPlan
 from coordinator.store.records import StepRecord
 from mien.contribution import Total
@@ -23,7 +23,6 @@ from mien.secagg.groups import MIN_ROBUST_GROUPS, combine
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.vector import ContributionMap
 
-STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
 MAX_STEP_BYTES: Final = 256 * 1024
 """No message of a device is longer: 254 sealed shares take 21 KB."""
 
@@ -94,9 +93,7 @@ class MaskedRound:
         self._opened: MaskedTotal | None = None
         self._plan, self._map = plan, ContributionMap(plan.contribution)
         self._groups = [_Group(config, members, verify, threads) for members in groups]
-        self._path = tuple(
-            stage for stage in STAGES if stage is not Stage.CONSISTENCY or config.cohort.profile.has_consistency_round
-        )
+        self._path = PATHS[plan.task.privacy.secure_aggregation][1:]  # devices train before there are keys
 
     @property
     def payload_bytes(self) -> int:

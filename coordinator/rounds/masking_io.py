@@ -8,13 +8,13 @@ from coordinator.rounds.machine import (
     COUNTED,
     MASKED,
     Dropped,
-    Effect,
     Event,
     RoundRules,
     RoundState,
     Stage,
     Stepped,
     SumFailed,
+    Transition,
     advance,
 )
 from coordinator.rounds.masked import MaskedRound
@@ -25,8 +25,6 @@ from mien.errors import LateError, MienError, NotFoundError, ViolationError
 from mien.secagg import RoundConfig
 from mien.secagg.groups import deal
 from mien.secagg.keys import VerifyLeaf
-
-_Transition = tuple[RoundState, tuple[Effect, ...]]
 
 
 class Masking:
@@ -65,8 +63,8 @@ class Masking:
         now: float,
         step: StepRecord,
         event: Event,
-        after: _Transition,
-    ) -> _Transition:
+        after: Transition,
+    ) -> Transition:
         """Return the transition that a device's event makes once its step has held; `after` is what it makes by itself.
 
         Raises what does not hold; the protocol's server is then as it was.
@@ -94,7 +92,7 @@ class Masking:
         data = await in_thread(self._stores.spool.read, round_id, device_id, upload.blob)
         return data[: self.current.payload_bytes]
 
-    async def follow(self, rules: RoundRules, record: RoundRecord, transition: _Transition, now: float) -> _Transition:
+    async def follow(self, rules: RoundRules, record: RoundRecord, transition: Transition, now: float) -> Transition:
         """Return the transition once the protocol has ended the stages that the machine left.
 
         Where too few devices are left for it, the attempt is aborted.

@@ -6,7 +6,8 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from coordinator.rounds.machine import MASKED, Stage
+from coordinator.rounds import machine
+from coordinator.rounds.machine import Stage
 from coordinator.store.records import BlobId, ModelRecord
 from mien.errors import CorruptDataError
 from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
@@ -25,7 +26,7 @@ STAGES: Final = {
 }
 """The machine's stages as the wire names them; CLOSING is the coordinator's own affair: devices have nothing to do."""
 
-STEP_STAGES: Final = {value: stage for stage, value in STAGES.items() if stage in (*MASKED[1:3], *MASKED[4:])}
+STEP_STAGES: Final = {STAGES[stage]: stage for stage in machine.STEP_STAGES}
 """Stages of secure aggregation at which a device sends a message, by their value on the wire."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from coordinator.clock import Clock, to_ms
 from coordinator.privacy import account
-from coordinator.rounds.machine import COUNTED, STEP_OF, Stage, Step
+from coordinator.rounds.machine import COUNTED, REPORTED, Stage, Step
 from coordinator.store.database import database_errors, migrate, open_engine
 from coordinator.store.records import (
     BlobId,
@@ -58,7 +58,6 @@ SCHEMA: Final = "0003"
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
-_REPORTED: Final = frozenset(STEP_OF.values()) | COUNTED
 
 
 class Store:
@@ -507,7 +506,7 @@ def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> Round
         reason=state.reason[:_MAX_REASON],
         model_id=change.model.model_id if change.model is not None else before.model_id,
         num_selected=len(state.participants),
-        num_trained=max(before.num_trained, len(state.devices(*_REPORTED))),
+        num_trained=max(before.num_trained, len(state.devices(*REPORTED))),
         num_reports=len(state.devices(*COUNTED)),
         metrics=change.metrics or before.metrics,
         ended_ms=now_ms if state.stage.is_over else None,
