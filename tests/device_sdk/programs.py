@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -42,3 +43,13 @@ def start_mien_device(*arguments: str | Path) -> subprocess.Popen[str]:
         text=True,
         env=ENVIRONMENT,
     )
+
+
+def kill_at(process: subprocess.Popen[str], event: str) -> None:
+    """End a `mien-device … --json` as a power cut would, once it tells of an event."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == event:
+            process.kill()
+            break
+    process.communicate()

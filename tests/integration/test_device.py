@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +33,7 @@ from mien.errors import (
 from mien.methods import METHODS
 from mien.shell.lock import exclusive
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec, Threshold
-from tests.device_sdk.programs import mien_device, start_mien_device
+from tests.device_sdk.programs import kill_at, mien_device, start_mien_device
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of, sface
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
 
@@ -215,12 +214,7 @@ def test_a_phone_killed_at_any_stage_goes_on_after_a_restart(fleet: RealFleet, s
     companion = Companion(fleet, f"{population}-friend", population, IDENTITIES[1])
     command = ("participate", "--rounds", "1", *AGREED, "--home", home, "--json")
     victim = start_mien_device(*command)
-    assert victim.stdout is not None
-    for line in victim.stdout:
-        if json.loads(line)["event"] == stage:
-            victim.kill()
-            break
-    victim.communicate()
+    kill_at(victim, stage)
     assert victim.returncode == -signal.SIGKILL
 
     again = start_mien_device(*command)
@@ -245,7 +239,7 @@ def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(f
         fleet.phone(f"{population}-victim", population, IDENTITIES[1]),
     ):
         victim = start_mien_device("participate", *AGREED, "--home", home, "--json")
-        killer = threading.Thread(target=_kill_at, args=(victim, stage))
+        killer = threading.Thread(target=kill_at, args=(victim, stage))
         killer.start()
         aborted = next(
             outcome
@@ -268,15 +262,6 @@ def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(f
 
 def _kinds(into: list[str]) -> Callable[[Event | Transfer], None]:
     return lambda event: into.append(event.kind) if isinstance(event, Event) else None
-
-
-def _kill_at(process: subprocess.Popen[str], stage: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == stage:
-            process.kill()
-            break
-    process.communicate()
 
 
 def test_a_coordinator_killed_in_mid_round_is_waited_for(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from device_sdk.participate import Counted
 from mien.methods import METHODS
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
-from tests.device_sdk.programs import start_mien_device
+from tests.device_sdk.programs import kill_at, start_mien_device
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 from tests.integration.test_device import Companion, expected_theta, task
 
@@ -74,12 +73,7 @@ def test_a_phone_killed_in_a_private_round_costs_at_most_an_attempt(fleet: RealF
     others = companions(fleet, population, range(1, 3))
     command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
     victim = start_mien_device(*command)
-    assert victim.stdout is not None
-    for line in victim.stdout:
-        if json.loads(line)["event"] == stage:
-            victim.kill()
-            break
-    victim.communicate()
+    kill_at(victim, stage)
     assert victim.returncode == -signal.SIGKILL
 
     again = start_mien_device(*command)
@@ -103,12 +97,7 @@ def test_a_phone_killed_after_its_upload_is_in_the_sum_and_finds_out(fleet: Real
     others = companions(fleet, "sent", range(1, 6))
     command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
     victim = start_mien_device(*command)
-    assert victim.stdout is not None
-    for line in victim.stdout:
-        if json.loads(line)["event"] == "uploaded":
-            victim.kill()
-            break
-    victim.communicate()
+    kill_at(victim, "uploaded")
     assert victim.returncode == -signal.SIGKILL
     again = start_mien_device(*command)
     output, _ = again.communicate(timeout=120)
