@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from coordinator import audit
 from coordinator.clock import Clock, to_ms
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.ledger_io import TaskLedger
@@ -146,7 +147,7 @@ class Engine:
                 await self._start_runner(task)
             except MienError as error:  # one task that cannot go on must not keep the others from it
                 failed = task.ended(TaskState.FAILED, error.message, self._clock.now_ms())
-                await thread.run(store.save_task, failed, actor="coordinator", action="task.failed")
+                await thread.run(store.save_task, failed, actor=audit.COORDINATOR, action="task.failed")
                 self._stores.states.remove(task.state_blobs - await thread.run(store.state_blobs))
                 _LOG.error("task cannot go on", task=task.name, reason=error.message)
         for round_id in self._stores.spool.rounds() - live:

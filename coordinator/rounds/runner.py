@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from coordinator import audit
 from coordinator.clock import Clock
 from coordinator.rounds.closing_io import Closed, Closer, Stores
 from coordinator.rounds.ledger_io import TaskLedger
@@ -295,7 +296,7 @@ class TaskRunner:
         """Pause the task with a reason that its operator sees."""
         task = replace(self.task, state=TaskState.PAUSED, reason=reason)
         await self._stores.thread.run(
-            self._stores.store.save_task, task, actor="coordinator", action=f"task.{TaskState.PAUSED}"
+            self._stores.store.save_task, task, actor=audit.COORDINATOR, action=f"task.{TaskState.PAUSED}"
         )
         self.task = task
         _LOG.warning("task paused", task=task.name, reason=reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
+from coordinator import audit
+from coordinator.audit import AuditLog
 from coordinator.clock import Clock, to_ms
 from coordinator.privacy import account
 from coordinator.rounds.machine import COUNTED, REPORTED, Stage, Step
@@ -36,8 +39,8 @@ from coordinator.store.records import (
     UploadRecord,
 )
 from coordinator.store.tables import (
+    AUDIT,
     DEVICES,
-    EVENTS,
     MODELS,
     PARTICIPANTS,
     RELEASES,
@@ -47,13 +50,14 @@ from coordinator.store.tables import (
     TASKS,
     UPLOADS,
 )
+from mien.audit import Anchor
 from mien.errors import LateError, NotFoundError, ReplayError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0003"
+SCHEMA: Final = "0006"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -91,7 +95,7 @@ class Store:
             if (kept := _model_of(db, model.model_id)) is not None:
                 return kept
             db.execute(sa.insert(MODELS).values(**_model_values(model)))
-            self._log(db, actor, "model.import", model.model_id)
+            self._log(db, actor, "model.import", model.model_id, {"theta_sha256": model.theta.sha256})
             return model
 
     def model(self, model_id: str) -> ModelRecord:
@@ -111,7 +115,8 @@ class Store:
         with self._transaction() as db:
             model = _found(_model_of(db, model_id), "model", model_id)
             db.execute(sa.update(MODELS).where(MODELS.c.model_id == model_id).values(spec_json=spec_json))
-            self._log(db, actor, "model.describe", model_id)
+            detail = {"spec_sha256": hashlib.sha256(spec_json).hexdigest()}
+            self._log(db, actor, "model.describe", model_id, detail)
             return dataclasses.replace(model, spec_json=spec_json)
 
     def release(self, model_id: str, *, population: str | None, actor: str) -> None:
@@ -168,7 +173,9 @@ class Store:
             if (earlier := db.execute(sa.select(TASKS).where(same)).first()) is not None:
                 return _task(earlier)
             db.execute(sa.insert(TASKS).values(**_task_values(task)))
-            self._log(db, task.submitted_by, "task.submit", task.task_id, {"name": task.name})
+            task_sha256 = hashlib.sha256(task.task_json).hexdigest()
+            detail = {"name": task.name, "task_sha256": task_sha256, "model_id": task.model_id}
+            self._log(db, task.submitted_by, "task.submit", task.task_id, detail)
             return task
 
     def task(self, task_id: str) -> TaskRecord:
@@ -242,18 +249,24 @@ class Store:
             unchanged = sa.and_(ROUNDS.c.id == before.id, ROUNDS.c.version == before.version)
             if db.execute(sa.update(ROUNDS).where(unchanged).values(**_round_values(after))).rowcount != 1:
                 raise LateError("another coordinator has changed this round; check in again")
+            subject = f"{after.task_id}/{after.round}/{after.attempt}"
             if after.stage is not before.stage:
-                subject = f"{after.task_id}/{after.round}/{after.attempt}"
-                detail = {"reason": after.reason} if after.reason else {}
-                self._log(db, "coordinator", f"round.{after.stage}", subject, detail)
+                self._log(db, audit.COORDINATOR, f"round.{after.stage}", subject, _round_detail(after, change))
             _keep_steps(db, before.id, change.messages)
             if (ledgered := change.sum_opening) is not None:
-                account.record_opening(db, ledgered.population, ledgered.opening, ledgered.device_ids)
+                event = account.record_opening(db, ledgered.population, ledgered.opening, ledgered.device_ids)
+                entered = {"population": event.population, "event": event.position, "event_sha256": event.sha256}
+                self._log(db, audit.COORDINATOR, "ledger.opening", subject, entered)
             if change.next_clip is not None:
                 account.keep_clip(db, after.task_id, after.round, change.next_clip)
             if after.stage.is_over:
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.task is not None:
+                if change.task.state.value != db.scalar(
+                    sa.select(TASKS.c.state).where(TASKS.c.task_id == change.task.task_id)
+                ):
+                    detail = {"reason": change.task.reason}
+                    self._log(db, audit.COORDINATOR, f"task.{change.task.state}", change.task.task_id, detail)
                 _update_task(db, change.task)
             return after
 
@@ -369,16 +382,23 @@ class Store:
     def _log(
         self, db: sa.Connection, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
     ) -> None:
-        detail_json = json.dumps(dict(detail or {}), sort_keys=True)
-        values = {"actor": actor, "action": action, "subject": subject, "detail_json": detail_json}
-        db.execute(sa.insert(EVENTS).values(at_ms=self._clock.now_ms(), **values))
+        AUDIT.append(db, at_ms=self._clock.now_ms(), actor=actor, action=action, subject=subject, detail=detail)
+
+    def log(self, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None) -> Anchor:
+        """Return the place of a new entry of the audit log, for a deed that has no transaction of its own."""
+        with self._transaction() as db:
+            self._log(db, actor, action, subject, detail)
+            return AUDIT.read_head(db)
+
+    def audit(self, call: Callable[[AuditLog, sa.Connection], T]) -> T:
+        """Return what a question to the audit log answers in one transaction."""
+        with self._transaction() as db:
+            return call(AUDIT, db)
 
     def events(self, subject: str) -> list[tuple[int, str, str]]:
         """Return (time in ms, actor, action) of what happened to one subject, in order."""
-        columns = sa.select(EVENTS.c.at_ms, EVENTS.c.actor, EVENTS.c.action)
         with self._transaction() as db:
-            rows = db.execute(columns.where(EVENTS.c.subject == subject).order_by(EVENTS.c.id))
-            return [(at_ms, actor, action) for at_ms, actor, action in rows]
+            return [(entry.at_ms, entry.actor, entry.action) for entry in AUDIT.read(db, subject=subject)]
 
     def setting(self, name: str) -> str | None:
         """Return a remembered value."""
@@ -512,6 +532,15 @@ def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> Round
         ended_ms=now_ms if state.stage.is_over else None,
         version=before.version + 1,
     )
+
+
+def _round_detail(after: RoundRecord, change: RoundChange) -> dict[str, object]:
+    """Return what the audit log keeps of a transition: why an attempt was aborted, or what a round made of the sum."""
+    detail: dict[str, object] = {"reason": after.reason} if after.reason else {}
+    if change.model is not None:
+        made = {"theta_sha256": change.model.theta.sha256, "model_id": change.model.model_id}
+        detail |= {**made, "base_model_id": after.base_model_id, "reports": after.num_reports}
+    return detail
 
 
 def _is_upload(round_id: int, device_id: str) -> sa.ColumnElement[bool]:

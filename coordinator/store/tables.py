@@ -23,6 +23,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from coordinator.audit import AuditLog
+
 _NAMING: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -181,17 +183,8 @@ DEVICES: Final = Table("devices", METADATA, _DeviceColumns)
 """Devices that have called: the coordinator knows no more of one than its certificate says."""
 
 
-class _EventColumns(TypedColumns):
-    id: Named[int] = Column(_ROW_ID, primary_key=True, autoincrement=True)
-    at_ms: Named[int] = Column(BigInteger)
-    actor: Named[str] = Column(String(80))
-    action: Named[str] = Column(String(40))
-    subject: Named[str] = Column(String(120), index=True)
-    detail_json: Named[str]
-
-
-EVENTS: Final = Table("events", METADATA, _EventColumns)
-"""Who did what when, in order: the material of the audit log. Never holds secrets or biometric data."""
+AUDIT: Final = AuditLog.of(METADATA)
+"""Who did what when, a hash chain (`mien.audit`); only ever added to. Never holds secrets or biometric data."""
 
 
 class _SettingColumns(TypedColumns):

@@ -15,20 +15,17 @@ off the newest ones is found by comparing `head` with a copy kept elsewhere.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from mien.chain import GENESIS, link_sha256
 from mien.dp.accountant import Release, epsilon_rdp
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.specs import DpSpec
-
-GENESIS: Final = "0" * 64
-"""What the first event names as the one before."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Event:
     @cached_property
     def sha256(self) -> str:
         """Hex SHA-256 of the canonical bytes."""
-        return hashlib.sha256(b"mien/privacy-event/1\n" + self._canonical).hexdigest()
+        return link_sha256("privacy-event", self._canonical)
 
     @cached_property
     def _canonical(self) -> bytes:

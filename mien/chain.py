@@ -1,0 +1,14 @@
+"""Chains of records, each of which holds the hash of the one before: a change anywhere shows further on."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+GENESIS: Final = "0" * 64
+"""What the first record names as the one before."""
+
+
+def link_sha256(kind: str, canonical: bytes) -> str:
+    """Return the hex SHA-256 of a record's canonical bytes; records of another `kind` never share one."""
+    return hashlib.sha256(f"mien/{kind}/1\n".encode() + canonical).hexdigest()
