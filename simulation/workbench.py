@@ -1,14 +1,13 @@
 """What the laptop-scale reproductions share: pretrained SFace, people by name, and features that are computed once.
 
-Every run of every study trains SFace's last block (`block13.*`), so what enters that block never changes. It is
-computed once a machine, into a private folder of the temporary directory, and mapped by all worker processes; deleting
-the folder costs the next start some seconds. Faces of real people land there too, as they lie in `--faces` already.
+Every run of every study trains the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
+once a machine, into a private folder of the temporary directory, and mapped by all worker processes; deleting the
+folder costs the next start some minutes. Faces of real people land there too, as they lie in `--faces` already.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -31,7 +30,7 @@ from torch import Tensor
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.runtimes.feature_cache import FeatureCache
 from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
-from mien.backbones.importers import import_model
+from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
@@ -42,10 +41,10 @@ from simulation.models import Model
 from simulation.pretrained import sface_path
 from simulation.synthetic import SPLITS, committed_faces
 
-TRAINABLE: Final = ("block13.*",)
-"""SFace's last block: 1,061,888 parameters on features of 1024 x 7 x 7."""
+TRAINABLE: Final = ("adapter.*",)
+"""The linear map behind SFace: 16,512 parameters on features of length 128."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MIN_IMAGES: Final = 4
 _CHUNK: Final = 40
 
@@ -143,9 +142,9 @@ def device() -> DeviceName:
 
 @functools.cache
 def sface() -> Model:
-    """Return pretrained SFace whose last block is trained."""
-    imported = import_model(sface_path().read_bytes(), sface_path().name)
-    return Model(dataclasses.replace(imported.spec, trainable=TRAINABLE), imported.layout, imported.theta)
+    """Return pretrained SFace with an adapter, of which nothing else is trained."""
+    imported = with_adapter(import_model(sface_path().read_bytes(), sface_path().name))
+    return Model(imported.spec, imported.layout, imported.theta)
 
 
 @functools.lru_cache(maxsize=2)

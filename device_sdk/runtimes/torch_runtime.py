@@ -30,6 +30,9 @@ from mien.specs import LocalSpec, ModelSpec
 # machine takes 16 ms of CPU a crop at 4, 28 ms at 8 and 34 ms at 32, of which 20 in the kernel.
 INFERENCE_BATCH: Final = 4
 CUDA_INFERENCE_BATCH: Final = 256
+# Features of one pass through the tail without gradients, and what a device's features may take to be held together.
+TAIL_BATCH: Final = 32
+HELD_BYTES: Final = 256 * 2**20
 DeviceName = Literal["cpu", "cuda"]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
@@ -73,11 +76,14 @@ class TorchRuntime:
                 f"{self._layout.sha256[:12]}; upgrade the older of the two"
             )
         self._device = torch.device(device)
-        self._backbone.to(self._device)
+        self._backbone.to(self._device).requires_grad_(False)
+        self._tensors = dict(self._backbone.named_parameters()) | dict(self._backbone.named_buffers())
+        self._parameters = frozenset(name for name, _ in self._backbone.named_parameters())
+        self._splits: dict[tuple[str, ...], int] = {}
         self._micro_batch = micro_batch
         self._threads = threads
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
-        self._split = self._backbone.split_for(layout.part(spec.trainable or ("*",)).names)
+        self._split = self._split_for(layout.part(spec.trainable or ("*",)).names)
         self._loaded: Vector | None = None
         self._changed: frozenset[str] = frozenset()
         self._trunk_ids: dict[int, bytes] = {}
@@ -88,14 +94,12 @@ class TorchRuntime:
         Raises NonFiniteError for an embedding that is not finite, ConfigError for crops of another size.
         """
         with self._running(theta):
-            trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
-            return _unit_embeddings(self._embed_all(trunk, crops))
+            return _unit_embeddings(self._images(theta, crops).embed_all())
 
     def features(self, theta: Vector, crops: Crops) -> NDArray[np.float32]:
         """Return embeddings (N, dim) of aligned crops as the backbone gives them, not normalised (see `embed`)."""
         with self._running(theta):
-            trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
-            return _finite(self._embed_all(trunk, crops))
+            return _finite(self._images(theta, crops).embed_all())
 
     def train(
         self,
@@ -114,20 +118,22 @@ class TorchRuntime:
         which is asked before every step, says so.
         """
         self._check_trainable(part, crops, objective, local)
-        self._split = self._backbone.split_for(part.names)
+        self._split = self._split_for(part.names)
         with self._running(theta), self._requiring_grad(part):
             self._changed = frozenset(part.names)
-            job = _Training(self._backbone, part, objective, local, self._micro_batch)
-            trunk = _Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
-            loss_before = job.evaluate(self._embed_all(trunk, crops))
+            job = _Training(self._tensors, part, objective, local, self._micro_batch)
+            images = self._images(theta, crops)
+            loss_before = job.evaluate(images.embed_all())
             with self._learning_statistics(part, local):
-                num_steps = job.run(trunk, crops, np.random.default_rng(seed), should_stop)
-            loss_after = job.evaluate(self._embed_all(trunk, crops))
+                num_steps = job.run(images, np.random.default_rng(seed), should_stop)
+            loss_after = job.evaluate(images.embed_all())
             values = job.part_values()
         if not np.isfinite(values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
         return Trained(
-            theta=part.scatter(theta, values),
+            part,
+            theta,
+            values,
             private=job.private_arrays(),
             loss_before=loss_before,
             loss_after=loss_after,
@@ -186,7 +192,7 @@ class TorchRuntime:
     def _load(self, theta: Vector) -> None:
         """Load parameters; of the very vector that is loaded, if nobody can write to it, only what training changed."""
         if theta is self._loaded and not theta.flags.writeable:
-            load_tensors(self._backbone, self._layout, theta, self._changed)
+            load_tensors(self._tensors, self._layout, theta, self._changed)
         else:
             load_theta(self._backbone, self._layout, theta)
             self._loaded = theta
@@ -195,13 +201,20 @@ class TorchRuntime:
 
     @contextlib.contextmanager
     def _requiring_grad(self, part: ParameterPart) -> Iterator[None]:
-        names = set(part.names)
-        for name, parameter in self._backbone.named_parameters():
-            parameter.requires_grad_(name in names)
+        trained = [self._tensors[name] for name in part.names if name in self._parameters]
+        for tensor in trained:
+            tensor.requires_grad_(True)
         try:
             yield
         finally:
-            self._backbone.requires_grad_(False)
+            for tensor in trained:
+                tensor.requires_grad_(False)
+
+    def _split_for(self, names: tuple[str, ...]) -> int:
+        """Return the first stage that holds one of these tensors, looked up once for each part."""
+        if names not in self._splits:
+            self._splits[names] = self._backbone.split_for(names)
+        return self._splits[names]
 
     def _trunk_id(self, theta: Vector) -> bytes:
         """Return a digest of the split and of every parameter before it: equal ids mean equal features."""
@@ -218,11 +231,8 @@ class TorchRuntime:
                 digest.update(theta[start : start + entry.size].tobytes())
         return digest.digest()
 
-    @torch.no_grad()
-    def _embed_all(self, trunk: _Trunk, crops: Crops) -> Tensor:
-        size = trunk.inference_batch
-        batches = [trunk.tail(trunk.features(crops[start : start + size])) for start in range(0, len(crops), size)]
-        return torch.cat(batches) if batches else torch.empty(0, self._backbone.input_spec.dim)
+    def _images(self, theta: Vector, crops: Crops) -> _Images:
+        return _Images(_Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache), crops)
 
 
 @dataclass(frozen=True)
@@ -264,19 +274,58 @@ class _Trunk:
         return torch.cat([self.backbone.trunk(x_BCHW, self.split) for x_BCHW in inputs])
 
 
+class _Images:
+    """One device's crops as the tail sees them: their features are looked up once where they fit into memory."""
+
+    def __init__(self, trunk: _Trunk, crops: Crops) -> None:
+        self._trunk = trunk
+        self._crops = crops
+        self._held = self._looked_up()
+
+    def __len__(self) -> int:
+        return len(self._crops)
+
+    def embeddings(self, batch: Indices, flipped: Flags) -> Tensor:
+        """Return the embeddings (B, D) of some crops, mirrored where `flipped` says so."""
+        if self._held is not None and not flipped.any():
+            return self._trunk.tail(self._held[torch.from_numpy(batch).to(self._held.device)])
+        return self._trunk.tail(self._trunk.features(self._crops[batch], flipped))
+
+    @torch.no_grad()
+    def embed_all(self) -> Tensor:
+        """Return the embeddings (N, D) of all crops as they are."""
+        if self._held is not None:
+            return torch.cat([self._trunk.tail(features) for features in torch.split(self._held, TAIL_BATCH)])
+        size = self._trunk.inference_batch
+        pieces = [self._crops[start : start + size] for start in range(0, len(self._crops), size)]
+        embedded = [self._trunk.tail(self._trunk.features(piece)) for piece in pieces]
+        return torch.cat(embedded) if embedded else torch.empty(0, self._trunk.backbone.input_spec.dim)
+
+    def _looked_up(self) -> Tensor | None:
+        """Return the features of all crops (N, ...), or None without a trunk, without crops, or where they are many."""
+        if self._trunk.split == 0 or len(self._crops) == 0:
+            return None
+        starts = range(0, len(self._crops), TAIL_BATCH)
+        first = self._trunk.features(self._crops[:TAIL_BATCH])
+        if first.numel() * first.element_size() // len(first) * len(self._crops) > HELD_BYTES:
+            return None
+        rest = [self._trunk.features(self._crops[start : start + TAIL_BATCH]) for start in starts[1:]]
+        return torch.cat([first, *rest])
+
+
 class _Training:
     """One device's local training: the part's parameters and the private tensors under one optimiser."""
 
     def __init__(
-        self, backbone: Backbone, part: ParameterPart, objective: Objective, local: LocalSpec, micro_batch: int
+        self, tensors: Tensors, part: ParameterPart, objective: Objective, local: LocalSpec, micro_batch: int
     ) -> None:
         self._loss = find_loss(objective.name)
         self._part = part
         self._objective = objective
         self._local = local
         self._micro_batch = micro_batch
-        self._tensors = dict(backbone.named_parameters()) | dict(backbone.named_buffers())
-        self._device = next(backbone.parameters()).device
+        self._tensors = tensors
+        self._device = tensors[part.names[0]].device
         self._private = _as_tensors(objective.private, self._device)
         for tensor in self._private.values():
             tensor.requires_grad_()
@@ -296,15 +345,13 @@ class _Training:
             if name in objective.velocity:
                 velocity.copy_(torch.from_numpy(objective.velocity[name].copy()))
 
-    def run(
-        self, trunk: _Trunk, crops: Crops, rng: np.random.Generator, should_stop: Callable[[], bool] = never_stop
-    ) -> int:
+    def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool] = never_stop) -> int:
         """Train for `local.steps` or `local.epochs` and return the number of steps."""
         num_steps = 0
-        for epoch, batch, flipped in self._batches(len(crops), rng):
+        for epoch, batch, flipped in self._batches(len(images), rng):
             if should_stop():
                 raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
-            self._step(trunk, crops, batch, flipped, 0.1 if 0 < self._local.lr_drop_epoch <= epoch else 1.0)
+            self._step(images, batch, flipped, 0.1 if 0 < self._local.lr_drop_epoch <= epoch else 1.0)
             num_steps += 1
             if num_steps == self._local.steps:
                 break
@@ -369,9 +416,9 @@ class _Training:
         mirrored = torch.from_numpy(flipped.astype(np.float32)).to(self._device)
         return LossInput(emb_BD, self._private, rows, self._objective.constants, self._fixed, mirrored)
 
-    def _step(self, trunk: _Trunk, crops: Crops, batch: Indices, flipped: Flags, rate: float) -> None:
+    def _step(self, images: _Images, batch: Indices, flipped: Flags, rate: float) -> None:
         tensors = [tensor for group in self._groups for tensor in group.tensors]
-        gradients = self._gradients(trunk, crops, batch, flipped, tensors)
+        gradients = self._gradients(images, batch, flipped, tensors)
         start = 0
         for group in self._groups:
             stop = start + len(group.tensors)
@@ -381,30 +428,26 @@ class _Training:
             for name in self._objective.unit_norm:
                 self._private[name].copy_(l2_normalise(self._private[name]))
 
-    def _gradients(
-        self, trunk: _Trunk, crops: Crops, batch: Indices, flipped: Flags, tensors: list[Tensor]
-    ) -> list[Tensor]:
+    def _gradients(self, images: _Images, batch: Indices, flipped: Flags, tensors: list[Tensor]) -> list[Tensor]:
         """Return the loss's gradients over a batch, added up over pieces of it that fit into memory."""
         size = self._micro_batch or len(batch)
         pieces = [slice(start, start + size) for start in range(0, len(batch), size)]
         if len(pieces) == 1:
-            return self._piece_gradients(trunk, crops, batch, flipped, tensors)
-        weight_of = self._objective.per_crop.get("sample_weight", np.ones(len(crops), np.float32))[batch]
+            return self._piece_gradients(images, batch, flipped, tensors)
+        weight_of = self._objective.per_crop.get("sample_weight", np.ones(len(images), np.float32))[batch]
         total = [torch.zeros_like(tensor) for tensor in tensors]
         for piece in pieces:
             share = float(weight_of[piece].sum() / weight_of.sum())
             if share == 0:  # a mean with no weight is not defined, and counts nothing
                 continue
             for sum_so_far, gradient in zip(
-                total, self._piece_gradients(trunk, crops, batch[piece], flipped[piece], tensors), strict=True
+                total, self._piece_gradients(images, batch[piece], flipped[piece], tensors), strict=True
             ):
                 sum_so_far.add_(gradient, alpha=share)
         return total
 
-    def _piece_gradients(
-        self, trunk: _Trunk, crops: Crops, batch: Indices, flipped: Flags, tensors: list[Tensor]
-    ) -> list[Tensor]:
-        loss = self._loss(self._input(trunk.tail(trunk.features(crops[batch], flipped)), batch, flipped))
+    def _piece_gradients(self, images: _Images, batch: Indices, flipped: Flags, tensors: list[Tensor]) -> list[Tensor]:
+        loss = self._loss(self._input(images.embeddings(batch, flipped), batch, flipped))
         if not torch.isfinite(loss):
             raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
         return list(torch.autograd.grad(loss, tensors, materialize_grads=True))

@@ -1,8 +1,8 @@
 """Face recognition backbones in torch, all of one shape: see `Backbone`.
 
 `build_backbone(name)` makes any of `BACKBONES`; `layout_of`, `theta_of` and `load_theta` go between a backbone and its
-flat vector. Phones use `mobilefacenet_folded`, `mobilefacenet192` and `sface`; the others are for servers and
-simulation. `mien.backbones.importers` reads public model files.
+flat vector. Phones use `mobilefacenet_folded`, `mobilefacenet192`, `sface` and the latter two with an adapter; the
+others are for servers and simulation. `mien.backbones.importers` reads public model files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mien.backbones._base import Backbone, initialised_from
+from mien.backbones.adapter import build_adapted
 from mien.backbones.flat import fold_batch_norm, layout_of, load_tensors, load_theta, theta_of
 from mien.backbones.iresnet import build_iresnet
 from mien.backbones.mobilefacenet import build_mobilefacenet, build_mobilefacenet192
@@ -57,7 +58,11 @@ BACKBONES: Final[Mapping[str, BackboneEntry]] = MappingProxyType(
             partial(build_mobilefacenet, folded=True), FaceInputSpec(), for_phones=True
         ),
         "mobilefacenet192": BackboneEntry(build_mobilefacenet192, FaceInputSpec(dim=192), for_phones=True),
+        "mobilefacenet192_adapter": BackboneEntry(
+            partial(build_adapted, base=build_mobilefacenet192), FaceInputSpec(dim=192), for_phones=True
+        ),
         "sface": BackboneEntry(build_sface, FaceInputSpec(), for_phones=True),
+        "sface_adapter": BackboneEntry(partial(build_adapted, base=build_sface), FaceInputSpec(), for_phones=True),
         "sphereface20": BackboneEntry(partial(build_sphereface, depth=20), _SPHERE),
         "sphereface64": BackboneEntry(partial(build_sphereface, depth=64), _SPHERE),
         **{

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -44,13 +44,14 @@ def load_theta(module: nn.Module, layout: ParameterLayout, theta: Vector) -> Non
             f"parameters are for layout {layout.sha256[:12]}, this network has {layout_of(module).sha256[:12]}; "
             "build the backbone that the model's manifest names"
         )
-    load_tensors(module, layout, layout.check(theta), layout.offsets)
+    load_tensors(_tensors(module), layout, layout.check(theta), layout.offsets)
 
 
 @torch.no_grad()
-def load_tensors(module: nn.Module, layout: ParameterLayout, theta: Vector, names: Iterable[str]) -> None:
-    """Overwrite some of a module's tensors with their elements of `theta`; `layout` must be the module's."""
-    tensors = _tensors(module)
+def load_tensors(
+    tensors: Mapping[str, torch.Tensor], layout: ParameterLayout, theta: Vector, names: Iterable[str]
+) -> None:
+    """Overwrite some of a module's tensors, given by name, with their elements of `theta`."""
     for name in names:
         start, tensor = layout.offsets[name], tensors[name]
         values = np.array(theta[start : start + tensor.numel()])  # a copy: torch warns of read-only memory

@@ -7,18 +7,19 @@ hold, and its numbers are copied. `import_model` is the door; see `mien.known_mo
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from torch import nn
 
-from mien.backbones import BACKBONES, Backbone, build_backbone, layout_of, load_theta
+from mien.backbones import BACKBONES, Backbone, build_backbone, layout_of, load_theta, theta_of
 from mien.backbones._graph import Array64, Walk
 from mien.backbones._onnx import read_onnx
 from mien.backbones._tflite import MAGIC as TFLITE_MAGIC
 from mien.backbones._tflite import read_tflite
 from mien.backbones._units import ConvUnit, EmbeddingHead
+from mien.backbones.adapter import SUFFIX
 from mien.backbones.mobilefacenet import Bottleneck
 from mien.backbones.sface import BLOCKS, STEM_CHANNELS
 from mien.errors import ConfigError
@@ -65,6 +66,25 @@ def import_model(data: bytes, filename: str, *, unverified: bool = False) -> Imp
     layout = layout_of(backbone)
     source, terms = (known.source, known.terms) if known else _unknown_origin(data, filename)
     spec = ModelSpec(backbone.name, layout.sha256, backbone.input_spec, source, terms, backbone.default_trainable)
+    return ImportedModel(spec, layout, theta)
+
+
+def with_adapter(model: ImportedModel) -> ImportedModel:
+    """Return the model with an adapter behind it, of which nothing else is trained; it embeds as before.
+
+    Raises ConfigError for a backbone that has no form with an adapter.
+    """
+    name = model.spec.backbone + SUFFIX
+    if name not in BACKBONES:
+        raise ConfigError(
+            f"backbone {model.spec.backbone} has no form with an adapter; those that have: "
+            f"{', '.join(each.removesuffix(SUFFIX) for each in BACKBONES if each.endswith(SUFFIX))}"
+        )
+    backbone = build_backbone(name, model.spec.input)
+    layout = layout_of(backbone)
+    theta = theta_of(backbone)
+    theta[: model.layout.size] = model.theta  # the adapter is the last stage, and folded nets have no buffers
+    spec = replace(model.spec, backbone=name, layout_sha256=layout.sha256, trainable=backbone.default_trainable)
     return ImportedModel(spec, layout, theta)
 
 

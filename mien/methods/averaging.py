@@ -27,8 +27,8 @@ def update_addends(inp: DeviceInput, trained: Trained, *, num_images: int | None
 
     `num_images` is what they weigh before the cap, where that is not their number.
     """
+    delta = trained.values - inp.part.gather(inp.theta)
     weight = np.float32(min(num_images or len(inp.crops), inp.task.privacy.max_weight))
-    delta = inp.part.gather(trained.theta) - inp.part.gather(inp.theta)
     return {
         "count": np.ones(1, np.float32),
         "weight": np.array([weight]),

@@ -6,19 +6,24 @@ contribution in numpy; its server half turns a cohort's total into the next stat
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
+from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.specs import LocalSpec, TaskSpec
 
 Crops = NDArray[np.uint8]
 Embeddings = NDArray[np.float32]
+Identities = Literal["one", "several", "unlabelled"]
 
 
 @dataclass(frozen=True)
@@ -63,17 +68,25 @@ class Objective:
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training leaves: the whole flat vector, the private tensors, and the loss before and after.
+    """What local training leaves: the part's elements, the private tensors, and the loss before and after.
 
-    `velocity` is the private tensors' momentum after the last step, by name.
+    `received` is the whole flat vector that training started from. `velocity` is the private tensors' momentum after
+    the last step, by name.
     """
 
-    theta: Vector = field(repr=False)
+    part: ParameterPart = field(repr=False)
+    received: Vector = field(repr=False)
+    values: Vector = field(repr=False)
     private: Arrays = field(repr=False)
     loss_before: float
     loss_after: float
     num_steps: int
     velocity: Arrays = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def theta(self) -> Vector:
+        """The whole flat vector after training: what a personal model needs, and an update does not."""
+        return self.part.scatter(self.received, self.values)
 
 
 def never_stop() -> bool:
@@ -139,7 +152,8 @@ class DeviceInput:
     `private` is what the device kept from its last participation (empty at first), `reply` what the server answered
     to what it revealed, `public_crops` the aligned crops of public faces of the bundle (K, H, W, 3) with
     `public_labels` (K,), both empty where the bundle has none. `labels` (N,) number the identities of `crops` from 0
-    where a device holds several, and an identity keeps its number; None says that all crops are of one.
+    where a device holds several, and an identity keeps its number; None says that all crops are of one. `device` is the
+    name by which the server knows this device, for what follows from it and from public words.
     """
 
     task: TaskSpec
@@ -153,6 +167,7 @@ class DeviceInput:
     public_crops: Crops | None = field(default=None, repr=False)
     public_labels: NDArray[np.int64] | None = field(default=None, repr=False)
     seed: int = 0
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,8 +223,8 @@ class Validation:
     """A second stage of a round, in which validators, a role of their own, judge candidates for the next model.
 
     Where it `is_on`, `candidates` are made of the trainers' total, each validator's `validate` gives one contribution
-    of `contribution_layout`, and `server_step` takes both totals in place of the method's own. Only simulations have
-    this stage: the coordinator refuses tasks that need it.
+    of `contribution_layout`, and `server_step` takes both totals in place of the method's own. No score is larger than
+    `score_bound`.
     """
 
     is_on: Callable[[TaskSpec], bool]
@@ -217,6 +232,29 @@ class Validation:
     candidates: Callable[[TaskSpec, ParameterPart, ServerState, Total], tuple[Vector, ...]]
     validate: Callable[[ValidationInput, Runtime], DeviceOutput]
     server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Total], ServerState]
+    score_bound: Callable[[TaskSpec], float]
+
+    def validators_task(self, task: TaskSpec) -> TaskSpec:
+        """Return the task as validators' own sum sees it: their cohort, nothing in clear, numbers that scores fit into.
+
+        Both sides derive it from the trainers' task, and its hash is bound into the sum's keys. Raises ConfigError
+        where the task names no validators, or promises what their sum cannot keep.
+        """
+        if task.validators is None:
+            raise ConfigError(
+                f"task {task.name!r} lets validators judge candidates and says nothing of them; add [validators] with "
+                'size and min_reports, or turn federated validation off (options.validation = "off")'
+            )
+        if task.privacy.dp.is_on or task.privacy.groups > 1:
+            raise ConfigError(
+                "validators' scores have no noise and no groups of their own; with validators leave privacy.dp and "
+                "privacy.groups alone"
+            )
+        bound = self.score_bound(task)
+        lanes = [lane.size for lane in self.contribution_layout(task).summed if lane.size > 1]
+        l2_clip = bound * math.sqrt(sum(lanes))
+        privacy = replace(task.privacy, reveals=(), max_weight=1, coordinate_clip=bound, l2_clip=l2_clip)
+        return replace(task, cohort=task.validators, validators=None, privacy=privacy)
 
 
 @dataclass(frozen=True)
@@ -225,7 +263,11 @@ class Method:
 
     `needs_public_faces` tells whether devices need a public shard with the model, so that a task without one is refused
     when it is submitted and not on every phone. `validation` is the stage in which validators take part, if there is
-    one.
+    one. `shared_reply` names arrays of the reply that are the same for all devices of a round: those of a masked one
+    agree on them (`shared_words`), so that a server that tells one device something else gets no sum.
+    `identities` says whose crops the device half takes: of "one" person, of "several" that `labels` number, or
+    "unlabelled" of all people of a phone, which only a source numbers. `per_identity` names the private arrays that have
+    a row for each number, so that a phone can keep each person's row with that person.
     """
 
     name: str
@@ -238,7 +280,26 @@ class Method:
     reply: Callable[[ServerState, str], Arrays]
     needs_public_faces: Callable[[TaskSpec], bool] = never
     validation: Validation | None = None
+    shared_reply: tuple[str, ...] = ()
+    identities: Identities = "one"
+    per_identity: tuple[str, ...] = ()
 
     def needs_validators(self, task: TaskSpec) -> bool:
         """Return whether a round of this task has a stage in which validators judge candidates."""
         return self.validation is not None and self.validation.is_on(task)
+
+
+CANDIDATES: Final = "candidates"
+"""What a validator is told: the candidates' elements of the trained part (T, P), the current weights' first."""
+
+
+def shared_words(reply: Arrays, names: tuple[str, ...]) -> bytes:
+    """Return the hash of the arrays of a reply that all devices of a round are told alike; empty where none is."""
+    told = [(name, np.ascontiguousarray(reply[name], "<f4")) for name in names if name in reply]
+    if not told:
+        return b""
+    digest = hashlib.sha256()
+    for name, values in told:
+        digest.update(f"{name} {values.shape}\n".encode())
+        digest.update(values.tobytes())
+    return digest.digest()

@@ -335,7 +335,7 @@ def _output(inp: DeviceInput, options: FedFrOptions, data: TrainingSet, trained:
     num_images = len(data.crops) if options.weight == "with_negatives" else data.num_own
     addends = dict(update_addends(inp, trained, num_images=num_images))
     private = {name: trained.private[name] for name in (W, *BRANCH) if name in trained.private}
-    private[PREVIOUS] = inp.part.gather(trained.theta)
+    private[PREVIOUS] = trained.values
     private[PARTICIPATIONS] = np.array([_participations(inp) + 1], np.float32)
     if options.aggregate_public_head:
         # The server's Phi is zero until the first round has told it where Phi starts.
@@ -388,4 +388,6 @@ FEDFR = Method(
     server_step=server_step,
     reply=reply,
     needs_public_faces=lambda _task: True,
+    identities="several",
+    per_identity=(W,),
 )
