@@ -391,11 +391,55 @@ class PrivacySpec:
 
 
 @dataclass(frozen=True)
+class GateSpec:
+    """When a task's model is a candidate for release, and what it has to pass on the operator's evaluation sets.
+
+    Candidates are the task's last model and, with `every` above 0, the model of every so many closed rounds. One passes
+    if on each of `sets` (empty: all that the coordinator has) its TAR at `fmr` is below the released model's by no more
+    than `tolerance` says: `delta`, what a bootstrap by identity puts down to chance, or the larger of the two. It must
+    not lie further from the released model than `max_change` of that one's norm, its mean non-mated cosine not rise by
+    more than `max_cosine_rise`, its embeddings' effective rank not fall below `min_rank_share` of the released model's.
+    What passed is released to `share` of the phones; what failed pauses the task or takes it back to what passed last.
+    """
+
+    every: int = 0
+    sets: tuple[str, ...] = ()
+    fmr: float = 1e-3
+    tolerance: Literal["delta", "interval", "larger"] = "delta"
+    delta: float = 0.01
+    max_change: float = 1.0
+    max_cosine_rise: float = 0.1
+    min_rank_share: float = 0.5
+    release: Literal["automatic", "manual"] = "automatic"
+    share: float = 1.0
+    on_failure: Literal["pause", "rollback"] = "pause"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.every <= 100_000:
+            raise ConfigError(f"gates.every is {self.every}; it must lie between 0 (at the end only) and 100000")
+        choices = {"tolerance": ("delta", "interval", "larger"), "release": ("automatic", "manual")}
+        for name, known in {**choices, "on_failure": ("pause", "rollback")}.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f"gates.{name} is {getattr(self, name)!r}; known: {', '.join(known)}")
+        if not (0 < self.fmr <= 0.5 and 0 < self.share <= 1):
+            raise ConfigError("gates.fmr must lie above 0 and not above 0.5, gates.share above 0 and not above 1")
+        limits = {"delta": 1.0, "max_change": 1e6, "max_cosine_rise": 2.0, "min_rank_share": 1.0}
+        for name, high in limits.items():
+            if not 0 <= getattr(self, name) <= high:
+                raise ConfigError(f"gates.{name} is {getattr(self, name)}; it must lie between 0 and {high:g}")
+
+    def is_due(self, rounds_closed: int, rounds: int) -> bool:
+        """Return whether the model of that round, of so many, is a candidate."""
+        return rounds_closed == rounds or (self.every > 0 and rounds_closed % self.every == 0)
+
+
+@dataclass(frozen=True)
 class TaskSpec:
     """One training task, as an operator submits it in TOML.
 
     `method` names an entry of `mien.methods.METHODS`; `options` are that method's own hyper-parameters.
-    `trainable` are shell-style patterns of tensor names; empty means the model's own default part.
+    `trainable` are shell-style patterns of tensor names; empty means the model's own default part. `validators` is the
+    cohort that judges a round's candidates, where the method lets validators do so.
     """
 
     name: str
@@ -409,8 +453,10 @@ class TaskSpec:
     local: LocalSpec = field(default_factory=LocalSpec)
     server: ServerSpec = field(default_factory=ServerSpec)
     privacy: PrivacySpec = field(default_factory=PrivacySpec)
+    gates: GateSpec = field(default_factory=GateSpec)
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    validators: CohortSpec | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 80 or not self.name.replace("-", "").replace("_", "").isalnum():
@@ -427,6 +473,11 @@ class TaskSpec:
                 f"cohort.min_reports ({self.cohort.min_reports}) is below privacy.min_cohort "
                 f"({self.privacy.min_cohort}){groups}; raise the first or lower the second"
             )
+        if self.validators is not None and self.validators.min_reports < self.privacy.min_cohort:
+            raise ConfigError(
+                f"validators.min_reports ({self.validators.min_reports}) is below privacy.min_cohort "
+                f"({self.privacy.min_cohort}); raise the first or lower the second"
+            )
         if self.privacy.dp.is_on and not self.trainable:
             raise ConfigError(
                 "trainable is empty; with differential privacy name the part that is trained (noise grows with the "
@@ -440,6 +491,7 @@ __all__ = [
     "DeadlineSpec",
     "DpSpec",
     "FaceInputSpec",
+    "GateSpec",
     "LocalSpec",
     "ModelSpec",
     "PrivacySpec",

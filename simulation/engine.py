@@ -172,6 +172,7 @@ def _device_input(
         public_crops=cohort.public.crops if cohort.public else None,
         public_labels=cohort.public.labels if cohort.public else None,
         seed=device_seed(task, device, number),
+        device=device,
     )
 
 

@@ -4,8 +4,10 @@ Source: Bai, Wu, Shen, Li, Zhou, "Federated Face Recognition" (2021), Algorithms
 identities and keeps its classifier; the server averages backbones by weights w that validators' scores improve.
 
 FV needs the weighted mean of the trainers' models under T weightings, and nothing else of them: a contribution holds
-T times the update, each times this trainer's weight in that candidate. The next model is a mixture of two candidates,
-so it needs no further sum. Decision record 0013 says where one round here differs from the paper's asynchronous search.
+T times the update, each times this trainer's weight in that candidate. A trainer derives these weights itself, from its
+name, the task and what became of w, so that a server cannot choose them for one trainer. The next model is a mixture of
+two candidates, so it needs no further sum. Decision record 0013 says where one round here differs from the paper's
+asynchronous search.
 Legend: T candidates, P elements of the trained part.
 """
 
@@ -22,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
-from mien.errors import ConfigError, NonFiniteError
+from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.evaluation import Comparisons, det_curve, point_at_fmr
 from mien.evaluation.kfold import kfold_accuracy
 from mien.layout import ParameterPart, Vector
@@ -38,7 +40,7 @@ from mien.methods.base import (
     ValidationFaces,
     ValidationInput,
 )
-from mien.methods.local_loss import LocalLoss, Loss, own_classes
+from mien.methods.local_loss import CLASSES, VELOCITY, LocalLoss, Loss, own_classes
 from mien.methods.weightings import check_weightings, simplex_draw
 from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
 
@@ -46,7 +48,8 @@ MOMENTUM: Final = "momentum"
 ROUND: Final = "round"
 SEED: Final = "seed"
 HISTORY: Final = "history"
-WEIGHTING: Final = "weighting"
+MOST_DRAWN: Final = 64.0
+"""No draw is larger: the largest is 64 ln 2."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +166,11 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     local, rule = _how_to_step(inp, options)
     problem = own_classes(inp, runtime, options, rule, keeps_velocity=True)
     trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, local, inp.seed)
-    addends = dict(update_addends(inp, trained))
+    addends = dict(update_addends(inp, trained, num_images=1 if options.validates else None))
     if options.validates:
-        weight = float(addends["weight"][0])
-        delta = addends.pop("delta").astype(np.float64) / weight
-        weighting_T = own_weighting(options, inp.reply.get(WEIGHTING), weight)
+        weighting_T = scaled(inp.task, own_weighting(inp.task, inp.device, inp.reply.get(HISTORY), len(inp.crops)))
         addends["weightings"] = weighting_T.astype(np.float32)
-        addends["deltas"] = np.outer(weighting_T, delta).astype(np.float32)
+        addends["deltas"] = np.outer(weighting_T, addends.pop("delta").astype(np.float64)).astype(np.float32)
     return DeviceOutput(
         contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(addends),
         private=problem.kept(trained),
@@ -190,16 +191,39 @@ def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, St
     return local, StepRule(offset=(per_step * momentum.astype(np.float64)).astype(np.float32))
 
 
-def own_weighting(options: PfmFvOptions, told: Vector | None, weight: float) -> NDArray[np.float64]:
+def own_weighting(task: TaskSpec, device: str, history: Vector | None, num_images: int) -> NDArray[np.float64]:
     """Return this trainer's weights in the T candidates (T,), the current w first, before division by the cohort's.
 
-    The server tells what became of w since the first round as (kept, added): w_i = kept w_i0 + added; then the draws.
+    Current is what became of w_i0 in the rounds of `history` (R, 3); the others are the draws of round R + 1.
+    Raises ConfigError without a name or a history, CorruptDataError for one that no server's steps give.
     """
-    if told is None or told.shape != (options.candidates + 1,):
-        raise ConfigError("the server sent no weighting for this trainer; the task needs federated validation's server")
-    first = weight if options.first_weighting == "images" else 1.0
-    numbers = told.astype(np.float64)
-    return np.concatenate([[numbers[0] * first + numbers[1]], numbers[2:]])
+    options = options_of(task)
+    if history is None or not device:
+        raise ConfigError("the server told no history of weights; the task needs federated validation's server")
+    if (
+        history.shape[1:] != (3,)
+        or not (np.isfinite(history).all() and (history[:, 1:] >= 0).all())
+        or not np.isin(history[:, 0], np.arange(options.candidates)).all()
+    ):
+        raise CorruptDataError(
+            "the server told a history of weights that cannot be; leave the round, tell the operator"
+        )
+    first = float(min(num_images, task.privacy.max_weight)) if options.first_weighting == "images" else 1.0
+    seed = _seed(task)
+    kept, added = standing(seed, history, device)
+    draws = [simplex_draw(seed, len(history), t, device) for t in range(1, options.candidates)]
+    return np.array([kept * first + added, *draws])
+
+
+def scaled(task: TaskSpec, weighting_T: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights that a masked sum can carry: times a power of two that all trainers share, at most the clip.
+
+    A common factor changes no candidate. Draws always fit; a w that outgrew the factor is cut before it multiplies the
+    update, so that the ratio of the two stays what it is.
+    """
+    clip, room = task.privacy.coordinate_clip, 2.0 * max(task.privacy.max_weight, MOST_DRAWN / 2)
+    scaled_T: NDArray[np.float64] = np.minimum(weighting_T * 2.0 ** math.floor(math.log2(clip / room)), clip)
+    return scaled_T
 
 
 # The server's half.
@@ -210,20 +234,16 @@ def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerSt
     arrays: dict[str, Vector] = {MOMENTUM: np.zeros(part.size, np.float32)}
     options = options_of(task)
     if options.validates:
-        seed = hashlib.sha256(f"pfm_fv/{task.name}/{task.seed}".encode()).digest()
-        arrays[SEED] = np.frombuffer(seed, np.uint8).astype(np.float32)
+        arrays[SEED] = np.frombuffer(_seed(task), np.uint8).astype(np.float32)
         arrays[HISTORY] = np.zeros((0, 3), np.float32)
-        arrays["candidates"] = np.array([options.candidates], np.float32)
     return ServerState(theta=theta, arrays=arrays)
 
 
 def reply(state: ServerState, device: str) -> Arrays:
-    """Return what a trainer needs for round r: r, M of the last round, and its own part of the T weightings."""
+    """Return what every trainer needs for round r: r, M of the last round, and what became of w in all rounds."""
     told: dict[str, Vector] = {ROUND: np.array([state.rounds + 1], np.float32), MOMENTUM: state.arrays[MOMENTUM]}
     if HISTORY in state.arrays:
-        num_candidates = int(state.arrays["candidates"][0])
-        draws = [_draw(state, state.rounds, t, device) for t in range(1, num_candidates)]
-        told[WEIGHTING] = np.array([*_standing(state, device), *draws], np.float32)
+        told[HISTORY] = state.arrays[HISTORY]
     return told
 
 
@@ -261,7 +281,7 @@ def validated_step(task: TaskSpec, part: ParameterPart, state: ServerState, tota
 
 def weight_of(state: ServerState, device: str, first: float = 1.0) -> float:
     """Return a trainer's current weight, `first` being its weight before the first round; only ratios have meaning."""
-    kept, added = _standing(state, device)
+    kept, added = standing(state.arrays[SEED].astype(np.uint8).tobytes(), state.arrays[HISTORY], device)
     return kept * first + added
 
 
@@ -285,16 +305,17 @@ def _move(task: TaskSpec, part: ParameterPart, state: ServerState, update: NDArr
     )
 
 
-def _draw(state: ServerState, round_index: int, candidate: int, device: str) -> float:
-    return simplex_draw(state.arrays[SEED].astype(np.uint8).tobytes(), round_index, candidate, device)
+def _seed(task: TaskSpec) -> bytes:
+    """Return the words that all draws of a task follow from; they are part of the task, and so fixed before it."""
+    return hashlib.sha256(f"pfm_fv/{task.name}/{task.seed}".encode()).digest()
 
 
-def _standing(state: ServerState, device: str) -> tuple[float, float]:
+def standing(seed: bytes, history: Vector, device: str) -> tuple[float, float]:
     """Return (kept, added) of a trainer's weight w_i = kept w_i0 + added, replayed from the winners of all rounds."""
     kept, added = 1.0, 0.0
-    for index, (winner, keep, gain) in enumerate(state.arrays[HISTORY].astype(np.float64)):
+    for index, (winner, keep, gain) in enumerate(history.astype(np.float64)):
         if winner:
-            kept, added = keep * kept, keep * added + gain * _draw(state, index, int(winner), device)
+            kept, added = keep * kept, keep * added + gain * simplex_draw(seed, index, int(winner), device)
     return kept, added
 
 
@@ -304,6 +325,12 @@ def _standing(state: ServerState, device: str) -> tuple[float, float]:
 def score_layout(task: TaskSpec) -> ContributionLayout:
     """Return the lanes of a validator's contribution: T normalised scores, which are summed over validators (eq 12)."""
     return ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("scores", options_of(task).candidates)))
+
+
+def score_bound(task: TaskSpec) -> float:
+    """Return the largest normalised score: raw ones are at most 1, and no deviation counts for less than sqrt(eps)."""
+    options = options_of(task)
+    return 1.0 if options.validation == "no_norm" else 1 / math.sqrt(options.epsilon)
 
 
 def validate(inp: ValidationInput, runtime: Runtime) -> DeviceOutput:
@@ -395,5 +422,9 @@ PFM_FV: Final = Method(
         candidates=candidates,
         validate=validate,
         server_step=validated_step,
+        score_bound=score_bound,
     ),
+    shared_reply=(ROUND, MOMENTUM, HISTORY),
+    identities="several",
+    per_identity=(CLASSES, VELOCITY),
 )

@@ -87,24 +87,38 @@ class RoundIds:
     app_graph_sha256: bytes
 
     @classmethod
-    def of(cls, task: TaskSpec, task_id: str, round_number: int, attempt: int, model: ModelSpec, model_id: str) -> Self:
-        """Return what both sides make of an assignment, each from what it holds itself."""
+    def of(
+        cls,
+        task: TaskSpec,
+        task_id: str,
+        round_number: int,
+        attempt: int,
+        model: ModelSpec,
+        model_id: str,
+        *,
+        shared: bytes = b"",
+    ) -> Self:
+        """Return what both sides make of an assignment, each from what it holds itself.
+
+        `shared` are the words that the method's server tells all devices alike (`mien.methods.base.shared_words`).
+        """
         return cls(
             tagged_hash("task", task_id.encode())[:ID_BYTES],
             round_number,
             attempt,
             bytes.fromhex(model_id),
-            training_graph_sha256(task.method, model.backbone),
+            training_graph_sha256(task.method, model.backbone, shared),
         )
 
 
-def training_graph_sha256(method: str, backbone: str) -> bytes:
+def training_graph_sha256(method: str, backbone: str, shared: bytes = b"") -> bytes:
     """Return the hash that names what a device runs on its images.
 
-    Programs build their training step from their own code, so it is named by method and backbone; a signed graph that
-    travels with the model would be named by its bytes.
+    Programs build their training step from their own code, so it is named by method and backbone, and by what the
+    server tells all devices for it; a signed graph that travels with the model would be named by its bytes.
     """
-    return tagged_hash("graph-builtin", method.encode(), backbone.encode())
+    words = (shared,) if shared else ()
+    return tagged_hash("graph-builtin", method.encode(), backbone.encode(), *words)
 
 
 def largest_group(task: TaskSpec) -> int:

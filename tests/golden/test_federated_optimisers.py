@@ -13,10 +13,9 @@ from mien.layout import Vector
 from mien.methods import find_method
 from mien.methods.base import ServerState, ValidationFaces
 from mien.methods.pfm_fv import (
-    WEIGHTING,
     PfmFvOptions,
     normalise_scores,
-    reply,
+    own_weighting,
     score,
     validation_faces,
     weight_of,
@@ -215,7 +214,8 @@ def test_pfm_with_fv_for_four_rounds(validation: str, first: str) -> None:
     moving: dict[str, tuple[float, float]] = {}
     winners = []
     for state in states:
-        draws = np.array([reply(told_by, name)[WEIGHTING][2:] for name in NAMES], np.float64)
+        history = find_method("pfm_fv").reply(told_by, "")["history"]
+        draws = np.array([own_weighting(task, name, history, len(CROPS[name]))[1:] for name in NAMES])
         candidates = [w, *(column / column.sum() for column in draws.T)]
         thetas = [reference.pfm_local(theta, m, p, STEPS, LR, 0.9) for p in everyone.values()]
         normalised = []

@@ -11,13 +11,23 @@ from torch import nn
 from coordinator.rounds.plan import plan_task
 from mien.backbones import Backbone, layout_of
 from mien.contribution import Total
-from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
+from mien.errors import ConfigError, CorruptDataError, NonFiniteError, UndefinedMetricError
 from mien.methods import find_method
-from mien.methods.base import DeviceInput, StepRule, ValidationInput
+from mien.methods.base import DeviceInput, StepRule, ValidationInput, shared_words
 from mien.methods.local_loss import LocalLoss, own_classes
-from mien.methods.pfm_fv import PRESETS, PfmFvOptions, options_of, rate, score, validation_faces
+from mien.methods.pfm_fv import (
+    PRESETS,
+    PfmFvOptions,
+    options_of,
+    own_weighting,
+    rate,
+    scaled,
+    score,
+    validation_faces,
+)
 from mien.specs import (
     CohortSpec,
+    DpSpec,
     FaceInputSpec,
     LocalSpec,
     ModelSpec,
@@ -119,7 +129,7 @@ def test_a_server_without_the_stage_does_not_guess_weights() -> None:
     assert method.validation is not None
     with pytest.raises(NonFiniteError, match="aborted"):
         method.validation.candidates(FV_TASK, PART, state, empty)
-    with pytest.raises(ConfigError, match="no weighting"):
+    with pytest.raises(ConfigError, match="no history"):
         method.device_round(device(FV_TASK), TINY.runtime())
 
 
@@ -131,7 +141,8 @@ def test_who_drops_out_changes_the_weights_of_the_others_in_proportion() -> None
     layout, total, updates, weights = method.contribution_layout(FV_TASK, PART, 8), None, [], []
     for seed, name in enumerate(("a", "c")):
         crops = np.concatenate([made_up_crops(3, seed=50 * seed + k) for k in range(2)])
-        output = method.device_round(device(FV_TASK, crops=crops, reply=method.reply(state, name)), TINY.runtime())
+        inp = device(FV_TASK, crops=crops, reply=method.reply(state, name), device=name)
+        output = method.device_round(inp, TINY.runtime())
         total = (total or Total.empty(layout)).plus(output.contribution)
         lanes = {lane: output.contribution.vector[layout.slices[lane]] for lane in ("weightings", "deltas")}
         weights.append(lanes["weightings"].astype(np.float64))
@@ -144,12 +155,55 @@ def test_who_drops_out_changes_the_weights_of_the_others_in_proportion() -> None
 
 
 def test_a_trainers_weights_are_its_own_and_new_ones_every_round() -> None:
+    nothing_yet, one_round = np.zeros((0, 3), np.float32), np.array([[0, 1, 0]], np.float32)
+    weights = [own_weighting(FV_TASK, name, past, 5) for past in (nothing_yet, one_round) for name in ("a", "b")]
+    assert all(each.shape == (3,) for each in weights)
+    np.testing.assert_array_equal([each[0] for each in weights], [5.0] * 4)
+    assert len({each[1] for each in weights} | {each[2] for each in weights}) == 8
+    other_task = replace(FV_TASK, seed=FV_TASK.seed + 1)
+    assert own_weighting(other_task, "a", nothing_yet, 5)[1] != weights[0][1]
+
+
+def test_a_server_cannot_choose_a_trainers_weights() -> None:
+    """All that it tells is the history of winners, the same words for everybody, on which the cohort agrees."""
     method = find_method("pfm_fv")
     state = method.server_start(FV_TASK, PART, TINY.theta)
-    told = [method.reply(replace(state, rounds=r), name)["weighting"] for r in (0, 1) for name in ("a", "b")]
-    assert all(each.shape == (4,) for each in told)
-    np.testing.assert_array_equal([each[:2] for each in told], [[1, 0]] * 4)
-    assert len({float(each[2]) for each in told}) == 4
+    assert method.reply(state, "a").keys() == method.reply(state, "b").keys() == set(method.shared_reply)
+    told = method.reply(state, "a")
+    agreed = shared_words(told, method.shared_reply)
+    assert len(agreed) == 32
+    assert shared_words({**told, "other": np.ones(1, np.float32)}, method.shared_reply) == agreed
+    for name in method.shared_reply:
+        changed = {**told, name: np.ones((1, 3), np.float32)}
+        assert shared_words(changed, method.shared_reply) != agreed
+    assert shared_words({}, method.shared_reply) == b""
+    for row in ([3, 1, 0], [1, np.nan, 0], [1, 0.5, -1]):
+        with pytest.raises(CorruptDataError, match="cannot be"):
+            own_weighting(FV_TASK, "a", np.array([row], np.float32), 5)
+
+
+def test_scaled_weights_fit_a_masked_sum_and_change_no_candidate() -> None:
+    weighting = np.array([40.0, 0.01, 44.36])
+    np.testing.assert_array_equal(scaled(FV_TASK, weighting), weighting / 128)
+    task = replace(FV_TASK, privacy=replace(FV_TASK.privacy, coordinate_clip=0.75, max_weight=1))
+    np.testing.assert_array_equal(scaled(task, weighting), weighting / 128)
+    assert scaled(task, np.array([1e4]))[0] == 0.75
+
+
+def test_validators_have_a_sum_of_their_own() -> None:
+    stage = find_method("pfm_fv").validation
+    assert stage is not None
+    task = replace(FV_TASK, validators=CohortSpec(size=5, min_reports=4), options={"candidates": 4, "epsilon": 0.01})
+    theirs = stage.validators_task(task)
+    assert (theirs.cohort, theirs.validators, theirs.privacy.reveals) == (task.validators, None, ())
+    assert (theirs.privacy.max_weight, theirs.privacy.coordinate_clip, theirs.privacy.l2_clip) == (1, 10.0, 20.0)
+    assert theirs.privacy.min_cohort == task.privacy.min_cohort
+    with pytest.raises(ConfigError, match=r"add \[validators\]"):
+        stage.validators_task(FV_TASK)
+    noisy = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=1.0, delta=1e-6, max_participations=1)
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, dp=noisy)
+    with pytest.raises(ConfigError, match="no noise"):
+        stage.validators_task(replace(task, trainable=("mix.*",), privacy=privacy))
 
 
 def test_the_papers_settings() -> None:
