@@ -16,9 +16,12 @@ _MODULE: Final = "simulation.worker"
 _BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
 
 
-def import_model(source: Path, out: Path) -> None:
-    """Have a public model file unpacked: `out` gets model.json (canonical) and theta.f32 (little-endian float32)."""
-    _run(["import", str(source), "--out", str(out)])
+def import_model(source: Path, out: Path, *, adapter: bool = False) -> None:
+    """Have a public model file unpacked: `out` gets model.json (canonical) and theta.f32 (little-endian float32).
+
+    `adapter` puts a linear adapter behind it, of which nothing else is trained by default.
+    """
+    _run(["import", str(source), "--out", str(out), *(["--adapter"] if adapter else [])])
     for name in ("model.json", "theta.f32"):
         if not (out / name).is_file():
             raise CorruptDataError(f"importing {source} gave no {name}; the worker is of another version")

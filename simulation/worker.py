@@ -2,6 +2,7 @@
 
     python -m simulation.worker import FILE --out DIR
     python -m simulation.worker evaluate --model DIR --data FOLDER --protocol folder|lfw --json
+    python -m simulation.worker check --reference DIR --candidate DIR --gates GATES.json --set NAME=FOLDER --json
 
 The last line on standard output is one JSON object; the last line on standard error is one too where the work failed,
 and the exit code is the error's.
@@ -9,31 +10,28 @@ and the exit code is the error's.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.runtimes import load_runtime
 from mien.backbones import build_backbone, load_theta
-from mien.backbones.importers import import_model
-from mien.errors import ConfigError, NotFoundError
-from mien.evaluation import NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
+from mien.backbones.importers import import_model, with_adapter
+from mien.errors import ConfigError, NonFiniteError, NotFoundError
+from mien.evaluation import Evidence
 from mien.evaluation.protocols import lfw
-from mien.evaluation.records import Provenance
+from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import read_limited
-from simulation import provenance
-from simulation.datasets import digest, find_people, read_people
+from mien.specs import GateSpec
+from mien.wire.canonical import MAX_JSON_BYTES, parse_json
+from simulation.folder_protocol import evaluate_folder, origin
+from simulation.gating import EvaluationSet, gather
 from simulation.lfw import embed_samples, read_pairs
 from simulation.models import Model, read_model, write_model
 
 MAX_MODEL_BYTES: Final = 1 << 30
-TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
-FOLDER_PROTOCOL: Final = ("folder-all-pairs", "1")
-"""Name and version of the protocol that compares every two images of a folder."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,12 +47,15 @@ Json = Annotated[bool, typer.Option("--json", help="Nothing but JSON is printed,
 def import_file(
     file: Annotated[Path, typer.Argument(help="A public ONNX or TFLite model file.")],
     out: Annotated[Path, typer.Option(help="Folder for model.json and theta.f32.")],
+    adapter: Annotated[bool, typer.Option(help="Put a linear adapter behind it and train that alone.")] = False,
     as_json: Json = True,
 ) -> None:
     """Unpack a public model file into a model folder."""
     if not file.is_file():
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
     imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
+    if adapter:
+        imported = with_adapter(imported)
     model = Model(imported.spec, imported.layout, imported.theta)
     write_model(model, out)
     cli.emit({"model_id": model.model_id, "terms": model.spec.terms}, as_json=True, human=lambda: None)
@@ -75,28 +76,35 @@ def evaluate(
     cli.emit(protocols[protocol](read_model(model), data, aligned=aligned), as_json=True, human=lambda: None)
 
 
-def evaluate_folder(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
-    """Return EER and operating points over all pairs of a folder name/*.jpg, failures to enrol counted."""
-    people = find_people(folder)
-    faces = read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
-    runtime = load_runtime(model.spec, model.layout)
-    comparisons = all_pairs(runtime.embed(model.theta, faces.crops), faces.labels)
-    curve = det_curve(comparisons)
-    return {
-        **_origin(FOLDER_PROTOCOL, folder.resolve().name, digest(people), model),
-        "identities": len(people),
-        "images": len(faces.labels) + len(faces.failures),
-        "fte": len(faces.failures),
-        "mated": comparisons.num_mated,
-        "non_mated": comparisons.num_non_mated,
-        "eer": equal_error_rate(curve).value,
-        "points": [
-            {"target_fmr": point.target_fmr, "not_measurable": point.reason}
-            if isinstance(point, NotMeasurable)
-            else {**dataclasses.asdict(point), "fmr": point.fmr, "fnmr": point.fnmr}
-            for point in tar_at_fmrs(curve, TARGETS)
-        ],
-    }
+@app.command()
+def check(
+    reference: Annotated[Path, typer.Option(help="Model folder of the model that the candidate would replace.")],
+    candidate: Annotated[Path, typer.Option(help="Model folder of the candidate.")],
+    gates: Annotated[Path, typer.Option(help="What is measured and put up with, as JSON.")],
+    raw: Annotated[list[str] | None, typer.Option("--set", help="NAME=FOLDER of pictures name/*.jpg.")] = None,
+    crops: Annotated[list[str] | None, typer.Option("--crops", help="The same, of aligned crops.")] = None,
+    as_json: Json = True,
+) -> None:
+    """Print what gates judge a candidate by, and the records of its measurements, as one JSON object."""
+    value = parse_json(read_limited(gates, MAX_JSON_BYTES, what="the gates"), what="the gates")
+    spec = from_mapping(GateSpec, value if isinstance(value, dict) else {})
+    sets = [*_sets(raw or [], aligned=False), *_sets(crops or [], aligned=True)]
+    before = read_model(reference)
+    try:
+        after = read_model(candidate)
+    except NonFiniteError:
+        evidence, records = Evidence(is_finite=False, change=0.0, sets=()), list[dict[str, Any]]()
+    else:
+        evidence, records = gather(spec, before, after, sets)
+    cli.emit({"evidence": to_mapping(evidence), "records": records}, as_json=True, human=lambda: None)
+
+
+def _sets(named: list[str], *, aligned: bool) -> Iterator[EvaluationSet]:
+    for text in named:
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder):
+            raise ConfigError(f"{text!r} is no evaluation set; write NAME=FOLDER")
+        yield EvaluationSet(name, Path(folder), aligned)
 
 
 def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
@@ -109,7 +117,7 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[s
     embedded = embed_samples(backbone, folder, pairs, lambda text: cli.ERR.print(text, highlight=False))
     result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed).system
     return {
-        **_origin((lfw.PROTOCOL, lfw.VERSION), "LFW View 2", embedded.dataset_sha256, model),
+        **origin((lfw.PROTOCOL, lfw.VERSION), "LFW View 2", embedded.dataset_sha256, model),
         "accuracy": result.mean,
         "std": result.std_population,
         "standard_error": result.standard_error,
@@ -118,14 +126,6 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[s
         "fte": len(embedded.failed),
         "terms": "LFW: research, non-commercial use",
     }
-
-
-def _origin(protocol: tuple[str, str], dataset: str, dataset_sha256: str, model: Model) -> dict[str, Any]:
-    """Return what every answer says of where its figures come from. Neither protocol draws anything: its seed is 0."""
-    name, version = protocol
-    command = provenance.command("python", "-m", "simulation.worker")
-    origin = Provenance(dataset, dataset_sha256, model.model_id, provenance.commit(), command)
-    return {"protocol": name, "protocol_version": version, **dataclasses.asdict(origin)}
 
 
 if __name__ == "__main__":

@@ -59,22 +59,28 @@ def import_model(
     file: Annotated[Path, typer.Argument(help="An ONNX or TFLite file, or a folder that model export wrote.")],
     home: Home,
     public: Annotated[Path | None, typer.Option(help="Crops of public faces (safetensors) to go with it.")] = None,
+    adapter: Annotated[
+        bool,
+        typer.Option(help="Put a linear adapter behind it: phones train that alone, and send 64 KB in place of MBs."),
+    ] = False,
     release: Annotated[bool, typer.Option(help="Release it at once.")] = False,
     as_json: Json = False,
 ) -> None:
     """Bring a recogniser in. Files of other programs are read by a child process, which needs the simulation extra.
 
-    Example: mien-coordinator model import face_recognition_sface.onnx --public faces.safetensors --release
+    Example: mien-coordinator model import face_recognition_sface.onnx --adapter --public faces.safetensors --release
     """
     if not file.exists():
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file, or an exported folder")
+    if adapter and file.is_dir():
+        raise ConfigError("--adapter goes with a public model file; what model export wrote is imported as it is")
     with tempfile.TemporaryDirectory(prefix="mien-import-") as temporary:
         folder = file
         if not file.is_dir():
             from coordinator import worker
 
             folder = Path(temporary)
-            worker.import_model(file, folder)
+            worker.import_model(file, folder, adapter=adapter)
         spec_json = read_limited(folder / SPEC, _MAX_SPEC_BYTES, what=SPEC)
         shard = public or (folder / SHARD if (folder / SHARD).is_file() else None)
         for path in (folder / THETA, shard):

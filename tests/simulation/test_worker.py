@@ -32,6 +32,7 @@ from mien.layout import ParameterLayout
 from simulation import cli as sim
 from simulation import worker
 from simulation.datasets import digest, find_people, read_people
+from simulation.folder_protocol import evaluate_folder
 from simulation.models import Model, read_model, write_model
 from simulation.pretrained import sface_path
 from simulation.synthetic import committed_faces
@@ -66,6 +67,14 @@ class TestFromTheCoordinator:
         assert (model.spec, model.layout) == (expected.spec, expected.layout)
         assert np.array_equal(model.theta, expected.theta)
         assert sorted(path.name for path in sface.iterdir()) == ["model.json", "theta.f32"]
+
+    def test_import_with_an_adapter_trains_that_alone(self, tmp_path: Path) -> None:
+        parent.import_model(sface_path(), tmp_path / "adapted", adapter=True)
+        model = read_model(tmp_path / "adapted")
+        assert (model.spec.backbone, model.spec.trainable) == ("sface_adapter", ("adapter.*",))
+        plain = import_model(sface_path().read_bytes(), "sface.onnx")
+        assert np.array_equal(model.theta[: plain.layout.size], plain.theta)
+        assert np.array_equal(model.theta[plain.layout.size :], np.append(np.eye(128, dtype=np.float32), np.zeros(128)))
 
     def test_evaluation_equals_an_independent_one(
         self, sface: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -195,23 +204,23 @@ class TestWhatIsRefused:
 
     def test_one_person_or_one_image_each_has_no_eer(self, tmp_path: Path) -> None:
         with pytest.raises(UndefinedMetricError, match="non-mated"):
-            worker.evaluate_folder(untrained_model(), people_in(tmp_path / "one", 1, 3))
+            evaluate_folder(untrained_model(), people_in(tmp_path / "one", 1, 3))
         with pytest.raises(UndefinedMetricError, match="mated"):
-            worker.evaluate_folder(untrained_model(), people_in(tmp_path / "three", 3, 1))
+            evaluate_folder(untrained_model(), people_in(tmp_path / "three", 3, 1))
 
     def test_folder_without_faces(self, tmp_path: Path) -> None:
         (tmp_path / "ada").mkdir()
         with pytest.raises(EmptyFolderError, match="nobody"):
-            worker.evaluate_folder(untrained_model(), tmp_path)
+            evaluate_folder(untrained_model(), tmp_path)
         shutil.copy(ODD / "no_face.jpg", tmp_path / "ada")
         with pytest.raises(EmptyFolderError, match="no_face"):
-            worker.evaluate_folder(untrained_model(), tmp_path)
+            evaluate_folder(untrained_model(), tmp_path)
 
     def test_raw_pictures_are_no_aligned_crops(self, tmp_path: Path) -> None:
         with pytest.raises(EmptyFolderError, match=r"image \(2\)"):
-            worker.evaluate_folder(untrained_model(), people_in(tmp_path, 1, 2), aligned=True)
+            evaluate_folder(untrained_model(), people_in(tmp_path, 1, 2), aligned=True)
 
-    @pytest.mark.parametrize("protocol", [worker.evaluate_folder, worker.evaluate_lfw])
+    @pytest.mark.parametrize("protocol", [evaluate_folder, worker.evaluate_lfw])
     def test_model_of_another_layout(self, tmp_path: Path, protocol: object) -> None:
         """Two equally large tensors that change places leave the size as it is: only the layout's hash tells."""
         assert callable(protocol)
