@@ -29,16 +29,16 @@ _PROMISES: Final = {
 }
 _SHOWS: Final = {
     "class_embeddings": (
-        "This task also shows the coordinator this person's class embedding: a template of their face, by which they "
-        "can be recognised elsewhere and a likeness be drawn. The coordinator keeps it encrypted."
+        "This task also shows the coordinator the class embedding of each person who trains: a template of their face, "
+        "by which they can be recognised elsewhere and a likeness be drawn. The coordinator keeps it encrypted."
     ),
     "local_models": (
         "This task's sums are over so few devices, or so many of them, that the coordinator can work out this phone's "
         "own model from them, and with effort may learn something about the faces that it was trained on."
     ),
     "class_moment": (
-        "This task also adds this person's template, multiplied with itself, to a sum that the coordinator opens: the "
-        "sum tells nobody's template, but whether somebody whose face is known took part."
+        "This task also adds the template of each person who trains, multiplied with itself, to a sum that the "
+        "coordinator opens: the sum tells nobody's template, but whether somebody whose face is known took part."
     ),
 }
 
@@ -95,11 +95,13 @@ def _check_sums(task: TaskSpec, agreement: Agreement) -> None:
         )
 
 
-def disclosure(task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int) -> tuple[str, ...]:
+def disclosure(
+    task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int, num_people: int = 1
+) -> tuple[str, ...]:
     """Return the sentences to show before a round: what is sent, who sees what, what stays."""
     masked = task.privacy.is_masked
     return (
-        _what_leaves(task, layout, num_images),
+        _what_leaves(task, layout, num_images, num_people),
         *(_masked_sums(task, min_cohort) if masked else _plain_sums(task, min_cohort)),
         *_noise(task),
         *(_SHOWS[name] for name in task.privacy.reveals),
@@ -107,14 +109,16 @@ def disclosure(task: TaskSpec, layout: ContributionLayout, *, num_images: int, m
     )
 
 
-def _what_leaves(task: TaskSpec, layout: ContributionLayout, num_images: int) -> str:
+def _what_leaves(task: TaskSpec, layout: ContributionLayout, num_images: int, num_people: int) -> str:
     largest = max(layout.summed, key=lambda lane: lane.size)
     small = [lane.name.replace("_", " ") for lane in layout.summed if lane not in (largest, *layout.summed[:2])]
     weight = min(num_images, task.privacy.max_weight)
+    whose = "" if num_people == 1 else f" of {num_people} people"
     masked, told_small = task.privacy.is_masked, bool(small) and not task.privacy.dp.is_on
     return (
         f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e6:.1f} MB): by how much "
-        f"training on {num_images} images changed {largest.size:,} parameters of the model, times {weight}; that weight"
+        f"training on {num_images} images{whose} changed {largest.size:,} parameters of the model, times {weight}; "
+        "that weight"
         + (f"; and {', '.join(small)}" if told_small else "")
         + (f"; {_masked_part(task)} under masks that are random to whoever sees it alone." if masked else ".")
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from device_sdk.keystore import KeyStore
 from device_sdk.masked import SumTerms
+from device_sdk.training_state import Kept, Numbered, by_person, for_round
 from device_sdk.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.errors import (
     AlreadyExistsError,
@@ -42,7 +43,12 @@ KIND: Final = VaultKind(
     repair="restore it from a copy, or wipe and enrol again",
 )
 MAX_NAME: Final = 80
+TOGETHER: Final = 0
+"""Whose record it is what training keeps of several people together: nobody's own."""
+SOURCE: Final = -1
+"""Whose record it is what training keeps of a source's faces, who are no people of this device."""
 _REEMBED_TRIES: Final = 5
+_STATE: Final = "the private training state"
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -112,18 +118,31 @@ class BackedUp:
 class Pending:
     """A round that this device has trained for but that has not ended: what it sends, and what it keeps if it counts.
 
-    `task_id`, `round` and `attempt` name the round; `contribution` is what training gave, kept so that a restart goes
-    on with the very same bytes; `private` replaces the person's private state if the round closes with this
-    contribution in its sum. `terms` is what a private sum needs besides, None where the sum is plain.
+    `people` are those whose pictures trained, in the order of their numbers; nobody where a `source` did, which is then
+    named. `task_id`, `round` and `attempt` name the round; `contribution` is what training gave, kept so that a restart
+    goes on with the very same bytes; `private` replaces their private state if the round closes with this contribution
+    in its sum, each person's own rows of `per_identity` with that person. `terms` is what a private sum needs besides,
+    None where the sum is plain.
     """
 
-    person_id: int
+    people: tuple[int, ...]
     task_id: str
     round: int
     attempt: int
     contribution: bytes = field(repr=False)
     private: Arrays = field(default_factory=dict, repr=False)
     terms: SumTerms | None = field(default=None, repr=False)
+    per_identity: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class TrainingFaces:
+    """What a round trains on: crops (N, 112, 112, 3) of the people `of`, and `labels` (N,), their numbers there."""
+
+    of: Numbered
+    crops: Crops = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
 
 
 class Gallery:
@@ -210,16 +229,19 @@ class Gallery:
             person = replace(_find(change, name), consent_unix_s=granted_unix_s)
             _replace_person(change, person)
             if granted_unix_s is None:
-                for table in ("states", "pending"):
-                    change.delete(table, person=person.id)
+                _forget_training(change, person.id)
         return person
 
     def remove(self, name: str) -> Person:
-        """Remove a person with their templates, crops and private training state; returns who was removed."""
+        """Remove a person with their templates, crops and private training state; returns who was removed.
+
+        Other people's own training state stays.
+        """
         with self._vault.writing() as change:
             person = _find(change, name)
             for table in KIND.tables:
                 change.delete(table, person=person.id)
+            _forget_training(change, person.id)
         return person
 
     # --- templates and crops ---
@@ -245,10 +267,7 @@ class Gallery:
         with self._vault.reading() as view:
             person = _find(view, name)
             if not person.trains:
-                raise ConfigError(
-                    f"{person.name!r} has not agreed that their images train the model; "
-                    "when they do, run `mien-device gallery consent`"
-                )
+                raise not_agreed(person.name)
             return np.stack([_crop(record) for record in view.select("crops", person=person.id)])
 
     def reembed(self, model_id: str, spec: FaceInputSpec, embed: Callable[[Crops], Embeddings]) -> int:
@@ -290,11 +309,33 @@ class Gallery:
 
     # --- what training keeps ---
 
-    def private_state(self, person_id: int, task_id: str) -> dict[str, NDArray[np.float32]]:
-        """Return what this person's last counted round of a task left in private; empty at first."""
+    def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
+        """Return what a round trains on: these people's crops, and what their last counted rounds of a task left.
+
+        Raises ConfigError where one of them was removed or does not agree (any more).
+        """
         with self._vault.reading() as view:
-            for record in view.select("states", person=person_id, tag=task_id):
-                return unpack_tensors(record.content, what="the private training state")
+            if not set(people) <= {person.id for person in _people(view) if person.trains}:
+                raise consent_ended()
+            numbered = for_round(_kept(view, people, task_id), people, per_identity)
+            crops = [
+                np.stack([_crop(record) for record in view.select("crops", person=person)])
+                for person in numbered.people
+            ]
+        labels = np.repeat(np.arange(len(crops)), [len(of_one) for of_one in crops])
+        return TrainingFaces(numbered, np.concatenate(crops), labels)
+
+    def private_state(self, person_id: int, task_id: str) -> Arrays:
+        """Return what is a person's own of what their last counted round of a task left in private; empty at first."""
+        with self._vault.reading() as view:
+            return _kept(view, (person_id,), task_id).own.get(person_id, {})
+
+    def source_state(self, source: str, task_id: str) -> Arrays:
+        """Return what a task's last counted round left in private of a source's faces; empty for another source."""
+        with self._vault.reading() as view:
+            for record in view.select("states", person=SOURCE, tag=task_id):
+                tensors, facts = _opened(record, _STATE)
+                return tensors if facts["source"] == source else {}
         return {}
 
     def pending(self) -> Pending | None:
@@ -307,33 +348,41 @@ class Gallery:
     def keep_pending(self, pending: Pending) -> None:
         """Store a trained round before anything about it is reported; replaces an earlier one.
 
-        Raises ConfigError when the person was removed or withdrew their consent while the phone trained.
+        Raises ConfigError when one of its people was removed or withdrew their consent while the phone trained.
         """
         with self._vault.writing() as change:
-            if not any(person.id == pending.person_id and person.trains for person in _people(change)):
+            if not set(pending.people) <= {person.id for person in _people(change) if person.trains}:
                 raise consent_ended()
             change.delete("pending")
-            change.insert("pending", _pack_pending(pending), person=pending.person_id, tag=_round_tag(pending))
+            change.insert("pending", _pack_pending(pending), person=TOGETHER, tag=_round_tag(pending))
 
     def is_pending(self, pending: Pending) -> bool:
-        """Tell whether a round is still to be brought to its end: not settled, and its person did not withdraw."""
+        """Tell whether a round is still to be brought to its end: not settled, and nobody of it withdrew."""
         with self._vault.reading() as view:
-            return any(True for _ in view.select("pending", person=pending.person_id, tag=_round_tag(pending)))
+            return any(
+                _unpack_pending(record).people == pending.people
+                for record in view.select("pending", tag=_round_tag(pending))
+            )
 
     def settle(self, pending: Pending, *, counted: bool) -> None:
-        """Forget a round's contribution; its private state becomes the person's if the round counted it.
+        """Forget a round's contribution; its private state becomes its people's if the round counted it.
 
-        Does nothing for a round that is no longer pending (the person was removed or withdrew meanwhile).
+        Does nothing for a round that is no longer pending (somebody was removed or withdrew meanwhile).
         """
         with self._vault.writing() as change:
             if not any(True for _ in change.select("pending", tag=_round_tag(pending))):
                 return
             change.delete("pending")
-            if counted:
-                change.delete("states", person=pending.person_id, tag=pending.task_id)
-                if pending.private:
-                    content = pack_tensors(pending.private)
-                    change.insert("states", content, person=pending.person_id, tag=pending.task_id)
+            if not counted:
+                return
+            if pending.source:
+                _put_state(change, SOURCE, pending.task_id, pending.private, {"source": pending.source})
+                return
+            kept = by_person(pending.private, pending.people, pending.per_identity)
+            for person in pending.people:
+                _put_state(change, person, pending.task_id, kept.own.get(person, {}), {})
+            facts = {"members": kept.members}
+            _put_state(change, TOGETHER, pending.task_id, kept.together, facts, is_kept=bool(kept.members))
 
     # --- backup ---
 
@@ -394,9 +443,16 @@ def name_is_taken(name: str) -> AlreadyExistsError:
     )
 
 
+def not_agreed(name: str) -> ConfigError:
+    """Return the error for a person who has not agreed to training."""
+    return ConfigError(
+        f"{name!r} has not agreed that their images train the model; when they do, run `mien-device gallery consent`"
+    )
+
+
 def consent_ended() -> ConfigError:
-    """Return the error for a round whose person was removed or withdrew their consent after it began."""
-    return ConfigError("the person whose pictures trained no longer agrees or was removed; nothing was sent")
+    """Return the error for a round of which somebody was removed or withdrew their consent after it began."""
+    return ConfigError("a person whose pictures trained no longer agrees or was removed; nothing was sent")
 
 
 def clean_name(name: str) -> str:
@@ -483,12 +539,49 @@ def _crops(view: Reader, template_id: int) -> Crops:
     return np.stack([_crop(record) for record in view.select("crops", tag=str(template_id))])
 
 
+def _kept(view: Reader, people: Sequence[int], task_id: str) -> Kept:
+    """Return what training kept of people, and of several together."""
+    own: dict[int, Arrays] = {}
+    together: Arrays = {}
+    members: tuple[int, ...] = ()
+    for record in view.select("states", tag=task_id):
+        if record.person in people:
+            own[record.person] = unpack_tensors(record.content, what=_STATE)
+        elif record.person == TOGETHER:
+            together, facts = _opened(record, _STATE)
+            members = tuple(facts["members"])
+    return Kept(own, together, members)
+
+
+def _put_state(
+    change: Writer, person: int, task_id: str, private: Arrays, facts: Mapping[str, object], *, is_kept: bool = False
+) -> None:
+    """Replace a state; an empty one leaves a record only where its facts are to be kept."""
+    change.delete("states", person=person, tag=task_id)
+    if private or is_kept:
+        content = pack_tensors(private, {"facts": json.dumps(facts)})
+        change.insert("states", content, person=person, tag=task_id)
+
+
+def _forget_training(change: Writer, person_id: int) -> None:
+    """Remove what training kept of a person: their own, what is of several with them among those, what is unsent."""
+    change.delete("states", person=person_id)
+    for record in list(change.select("states", person=TOGETHER)):
+        if person_id in _opened(record, _STATE)[1]["members"]:
+            change.delete("states", person=TOGETHER, tag=record.tag)
+    for record in list(change.select("pending")):
+        if person_id in _unpack_pending(record).people:
+            change.delete("pending", tag=record.tag)
+
+
 def _round_tag(pending: Pending) -> str:
     return f"{pending.task_id}/{pending.round}/{pending.attempt}"
 
 
 def _pack_pending(pending: Pending) -> bytes:
-    facts: dict[str, Any] = {"task_id": pending.task_id, "round": pending.round, "attempt": pending.attempt}
+    facts: dict[str, Any] = {
+        name: getattr(pending, name) for name in ("people", "task_id", "round", "attempt", "per_identity", "source")
+    }
     if pending.terms is not None:
         facts["terms"] = to_mapping(pending.terms)
     tensors: dict[str, NDArray[Any]] = {f"private/{name}": array for name, array in pending.private.items()}
@@ -501,7 +594,17 @@ def _unpack_pending(record: Record) -> Pending:
     contribution = tensors.pop("contribution").tobytes()
     private = {name.removeprefix("private/"): array for name, array in tensors.items()}
     terms = from_mapping(SumTerms, facts["terms"]) if "terms" in facts else None
-    return Pending(record.person, facts["task_id"], facts["round"], facts["attempt"], contribution, private, terms)
+    return Pending(
+        tuple(facts["people"]),
+        facts["task_id"],
+        facts["round"],
+        facts["attempt"],
+        contribution,
+        private,
+        terms,
+        tuple(facts["per_identity"]),
+        facts["source"],
+    )
 
 
 def _opened(record: Record, what: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

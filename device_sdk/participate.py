@@ -24,12 +24,14 @@ from device_sdk.client import Assignment, CoordinatorClient, Progress, RoundRef,
 from device_sdk.clock import Clock
 from device_sdk.conditions import Conditions
 from device_sdk.disclosure import Agreement, check_agreed, disclosure
-from device_sdk.gallery import Gallery, Pending, Person, consent_ended
+from device_sdk.gallery import Gallery, Pending, consent_ended
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
 from device_sdk.models import Model, ModelStore
+from device_sdk.pool import Pool, RoundFaces, pool_of
 from device_sdk.recogniser import fit_crops
+from device_sdk.source import SourceFaces
 from device_sdk.watch import TrainingWatch
-from mien.contribution import ContributionLayout
+from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
     CohortError,
@@ -135,16 +137,26 @@ class Plan:
     """An assignment with all that follows from it on this device."""
 
     assignment: Assignment
-    person: Person
+    pool: Pool
     method: Method
     model: Model
     part: ParameterPart
     layout: ContributionLayout
 
 
+def local_seed(device_id: str, task: TaskSpec, ref: RoundRef) -> int:
+    """Return the seed of a local round: another one for every device and attempt, the same after a restart."""
+    text = f"{device_id}/{ref.task_id}/{task.seed}/{ref.round}/{ref.attempt}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
 @dataclass(frozen=True)
 class Participant:
-    """A device that takes part in rounds. `runtime_for` gives the runtime that trains a model."""
+    """A device that takes part in rounds. `runtime_for` gives the runtime that trains a model.
+
+    With a `source` its faces train instead of the gallery's people. `random_bytes` and `local_seed` are where chance
+    comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
+    """
 
     client: CoordinatorClient
     gallery: Gallery
@@ -156,11 +168,13 @@ class Participant:
     clock: Clock
     tell: Listener = lambda _event: None
     random_bytes: RandomBytes = secrets.token_bytes
+    source: SourceFaces | None = None
+    local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
 
-        Raises ConfigError while it is not clear whose images train, UnreachableError when the coordinator stays away:
+        Raises ConfigError while nobody's images may train, UnreachableError when the coordinator stays away:
         then what was trained is kept, and the next call goes on with it.
         """
         # 1. May the phone work now?
@@ -171,7 +185,7 @@ class Participant:
             self.tell(Event("resumed", f"Going on with {_ref(pending)}, which this phone has trained for."))
             return self._finish(pending)
         # 3. Is there work?
-        person = self._person()
+        pool = pool_of(self.gallery, self.agreement.person, self.source)
         answer = self.client.check_in((), min_cohort=self.agreement.min_cohort)
         if isinstance(answer, Wait):
             return answer
@@ -182,31 +196,35 @@ class Participant:
                 {"task": answer.task.name, "round": answer.round.round, "attempt": answer.round.attempt},
             )
         )
-        return self._take_part(answer, person)
+        return self._take_part(answer, pool)
 
-    def _take_part(self, assignment: Assignment, person: Person) -> RoundOutcome | Failed:
+    def _take_part(self, assignment: Assignment, pool: Pool) -> RoundOutcome | Failed:
         ref, task = assignment.round, assignment.task
         try:
             # 4. Model and public faces, by hash; is the task what the owner agreed to, and what this program knows?
-            plan = self._plan(assignment, person)
+            plan = self._plan(assignment, pool)
             terms = self._terms(plan)
             # 5. Say what leaves the phone, before anything does.
             floor = self.agreement.min_cohort
-            for sentence in disclosure(task, plan.layout, num_images=person.num_images, min_cohort=floor):
+            people, images = pool.num_people, pool.num_images
+            for sentence in disclosure(task, plan.layout, num_images=images, min_cohort=floor, num_people=people):
                 self.tell(Event("disclosure", sentence))
             if unmet := self.conditions.unmet():
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
             # 6. Train.
-            output = self._train(plan)
+            faces = pool.faces(self.gallery, ref.task_id, plan.method)
+            output = self._train(plan, faces)
             # 7. Keep what was made, before anyone is told.
             pending = Pending(
-                person_id=person.id,
+                people=faces.people,
                 task_id=ref.task_id,
                 round=ref.round,
                 attempt=ref.attempt,
                 contribution=output.contribution.to_bytes(),
                 private=output.private,
                 terms=terms,
+                per_identity=plan.method.per_identity,
+                source=faces.source,
             )
             self.gallery.keep_pending(pending)
         except UnavailableError:
@@ -230,7 +248,7 @@ class Participant:
         check_promise(task.privacy.dp, earlier, coming.round)
         return terms
 
-    def _plan(self, assignment: Assignment, person: Person) -> Plan:
+    def _plan(self, assignment: Assignment, pool: Pool) -> Plan:
         task = assignment.task
         method = METHODS.get(task.method)
         if method is None:
@@ -238,6 +256,7 @@ class Participant:
         from_mapping(method.options, task.options, where="options.")
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
+        pool.check(method)
         model = self._fetch(assignment.model_id)
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
         layout = method.contribution_layout(task, part, model.spec.input.dim)
@@ -247,7 +266,7 @@ class Participant:
                 f"task {task.name!r} expects a contribution of form {assignment.contribution_sha256[:12]}, this "
                 f"program would send {layout.sha256[:12]}; upgrade the older of the two"
             )
-        return Plan(assignment, person, method, model, part, layout)
+        return Plan(assignment, pool, method, model, part, layout)
 
     def _fetch(self, model_id: str) -> Model:
         if self.models.has(model_id):
@@ -267,28 +286,35 @@ class Participant:
         self.models.keep_only([kept for kept in (self.gallery.model_id, model_id) if kept])
         return fetched
 
-    def _train(self, plan: Plan) -> DeviceOutput:
-        task, person, spec = plan.assignment.task, plan.person, plan.model.spec.input
+    def _train(self, plan: Plan, faces: RoundFaces) -> DeviceOutput:
+        task, spec = plan.assignment.task, plan.model.spec.input
         shard = self.models.load_shard(plan.model)
-        reply = plan.assignment.reply
         inp = DeviceInput(
             task=task,
             part=plan.part,
             dim=spec.dim,
             theta=plan.model.theta,
-            crops=fit_crops(self.gallery.training_crops(person.name), spec),
-            private=self.gallery.private_state(person.id, plan.assignment.round.task_id),
-            reply=unpack_tensors(reply, what="the coordinator's reply") if reply else {},
+            crops=fit_crops(faces.crops, spec),
+            labels=faces.labels,
+            private=faces.private,
+            reply=self._reply(plan, faces),
             public_crops=shard.crops if shard else None,
             public_labels=shard.labels if shard else None,
-            seed=self._seed(task, plan.assignment.round),
+            seed=self.local_seed(self.client.identity.device_id, task, plan.assignment.round),
         )
-        self.tell(Event("training", f"Training on {person.num_images} images."))
+        self.tell(Event("training", f"Training on {len(faces.crops)} images."))
         output = self._watched_round(plan, inp)
         if output.contribution.layout.sha256 != plan.layout.sha256:
             raise LayoutMismatchError("training gave a contribution of another form than was announced; upgrade mien")
         self.tell(Event("trained", "Trained.", dict(output.metrics)))
         return output
+
+    def _reply(self, plan: Plan, faces: RoundFaces) -> Arrays:
+        """Return what the server tells this device; rows by number are left out where a number is another's now."""
+        told = plan.assignment.reply
+        arrays = unpack_tensors(told, what="the coordinator's reply") if told else {}
+        rows = () if faces.is_continued else plan.method.per_identity
+        return {name: values for name, values in arrays.items() if name not in rows}
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
         """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it."""
@@ -424,25 +450,6 @@ class Participant:
             self.client.leave(ref, error)
         except (UnavailableError, *_ROUND_IS_OVER) as unheard:
             self.tell(Event("leave_unheard", f"The coordinator was not told ({unheard.message})."))
-
-    def _person(self) -> Person:
-        """Return whose images train; raises ConfigError when nobody agreed, or several did and none is named."""
-        if self.agreement.person:
-            return self.gallery.person(self.agreement.person)
-        agreed = [person for person in self.gallery.people() if person.trains]
-        if not agreed:
-            raise ConfigError(
-                "nobody enrolled has agreed to training; when somebody does, run "
-                "`mien-device gallery consent NAME --give`"
-            )
-        if len(agreed) > 1:
-            raise ConfigError(f"{len(agreed)} people agreed to training; name one with --person")
-        return agreed[0]
-
-    def _seed(self, task: TaskSpec, ref: RoundRef) -> int:
-        """Return the seed of a local round: another one for every device and attempt, the same after a restart."""
-        text = f"{self.client.identity.device_id}/{ref.task_id}/{task.seed}/{ref.round}/{ref.attempt}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 @dataclass

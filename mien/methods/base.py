@@ -266,8 +266,8 @@ class Method:
     one. `shared_reply` names arrays of the reply that are the same for all devices of a round: those of a masked one
     agree on them (`shared_words`), so that a server that tells one device something else gets no sum.
     `identities` says whose crops the device half takes: of "one" person, of "several" that `labels` number, or
-    "unlabelled" of all people of a phone, which only a source numbers. `per_identity` names the private arrays that have
-    a row for each number, so that a phone can keep each person's row with that person.
+    "unlabelled" of all people of a phone, which only a source numbers. `per_identity` names the private arrays that
+    have a row for each number, so that a phone can keep each person's row with that person.
     """
 
     name: str

@@ -171,4 +171,6 @@ FEDAVG = Method(
     server_step=server_step,
     reply=no_reply,
     needs_public_faces=needs_public_faces,
+    identities="several",
+    per_identity=(OWN,),
 )

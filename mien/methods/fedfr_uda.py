@@ -177,4 +177,5 @@ FEDFR_UDA = Method(
     server_start=server_start,
     server_step=server_step,
     reply=no_reply,
+    identities="unlabelled",
 )

@@ -338,4 +338,6 @@ FEDGC = Method(
     server_step=server_step,
     reply=reply,
     needs_public_faces=needs_public_faces,
+    identities="several",
+    per_identity=(W,),
 )

@@ -14,7 +14,7 @@ from mien.errors import ConfigError
 from mien.layout import ParameterPart
 from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule
-from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
 from mien.specs import TaskSpec, from_mapping
 
 
@@ -68,4 +68,6 @@ FEDPROX = Method(
     server_start=server_start,
     server_step=server_step,
     reply=no_reply,
+    identities="several",
+    per_identity=(CLASSES,),
 )

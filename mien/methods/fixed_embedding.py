@@ -55,4 +55,6 @@ FIXED_EMBEDDING = Method(
     server_start=server_start,
     server_step=server_step,
     reply=no_reply,
+    identities="several",
+    per_identity=(OWN,),
 )

@@ -17,7 +17,7 @@ from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule
-from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
 from mien.specs import TaskSpec, from_mapping
 
 CONTROL: Final = "control"
@@ -107,4 +107,6 @@ SCAFFOLD = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
+    identities="several",
+    per_identity=(CLASSES,),
 )

@@ -95,7 +95,7 @@ class Bench:
         return [event.kind for event in self.events]
 
     def keep_old_state(self) -> None:
-        earlier = Pending(self.owner, "t1", 1, 1, b"", OLD_STATE)
+        earlier = Pending((self.owner,), "t1", 1, 1, b"", OLD_STATE)
         self.gallery.keep_pending(earlier)
         self.gallery.settle(earlier, counted=True)
 

@@ -152,9 +152,9 @@ def test_consent_is_withdrawn_and_given(home: Path) -> None:
     gallery = Gallery.open(home / "device.db", FileKeyStore(home / "keys"))
     ada = gallery.person("Ada")
     for attempt in (1, 2):
-        gallery.keep_pending(Pending(ada.id, "task", 1, attempt, b"sum", {"w": np.ones(2, np.float32)}))
+        gallery.keep_pending(Pending((ada.id,), "task", 1, attempt, b"sum", {"w": np.ones(2, np.float32)}))
         if attempt == 1:
-            gallery.settle(Pending(ada.id, "task", 1, attempt, b"sum", {}), counted=True)
+            gallery.settle(Pending((ada.id,), "task", 1, attempt, b"sum", {}), counted=True)
     gallery.close()
     arguments = ("gallery", "consent", "ada", "--home", home)
     done = CliRunner().invoke(app, [*map(str, arguments), "--withdraw"], catch_exceptions=False)

@@ -44,7 +44,7 @@ def enroll(gallery: Gallery, name: str, seed: int = 1, *, consent: bool = True, 
 
 
 def pending(person_id: int, **changes: object) -> Pending:
-    base = Pending(person_id, "task", 3, 1, b"\x00\x01\x02", {"w": np.ones((1, 4), np.float32)})
+    base = Pending((person_id,), "task", 3, 1, b"\x00\x01\x02", {"w": np.ones((1, 4), np.float32)})
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_sdk import participate
 from device_sdk.client import RoundRef, Wait
 from device_sdk.conditions import StatedConditions
 from device_sdk.gallery import Gallery, Person, Template
@@ -26,6 +27,7 @@ from device_sdk.participate import (
     Transfer,
     take_part,
 )
+from device_sdk.source import SourceFaces
 from mien.errors import (
     ConfigError,
     CorruptDataError,
@@ -40,14 +42,18 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
-from mien.specs import LocalSpec, TaskSpec
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
+from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import task_to_json
+from mien.wire.tensors import pack_tensors
 from mien.wire.v1 import rounds_pb2
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.people import SPEC, noise_crops, project
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script
 from tests.integration.real_fleet import small_model
+
+SHOWN = PrivacySpec(("class_embeddings",), 2, secure_aggregation="off")
 
 
 @pytest.fixture
@@ -257,16 +263,153 @@ def test_unmet_conditions_ask_nobody(bench: Bench) -> None:
     assert bench.script.calls == []
 
 
-def test_whose_images_train_must_be_clear(bench: Bench) -> None:
-    crops = noise_crops(2)
+def enrol(bench: Bench, name: str, seed: int, *, consent: bool = True) -> Person:
+    crops = noise_crops(seed)
     template = Template.of(project(crops), "a" * 64, SPEC)
-    bench.gallery.enroll("Other", crops, template, now_unix_s=0, consent=True)
-    refusal(bench, ConfigError, "2 people agreed to training; name one with --person")
-    bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="other"))
+    return bench.gallery.enroll(name, crops, template, now_unix_s=0, consent=consent)
+
+
+def test_whose_images_train_must_be_clear_for_a_method_over_one_person(bench: Bench) -> None:
+    other, one_person = enrol(bench, "Other", 2), changed(method="fedface", privacy=SHOWN)
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals)))
+    bench.script.check_in = lambda: assignment(one_person)
+    refusal(bench, ConfigError, "2 people agreed to training, and method fedface .* name one with --person")
+    assert bench.script.calls == ["check_in"]
+    assert bench.script.left_with == ["config"]
+    bench.participant = replace(bench.participant, agreement=replace(bench.participant.agreement, person="other"))
     assert isinstance(bench.participant.step(), Counted)
-    other = bench.gallery.person("Other")
     assert bench.gallery.private_state(other.id, "t1")
     assert bench.state == {}
+
+
+def test_a_named_person_has_to_agree(bench: Bench) -> None:
+    enrol(bench, "Other", 2, consent=False)
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="other"))
+    refusal(bench, ConfigError, "'Other' has not agreed")
+    assert bench.script.calls == []
+
+
+@dataclass
+class Recorder:
+    """A method that keeps what its device half was given; the training is the real one."""
+
+    method: Method
+    inputs: list[DeviceInput]
+
+    def __call__(self, inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+        self.inputs.append(inp)
+        return self.method.device_round(inp, runtime)
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[DeviceInput]:
+    """Return what device halves are given from now on."""
+    inputs: list[DeviceInput] = []
+    spied = {
+        name: replace(method, device_round=Recorder(method, inputs)) for name, method in participate.METHODS.items()
+    }
+    monkeypatch.setattr(participate, "METHODS", spied)
+    return inputs
+
+
+def test_everybody_who_agreed_trains_with_their_number(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    enrol(bench, "Not her", 3, consent=False)
+    other = enrol(bench, "Other", 2)
+    bench.script.check_in = lambda: assignment(changed(options={"loss": "cosface"}))
+    assert isinstance(bench.participant.step(), Counted)
+    (inp,) = trained_on
+    assert inp.labels is not None
+    np.testing.assert_array_equal(inp.labels, [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(inp.crops, np.concatenate([noise_crops(1), noise_crops(2)]))
+    assert any("training on 6 images of 2 people" in event.text for event in bench.events)
+    own, others = bench.state["class_embedding"], bench.gallery.private_state(other.id, "t1")["class_embedding"]
+    assert own.shape == others.shape == (128,)
+    assert not np.array_equal(own, others)
+
+
+def test_who_leaves_takes_their_vector_and_nobody_elses(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    other, third = enrol(bench, "Other", 2), enrol(bench, "Third", 4)
+    bench.script.check_in = lambda: assignment(changed(options={"loss": "cosface"}))
+    assert isinstance(bench.participant.step(), Counted)
+    kept = [bench.gallery.private_state(person.id, "t1")["class_embedding"] for person in (other, third)]
+    bench.gallery.remove("Owner")
+    fourth = enrol(bench, "A fourth", 5)
+    assert isinstance(bench.participant.step(), Counted)
+    np.testing.assert_array_equal(trained_on[-1].private["class_embedding"], kept)
+    np.testing.assert_array_equal(
+        trained_on[-1].crops, np.concatenate([noise_crops(2), noise_crops(4), noise_crops(5)])
+    )
+    assert bench.gallery.private_state(fourth.id, "t1")
+
+
+def test_what_several_have_together_goes_with_anybody(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    enrol(bench, "Other", 2)
+    task = changed(method="scaffold", options={"loss": "cosface"})
+    bench.script.check_in = lambda: assignment(task)
+    for _ in range(2):
+        assert isinstance(bench.participant.step(), Counted)
+    assert set(trained_on[-1].private) == {"control", "class_embeddings"}
+    bench.gallery.set_consent("Other", granted_unix_s=None)
+    bench.gallery.set_consent("Other", granted_unix_s=9)
+    assert isinstance(bench.participant.step(), Counted)
+    assert set(trained_on[-1].private) == {"class_embeddings"}
+    assert trained_on[-1].private["class_embeddings"].shape == (1, 128)
+
+
+def test_what_the_server_knows_by_number_is_not_given_to_another(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    enrol(bench, "Other", 2)
+    task = changed(method="fedgc", privacy=SHOWN, options={"identities": 2})
+    servers = {"class_embeddings": np.full(2 * 128, 0.5, np.float32)}
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals)))
+    bench.script.check_in = lambda: assignment(task)
+    assert isinstance(bench.participant.step(), Counted)
+    bench.script.check_in = lambda: assignment(task, reply=pack_tensors(servers))
+    assert isinstance(bench.participant.step(), Counted)
+    assert "class_embeddings" in trained_on[-1].reply
+    bench.gallery.remove("Owner")
+    enrol(bench, "New", 5)
+    assert isinstance(bench.participant.step(), Counted)
+    assert trained_on[-1].reply == {}
+    assert len(trained_on[-1].private["class_embeddings"]) == 1
+
+
+def test_a_phone_groups_its_faces_by_itself(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    enrol(bench, "Other", 2)
+    bench.script.check_in = lambda: assignment(changed(method="fedfr_uda", local=LocalSpec(lr=0.001, flip=False)))
+    for _ in range(2):
+        assert isinstance(bench.participant.step(), Counted)
+    assert [inp.labels for inp in trained_on] == [None, None]
+    np.testing.assert_array_equal(trained_on[-1].private["labels"].shape, (6,))
+    bench.gallery.remove("Other")
+    assert isinstance(bench.participant.step(), Counted)
+    assert trained_on[-1].private == {}
+
+
+def test_a_source_trains_under_its_labels_and_is_nobodys(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    crops = np.concatenate([noise_crops(seed) for seed in (7, 8)])
+    source = SourceFaces("1" * 64, crops, np.repeat(np.arange(2), 3))
+    bench.participant = replace(bench.participant, source=source)
+    bench.script.check_in = lambda: assignment(changed(method="fedfr_uda", local=LocalSpec(lr=0.001, flip=False)))
+    for _ in range(2):
+        assert isinstance(bench.participant.step(), Counted)
+    np.testing.assert_array_equal(trained_on[-1].labels, source.labels)  # type: ignore[arg-type]
+    assert trained_on[-1].private["class_embeddings"].shape == (2, 128)
+    assert [person.name for person in bench.gallery.people()] == ["Owner"]
+    assert bench.state == {}
+    bench.participant = replace(bench.participant, source=replace(source, id="2" * 64))
+    assert isinstance(bench.participant.step(), Counted)
+    assert trained_on[-1].private == {}
+
+
+def test_a_source_is_not_for_methods_over_one_person(bench: Bench) -> None:
+    source = SourceFaces("1" * 64, noise_crops(7), np.zeros(3, np.int64))
+    bench.participant = replace(
+        bench.participant, source=source, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals))
+    )
+    bench.script.check_in = lambda: assignment(changed(method="fedface", privacy=SHOWN))
+    refusal(bench, ConfigError, "--source is for methods over many identities")
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="Owner"))
+    refusal(bench, ConfigError, "--person and --source")
 
 
 @pytest.mark.parametrize("withdraw", [Gallery.remove, partial(Gallery.set_consent, granted_unix_s=None)])
