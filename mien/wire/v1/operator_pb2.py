@@ -27,7 +27,7 @@ from mien.wire.v1 import models_pb2 as mien_dot_v1_dot_models__pb2
 from mien.wire.v1 import rounds_pb2 as mien_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mien/v1/operator.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\x1a\x14mien/v1/models.proto\x1a\x14mien/v1/rounds.proto\"A\n\x11SubmitTaskRequest\x12\x11\n\ttask_json\x18\x01 \x01(\x0c\x12\x19\n\x11idempotency_token\x18\x02 \x01(\t\"\x1e\n\x0bTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"\x12\n\x10ListTasksRequest\"4\n\x0eListTasksReply\x12\"\n\x05tasks\x18\x01 \x03(\x0b\x32\x13.mien.v1.TaskStatus\"\xbd\x01\n\nTaskStatus\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rrounds_closed\x18\x04 \x01(\r\x12\x14\n\x0crounds_total\x18\x05 \x01(\r\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06method\x18\x08 \x01(\t\x12\x0f\n\x07reveals\x18\t \x03(\t\x12\x11\n\ttask_json\x18\n \x01(\x0c\"#\n\x10WatchTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"S\n\tTaskEvent\x12!\n\x04task\x18\x01 \x01(\x0b\x32\x13.mien.v1.TaskStatus\x12#\n\x05round\x18\x02 \x01(\x0b\x32\x14.mien.v1.RoundReport\"\xda\x02\n\x0bRoundReport\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x14\n\x0cnum_selected\x18\x03 \x01(\r\x12\x13\n\x0bnum_trained\x18\x04 \x01(\r\x12\x13\n\x0bnum_reports\x18\x05 \x01(\r\x12\x17\n\x0fstarted_unix_ms\x18\x06 \x01(\x03\x12\x15\n\rended_unix_ms\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x10\n\x08model_id\x18\t \x01(\t\x12\x14\n\x0cupload_bytes\x18\n \x01(\x04\x12\x32\n\x07metrics\x18\x0b \x03(\x0b\x32!.mien.v1.RoundReport.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"9\n\x0fListModelsReply\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.mien.v1.ModelManifest\"\'\n\x13ReleaseModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"o\n\x11ImportModelHeader\x12\x11\n\tspec_json\x18\x01 \x01(\x0c\x12\x1f\n\x05theta\x18\x02 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12&\n\x0cpublic_shard\x18\x03 \x01(\x0b\x32\x10.mien.v1.BlobRef\"[\n\x10ImportModelChunk\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.mien.v1.ImportModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"?\n\x13\x41\x64\x64ThresholdRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x16\n\x0ethreshold_json\x18\x02 \x01(\x0c\x32\xbb\x05\n\x08Operator\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12=\n\nSubmitTask\x12\x1a.mien.v1.SubmitTaskRequest\x1a\x13.mien.v1.TaskStatus\x12?\n\tListTasks\x12\x19.mien.v1.ListTasksRequest\x1a\x17.mien.v1.ListTasksReply\x12<\n\tWatchTask\x12\x19.mien.v1.WatchTaskRequest\x1a\x12.mien.v1.TaskEvent0\x01\x12\x36\n\tPauseTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nResumeTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nCancelTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x42\n\nListModels\x12\x1a.mien.v1.ListModelsRequest\x1a\x18.mien.v1.ListModelsReply\x12\x44\n\x0cReleaseModel\x12\x1c.mien.v1.ReleaseModelRequest\x1a\x16.mien.v1.ModelManifest\x12\x42\n\x0bImportModel\x12\x19.mien.v1.ImportModelChunk\x1a\x16.mien.v1.ModelManifest(\x01\x12\x44\n\x0c\x41\x64\x64Threshold\x12\x1c.mien.v1.AddThresholdRequest\x1a\x16.mien.v1.ModelManifestb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mien/v1/operator.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\x1a\x14mien/v1/models.proto\x1a\x14mien/v1/rounds.proto\"A\n\x11SubmitTaskRequest\x12\x11\n\ttask_json\x18\x01 \x01(\x0c\x12\x19\n\x11idempotency_token\x18\x02 \x01(\t\"\x1e\n\x0bTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"\x12\n\x10ListTasksRequest\"4\n\x0eListTasksReply\x12\"\n\x05tasks\x18\x01 \x03(\x0b\x32\x13.mien.v1.TaskStatus\"\xbd\x01\n\nTaskStatus\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rrounds_closed\x18\x04 \x01(\r\x12\x14\n\x0crounds_total\x18\x05 \x01(\r\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06method\x18\x08 \x01(\t\x12\x0f\n\x07reveals\x18\t \x03(\t\x12\x11\n\ttask_json\x18\n \x01(\x0c\"#\n\x10WatchTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"S\n\tTaskEvent\x12!\n\x04task\x18\x01 \x01(\x0b\x32\x13.mien.v1.TaskStatus\x12#\n\x05round\x18\x02 \x01(\x0b\x32\x14.mien.v1.RoundReport\"\xf7\x02\n\x0bRoundReport\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x14\n\x0cnum_selected\x18\x03 \x01(\r\x12\x13\n\x0bnum_trained\x18\x04 \x01(\r\x12\x13\n\x0bnum_reports\x18\x05 \x01(\r\x12\x17\n\x0fstarted_unix_ms\x18\x06 \x01(\x03\x12\x15\n\rended_unix_ms\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x10\n\x08model_id\x18\t \x01(\t\x12\x14\n\x0cupload_bytes\x18\n \x01(\x04\x12\x32\n\x07metrics\x18\x0b \x03(\x0b\x32!.mien.v1.RoundReport.MetricsEntry\x12\x1b\n\x04\x64uty\x18\x0c \x01(\x0e\x32\r.mien.v1.Duty\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"9\n\x0fListModelsReply\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.mien.v1.ModelManifest\"\'\n\x13ReleaseModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"o\n\x11ImportModelHeader\x12\x11\n\tspec_json\x18\x01 \x01(\x0c\x12\x1f\n\x05theta\x18\x02 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12&\n\x0cpublic_shard\x18\x03 \x01(\x0b\x32\x10.mien.v1.BlobRef\"[\n\x10ImportModelChunk\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.mien.v1.ImportModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"?\n\x13\x41\x64\x64ThresholdRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x16\n\x0ethreshold_json\x18\x02 \x01(\x0c\x32\xbb\x05\n\x08Operator\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12=\n\nSubmitTask\x12\x1a.mien.v1.SubmitTaskRequest\x1a\x13.mien.v1.TaskStatus\x12?\n\tListTasks\x12\x19.mien.v1.ListTasksRequest\x1a\x17.mien.v1.ListTasksReply\x12<\n\tWatchTask\x12\x19.mien.v1.WatchTaskRequest\x1a\x12.mien.v1.TaskEvent0\x01\x12\x36\n\tPauseTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nResumeTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nCancelTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x42\n\nListModels\x12\x1a.mien.v1.ListModelsRequest\x1a\x18.mien.v1.ListModelsReply\x12\x44\n\x0cReleaseModel\x12\x1c.mien.v1.ReleaseModelRequest\x1a\x16.mien.v1.ModelManifest\x12\x42\n\x0bImportModel\x12\x19.mien.v1.ImportModelChunk\x1a\x16.mien.v1.ModelManifest(\x01\x12\x44\n\x0c\x41\x64\x64Threshold\x12\x1c.mien.v1.AddThresholdRequest\x1a\x16.mien.v1.ModelManifestb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,21 +51,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TASKEVENT']._serialized_start=503
   _globals['_TASKEVENT']._serialized_end=586
   _globals['_ROUNDREPORT']._serialized_start=589
-  _globals['_ROUNDREPORT']._serialized_end=935
-  _globals['_ROUNDREPORT_METRICSENTRY']._serialized_start=889
-  _globals['_ROUNDREPORT_METRICSENTRY']._serialized_end=935
-  _globals['_LISTMODELSREQUEST']._serialized_start=937
-  _globals['_LISTMODELSREQUEST']._serialized_end=956
-  _globals['_LISTMODELSREPLY']._serialized_start=958
-  _globals['_LISTMODELSREPLY']._serialized_end=1015
-  _globals['_RELEASEMODELREQUEST']._serialized_start=1017
-  _globals['_RELEASEMODELREQUEST']._serialized_end=1056
-  _globals['_IMPORTMODELHEADER']._serialized_start=1058
-  _globals['_IMPORTMODELHEADER']._serialized_end=1169
-  _globals['_IMPORTMODELCHUNK']._serialized_start=1171
-  _globals['_IMPORTMODELCHUNK']._serialized_end=1262
-  _globals['_ADDTHRESHOLDREQUEST']._serialized_start=1264
-  _globals['_ADDTHRESHOLDREQUEST']._serialized_end=1327
-  _globals['_OPERATOR']._serialized_start=1330
-  _globals['_OPERATOR']._serialized_end=2029
+  _globals['_ROUNDREPORT']._serialized_end=964
+  _globals['_ROUNDREPORT_METRICSENTRY']._serialized_start=918
+  _globals['_ROUNDREPORT_METRICSENTRY']._serialized_end=964
+  _globals['_LISTMODELSREQUEST']._serialized_start=966
+  _globals['_LISTMODELSREQUEST']._serialized_end=985
+  _globals['_LISTMODELSREPLY']._serialized_start=987
+  _globals['_LISTMODELSREPLY']._serialized_end=1044
+  _globals['_RELEASEMODELREQUEST']._serialized_start=1046
+  _globals['_RELEASEMODELREQUEST']._serialized_end=1085
+  _globals['_IMPORTMODELHEADER']._serialized_start=1087
+  _globals['_IMPORTMODELHEADER']._serialized_end=1198
+  _globals['_IMPORTMODELCHUNK']._serialized_start=1200
+  _globals['_IMPORTMODELCHUNK']._serialized_end=1291
+  _globals['_ADDTHRESHOLDREQUEST']._serialized_start=1293
+  _globals['_ADDTHRESHOLDREQUEST']._serialized_end=1356
+  _globals['_OPERATOR']._serialized_start=1359
+  _globals['_OPERATOR']._serialized_end=2058
 # @@protoc_insertion_point(module_scope)

@@ -72,7 +72,7 @@ class TaskEvent(_message.Message):
     def __init__(self, task: _Optional[_Union[TaskStatus, _Mapping]] = ..., round: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("round", "stage", "num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms", "reason", "model_id", "upload_bytes", "metrics")
+    __slots__ = ("round", "stage", "num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms", "reason", "model_id", "upload_bytes", "metrics", "duty")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class RoundReport(_message.Message):
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    DUTY_FIELD_NUMBER: _ClassVar[int]
     round: _rounds_pb2.RoundRef
     stage: _rounds_pb2.Stage
     num_selected: int
@@ -102,7 +103,8 @@ class RoundReport(_message.Message):
     model_id: str
     upload_bytes: int
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., stage: _Optional[_Union[_rounds_pb2.Stage, str]] = ..., num_selected: _Optional[int] = ..., num_trained: _Optional[int] = ..., num_reports: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., upload_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    duty: _rounds_pb2.Duty
+    def __init__(self, round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., stage: _Optional[_Union[_rounds_pb2.Stage, str]] = ..., num_selected: _Optional[int] = ..., num_trained: _Optional[int] = ..., num_reports: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., upload_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duty: _Optional[_Union[_rounds_pb2.Duty, str]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -20,6 +20,11 @@ class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNMASK: _ClassVar[Stage]
     CLOSED: _ClassVar[Stage]
     ABORTED: _ClassVar[Stage]
+
+class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRAIN: _ClassVar[Duty]
+    VALIDATE: _ClassVar[Duty]
 STAGE_UNSPECIFIED: Stage
 SELECTING: Stage
 TRAINING: Stage
@@ -30,6 +35,8 @@ CONSISTENCY: Stage
 UNMASK: Stage
 CLOSED: Stage
 ABORTED: Stage
+TRAIN: Duty
+VALIDATE: Duty
 
 class RoundRef(_message.Message):
     __slots__ = ("task_id", "round", "attempt")
@@ -42,16 +49,18 @@ class RoundRef(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("population", "software", "backbones", "min_cohort")
+    __slots__ = ("population", "software", "backbones", "min_cohort", "duty")
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     BACKBONES_FIELD_NUMBER: _ClassVar[int]
     MIN_COHORT_FIELD_NUMBER: _ClassVar[int]
+    DUTY_FIELD_NUMBER: _ClassVar[int]
     population: str
     software: str
     backbones: _containers.RepeatedScalarFieldContainer[str]
     min_cohort: int
-    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ...) -> None: ...
+    duty: Duty
+    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ...) -> None: ...
 
 class CheckInReply(_message.Message):
     __slots__ = ("assignment", "wait")
@@ -70,7 +79,7 @@ class Wait(_message.Message):
     def __init__(self, retry_after_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "task_json", "model_id", "contribution_sha256", "reply", "stage", "deadline_unix_ms")
+    __slots__ = ("round", "task_json", "model_id", "contribution_sha256", "reply", "stage", "deadline_unix_ms", "duty")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TASK_JSON_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +87,7 @@ class Assignment(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    DUTY_FIELD_NUMBER: _ClassVar[int]
     round: RoundRef
     task_json: bytes
     model_id: str
@@ -85,7 +95,8 @@ class Assignment(_message.Message):
     reply: bytes
     stage: Stage
     deadline_unix_ms: int
-    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., task_json: _Optional[bytes] = ..., model_id: _Optional[str] = ..., contribution_sha256: _Optional[str] = ..., reply: _Optional[bytes] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ...) -> None: ...
+    duty: Duty
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., task_json: _Optional[bytes] = ..., model_id: _Optional[str] = ..., contribution_sha256: _Optional[str] = ..., reply: _Optional[bytes] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ...) -> None: ...
 
 class FollowRoundRequest(_message.Message):
     __slots__ = ("round",)
