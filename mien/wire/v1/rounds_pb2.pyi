@@ -79,7 +79,7 @@ class Wait(_message.Message):
     def __init__(self, retry_after_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("round", "task_json", "model_id", "contribution_sha256", "reply", "stage", "deadline_unix_ms", "duty")
+    __slots__ = ("round", "task_json", "model_id", "contribution_sha256", "reply", "stage", "deadline_unix_ms", "duty", "reply_stream")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TASK_JSON_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Assignment(_message.Message):
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DUTY_FIELD_NUMBER: _ClassVar[int]
+    REPLY_STREAM_FIELD_NUMBER: _ClassVar[int]
     round: RoundRef
     task_json: bytes
     model_id: str
@@ -96,7 +97,8 @@ class Assignment(_message.Message):
     stage: Stage
     deadline_unix_ms: int
     duty: Duty
-    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., task_json: _Optional[bytes] = ..., model_id: _Optional[str] = ..., contribution_sha256: _Optional[str] = ..., reply: _Optional[bytes] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ...) -> None: ...
+    reply_stream: _common_pb2.BlobRef
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., task_json: _Optional[bytes] = ..., model_id: _Optional[str] = ..., contribution_sha256: _Optional[str] = ..., reply: _Optional[bytes] = ..., stage: _Optional[_Union[Stage, str]] = ..., deadline_unix_ms: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., reply_stream: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class FollowRoundRequest(_message.Message):
     __slots__ = ("round",)
@@ -185,6 +187,16 @@ class UploadHeader(_message.Message):
     contribution: _common_pb2.BlobRef
     masked: bytes
     def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., contribution: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., masked: _Optional[bytes] = ...) -> None: ...
+
+class DownloadReplyRequest(_message.Message):
+    __slots__ = ("round", "sha256", "offset")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    sha256: str
+    offset: int
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., sha256: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class LeaveRoundRequest(_message.Message):
     __slots__ = ("round", "error_code")

@@ -72,6 +72,11 @@ class RoundsStub:
                 request_serializer=mien_dot_v1_dot_rounds__pb2.UploadChunk.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_rounds__pb2.UploadStatus.FromString,
                 _registered_method=True)
+        self.DownloadReply = channel.unary_stream(
+                '/mien.v1.Rounds/DownloadReply',
+                request_serializer=mien_dot_v1_dot_rounds__pb2.DownloadReplyRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_common__pb2.DataChunk.FromString,
+                _registered_method=True)
         self.LeaveRound = channel.unary_unary(
                 '/mien.v1.Rounds/LeaveRound',
                 request_serializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundRequest.SerializeToString,
@@ -131,6 +136,13 @@ class RoundsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DownloadReply(self, request, context):
+        """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaveRound(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -174,6 +186,11 @@ def add_RoundsServicer_to_server(servicer, server):
                     servicer.Upload,
                     request_deserializer=mien_dot_v1_dot_rounds__pb2.UploadChunk.FromString,
                     response_serializer=mien_dot_v1_dot_rounds__pb2.UploadStatus.SerializeToString,
+            ),
+            'DownloadReply': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadReply,
+                    request_deserializer=mien_dot_v1_dot_rounds__pb2.DownloadReplyRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_common__pb2.DataChunk.SerializeToString,
             ),
             'LeaveRound': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaveRound,
@@ -372,6 +389,33 @@ class Rounds:
             '/mien.v1.Rounds/Upload',
             mien_dot_v1_dot_rounds__pb2.UploadChunk.SerializeToString,
             mien_dot_v1_dot_rounds__pb2.UploadStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadReply(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/mien.v1.Rounds/DownloadReply',
+            mien_dot_v1_dot_rounds__pb2.DownloadReplyRequest.SerializeToString,
+            mien_dot_v1_dot_common__pb2.DataChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,8 @@ class RoundsStub:
     GetUploadStatus: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.UploadStatusRequest, _rounds_pb2.UploadStatus]
     Upload: _grpc.StreamUnaryMultiCallable[_rounds_pb2.UploadChunk, _rounds_pb2.UploadStatus]
     """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
+    DownloadReply: _grpc.UnaryStreamMultiCallable[_rounds_pb2.DownloadReplyRequest, _common_pb2.DataChunk]
+    """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
     LeaveRound: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]
 
 @_typing.type_check_only
@@ -71,6 +73,8 @@ class RoundsAsyncStub(RoundsStub):
     GetUploadStatus: _aio.UnaryUnaryMultiCallable[_rounds_pb2.UploadStatusRequest, _rounds_pb2.UploadStatus]  # type: ignore[assignment]
     Upload: _aio.StreamUnaryMultiCallable[_rounds_pb2.UploadChunk, _rounds_pb2.UploadStatus]  # type: ignore[assignment]
     """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
+    DownloadReply: _aio.UnaryStreamMultiCallable[_rounds_pb2.DownloadReplyRequest, _common_pb2.DataChunk]  # type: ignore[assignment]
+    """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
     LeaveRound: _aio.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]  # type: ignore[assignment]
 
 class RoundsServicer(metaclass=_abc_1.ABCMeta):
@@ -132,6 +136,14 @@ class RoundsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rounds_pb2.UploadStatus, _abc.Awaitable[_rounds_pb2.UploadStatus]]:
         """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
+
+    @_abc_1.abstractmethod
+    def DownloadReply(
+        self,
+        request: _rounds_pb2.DownloadReplyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_common_pb2.DataChunk], _abc.AsyncIterator[_common_pb2.DataChunk]]:
+        """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
 
     @_abc_1.abstractmethod
     def LeaveRound(
