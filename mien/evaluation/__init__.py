@@ -7,6 +7,7 @@ counts; what the scores do not support raises UndefinedMetricError, never a NaN.
 
 from mien.evaluation.fairness import GroupAccuracy, rates_by_group
 from mien.evaluation.fte import CaptureCounts, SystemRates, generalised_rates, system_rates
+from mien.evaluation.gates import Evidence, Monitors, SetEvidence, judge
 from mien.evaluation.identification import (
     OpenSetPoint,
     SearchResult,
@@ -16,7 +17,7 @@ from mien.evaluation.identification import (
     open_set_at_fpir,
     search,
 )
-from mien.evaluation.intervals import Interval, bootstrap_by_identity, rule_of_three
+from mien.evaluation.intervals import Interval, bootstrap_by_identity, bootstrap_difference, rule_of_three
 from mien.evaluation.kfold import FoldAccuracy, accuracy_at, best_threshold, kfold_accuracy
 from mien.evaluation.personalised import (
     OverClients,
@@ -53,10 +54,12 @@ __all__ = [
     "Comparisons",
     "DetCurve",
     "EqualErrorRate",
+    "Evidence",
     "FoldAccuracy",
     "GroupAccuracy",
     "Interval",
     "MetricRecord",
+    "Monitors",
     "NotMeasurable",
     "OpenSetPoint",
     "OperatingPoint",
@@ -64,6 +67,7 @@ __all__ = [
     "Provenance",
     "ScoreHistogram",
     "SearchResult",
+    "SetEvidence",
     "SystemRates",
     "Templates",
     "accuracy_at",
@@ -71,6 +75,7 @@ __all__ = [
     "all_pairs_histogram",
     "best_threshold",
     "bootstrap_by_identity",
+    "bootstrap_difference",
     "cmc",
     "dataset_digest",
     "det_curve",
@@ -78,6 +83,7 @@ __all__ = [
     "fedfr_pr_at_far",
     "fedfr_tpr_at_fpr",
     "generalised_rates",
+    "judge",
     "kfold_accuracy",
     "mean_templates",
     "mean_tpir",

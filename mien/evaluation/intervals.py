@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,33 +59,83 @@ def bootstrap_by_identity(
     is not measurable are left out; more than 5 % of them raise UndefinedMetricError, as does a set of fewer than two
     identities. Needs `mated_subjects` and `non_mated_subjects`.
     """
-    if comparisons.mated_subjects is None or comparisons.non_mated_subjects is None:
-        raise ConfigError("comparisons do not say whom they compare; make them with keep_subjects=True")
-    if num_replicates < 100 or not 0.0 < level < 1.0:
-        raise ConfigError("an interval needs at least 100 replicates and a level between 0 and 1")
-    _, numbers = np.unique(
-        np.concatenate([comparisons.mated_subjects, comparisons.non_mated_subjects.ravel()]), return_inverse=True
-    )
-    num_identities = int(numbers.max()) + 1 if numbers.size else 0
-    if num_identities < 2:
-        raise UndefinedMetricError("fewer than two identities give no interval; add people")
-    tally = _Tally.of(comparisons, numbers)
+    drawing = _Drawing(comparisons, num_replicates=num_replicates, level=level)
     values: list[float] = []
-    for _ in range(num_replicates):
-        drawn = np.bincount(rng.integers(num_identities, size=num_identities), minlength=num_identities)
+    for drawn in drawing.identities(rng):
         try:
-            values.append(statistic(tally.curve(drawn)))
+            values.append(statistic(drawing.tally.curve(drawn)))
         except UndefinedMetricError:
             continue
-    undefined = num_replicates - len(values)
-    if undefined > _MAX_UNDEFINED_SHARE * num_replicates:
-        raise UndefinedMetricError(
-            f"the metric is not measurable on {undefined} of {num_replicates} replicates; "
-            "the set has too few people for an interval"
+    return drawing.interval(values)
+
+
+def bootstrap_difference(
+    first: Comparisons,
+    second: Comparisons,
+    statistic: Callable[[DetCurve], float],
+    *,
+    rng: np.random.Generator,
+    num_replicates: int = 1000,
+    level: float = 0.95,
+) -> tuple[float, Interval]:
+    """Return by how much `statistic` is higher on `second`, and the percentile interval of that difference.
+
+    Both hold the scores of the same comparisons in the same order, by two models. As `bootstrap_by_identity`, but each
+    draw of identities counts for both, so that what they have in common cancels. Raises as it does.
+    """
+    drawing = _Drawing(first, num_replicates=num_replicates, level=level)
+    other = _Drawing(second, num_replicates=num_replicates, level=level)
+    if not np.array_equal(drawing.numbers, other.numbers):
+        raise ConfigError("the two sets do not compare the same people in the same order; embed the same samples")
+
+    def difference(drawn: NDArray[np.int64]) -> float:
+        return statistic(other.tally.curve(drawn)) - statistic(drawing.tally.curve(drawn))
+
+    values: list[float] = []
+    for drawn in drawing.identities(rng):
+        try:
+            values.append(difference(drawn))
+        except UndefinedMetricError:
+            continue
+    return difference(np.ones(drawing.num_identities, np.int64)), drawing.interval(values)
+
+
+class _Drawing:
+    """Checked comparisons, ready to have their identities drawn again."""
+
+    def __init__(self, comparisons: Comparisons, *, num_replicates: int, level: float) -> None:
+        if comparisons.mated_subjects is None or comparisons.non_mated_subjects is None:
+            raise ConfigError("comparisons do not say whom they compare; make them with keep_subjects=True")
+        if num_replicates < 100 or not 0.0 < level < 1.0:
+            raise ConfigError("an interval needs at least 100 replicates and a level between 0 and 1")
+        _, self.numbers = np.unique(
+            np.concatenate([comparisons.mated_subjects, comparisons.non_mated_subjects.ravel()]), return_inverse=True
         )
-    tail = (1.0 - level) / 2
-    low, high = np.quantile(values, [tail, 1.0 - tail])
-    return Interval(float(low), float(high), level, f"bootstrap by identity, {num_replicates} replicates")
+        self.num_identities = int(self.numbers.max()) + 1 if self.numbers.size else 0
+        if self.num_identities < 2:
+            raise UndefinedMetricError("fewer than two identities give no interval; add people")
+        self.tally = _Tally.of(comparisons, self.numbers)
+        self._num_replicates, self._level = num_replicates, level
+
+    def identities(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        """Yield how often each identity is drawn, once for each replicate."""
+        for _ in range(self._num_replicates):
+            yield np.bincount(
+                rng.integers(self.num_identities, size=self.num_identities), minlength=self.num_identities
+            )
+
+    def interval(self, values: list[float]) -> Interval:
+        """Return the percentile interval of the replicates on which the statistic was measurable."""
+        undefined = self._num_replicates - len(values)
+        if undefined > _MAX_UNDEFINED_SHARE * self._num_replicates:
+            raise UndefinedMetricError(
+                f"the metric is not measurable on {undefined} of {self._num_replicates} replicates; "
+                "the set has too few people for an interval"
+            )
+        tail = (1.0 - self._level) / 2
+        low, high = np.quantile(values, [tail, 1.0 - tail])
+        method = f"bootstrap by identity, {self._num_replicates} replicates"
+        return Interval(float(low), float(high), self._level, method)
 
 
 @dataclass(frozen=True, eq=False)
