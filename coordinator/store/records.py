@@ -11,9 +11,10 @@ from mien.dp.ledger import Opening
 
 
 class TaskState(StrEnum):
-    """Whether a task goes on."""
+    """Whether a task goes on; `CHECKING`: once the gates have judged its newest candidate."""
 
     RUNNING = "running"
+    CHECKING = "checking"
     PAUSED = "paused"
     DONE = "done"
     CANCELLED = "cancelled"
@@ -23,6 +24,13 @@ class TaskState(StrEnum):
     def is_over(self) -> bool:
         """Whether the task can never run again."""
         return self in (TaskState.DONE, TaskState.CANCELLED, TaskState.FAILED)
+
+
+class Duty(StrEnum):
+    """What a round asks of its devices: to train, or to judge the candidates that its trainers made."""
+
+    TRAIN = "train"
+    VALIDATE = "validate"
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class BlobId:
 class ModelRecord:
     """A model and where its parts lie; `changes` are the tensors that training changed.
 
-    `population` and `changes` are None for an imported model.
+    `population` and `changes` are None for an imported model. Once `removed_ms` is set its blobs are gone.
     """
 
     model_id: str
@@ -51,11 +59,16 @@ class ModelRecord:
     population: str | None = None
     task_id: str | None = None
     round: int | None = None
+    removed_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """A task: what was submitted and how far it is."""
+    """A task: what was submitted and how far it is.
+
+    `candidates_sha256` is set between the two stages of a round with validators: what its trainers made is summed, and
+    the candidates in it are yet to be judged.
+    """
 
     task_id: str
     name: str
@@ -73,15 +86,24 @@ class TaskRecord:
     arrays_sha256: str | None = None
     revealed_sha256: str | None = None
     ended_ms: int | None = None
+    candidates_sha256: str | None = None
 
     @property
     def state_blobs(self) -> set[str]:
         """The hashes of the server state that the task goes on from."""
-        return {sha256 for sha256 in (self.arrays_sha256, self.revealed_sha256) if sha256}
+        return {sha256 for sha256 in (self.arrays_sha256, self.revealed_sha256, self.candidates_sha256) if sha256}
 
     def ended(self, state: TaskState, reason: str, now_ms: int) -> TaskRecord:
         """Return the task when it is over: it goes on from nothing, so its server state may be forgotten."""
-        return replace(self, state=state, reason=reason, ended_ms=now_ms, arrays_sha256=None, revealed_sha256=None)
+        return replace(
+            self,
+            state=state,
+            reason=reason,
+            ended_ms=now_ms,
+            arrays_sha256=None,
+            revealed_sha256=None,
+            candidates_sha256=None,
+        )
 
 
 @dataclass(frozen=True)
@@ -105,6 +127,7 @@ class RoundRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     ended_ms: int | None = None
     version: int = 1
+    duty: Duty = Duty.TRAIN
 
 
 @dataclass(frozen=True)
@@ -128,12 +151,48 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """A model put in force, for one population or (None) for all."""
+    """A model put in force, for one population or (None) for all, and for that share of its devices."""
 
     model_id: str
     population: str | None
     released_ms: int
     released_by: str
+    share: float = 1.0
+    is_rollback: bool = False
+
+
+class CandidateState(StrEnum):
+    """What the gates say of a candidate; `UNCHECKED`: there were none."""
+
+    UNCHECKED = "unchecked"
+    WAITING = "waiting"
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class CandidateRecord:
+    """A task's model that is offered for release, what the gates say, and the server state to go back to with it."""
+
+    model_id: str
+    task_id: str
+    round: int
+    state: CandidateState
+    offered_ms: int
+    arrays_sha256: str | None = None
+    revealed_sha256: str | None = None
+    reason: str = ""
+    decided_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """A measurement of a model with its provenance, as canonical JSON."""
+
+    model_id: str
+    record_json: bytes = field(repr=False)
+    made_ms: int
+    made_by: str
 
 
 @dataclass(frozen=True)
@@ -163,7 +222,8 @@ class RoundChange:
     `record` is the round as it was read; `steps` are the participants that changed; `committed` those whose uploads
     count from now on, `messages` what devices said at a stage of secure aggregation. `sum_opening` goes into the
     privacy ledger before anybody can open the sum; `next_clip` is what an adaptive clip becomes. `task` is the task as
-    it is afterwards, `model` what the round made: both only where the transition changes them.
+    it is afterwards, `model` what the round made: both only where the transition changes them. `candidate` is the model
+    as the gates see it, where it is due to be one.
     """
 
     record: RoundRecord
@@ -176,4 +236,5 @@ class RoundChange:
     next_clip: float | None = None
     task: TaskRecord | None = None
     model: ModelRecord | None = None
+    candidate: CandidateRecord | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

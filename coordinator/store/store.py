@@ -29,6 +29,7 @@ from coordinator.store.database import database_errors, migrate, open_engine
 from coordinator.store.records import (
     BlobId,
     DeviceRecord,
+    Duty,
     ModelRecord,
     ReleaseRecord,
     RoundChange,
@@ -199,7 +200,8 @@ class Store:
         """Return the hashes of all server state that some task still needs; one that is over needs none."""
         goes_on = TASKS.c.state.not_in([state.value for state in TaskState if state.is_over])
         with self._transaction() as db:
-            rows = db.execute(sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256).where(goes_on))
+            blobs = sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256, TASKS.c.candidates_sha256)
+            rows = db.execute(blobs.where(goes_on))
             return {sha256 for row in rows for sha256 in row if sha256}
 
     def model_blobs(self) -> set[str]:
@@ -210,7 +212,9 @@ class Store:
 
     # Rounds
 
-    def open_attempt(self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float) -> RoundRecord:
+    def open_attempt(
+        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Duty = Duty.TRAIN
+    ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage."""
         record = RoundRecord(
             id=0,
@@ -221,6 +225,7 @@ class Store:
             deadline_ms=to_ms(deadline),
             base_model_id=task.model_id,
             started_ms=self._clock.now_ms(),
+            duty=duty,
         )
         with self._transaction() as db:
             values = _round_values(record)
@@ -508,13 +513,13 @@ def _update_task(db: sa.Connection, task: TaskRecord) -> None:
 def _round_values(record: RoundRecord) -> dict[str, Any]:
     values = _values(record)
     metrics_json = json.dumps(dict(values.pop("metrics")), allow_nan=False)
-    return {**values, "stage": record.stage.value, "metrics_json": metrics_json}
+    return {**values, "stage": record.stage.value, "duty": record.duty.value, "metrics_json": metrics_json}
 
 
 def _round(row: sa.Row[Any]) -> RoundRecord:
     values = dict(row._mapping)
     metrics = json.loads(values.pop("metrics_json"))
-    return RoundRecord(**{**values, "stage": Stage(row.stage), "metrics": metrics})
+    return RoundRecord(**{**values, "stage": Stage(row.stage), "duty": Duty(row.duty), "metrics": metrics})
 
 
 def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> RoundRecord:

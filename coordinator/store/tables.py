@@ -10,6 +10,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -54,12 +55,13 @@ class _ModelColumns(TypedColumns):
     task_id: Named[str | None] = Column(String(32))
     round: Named[int | None]
     created_ms: Named[int] = Column(BigInteger)
+    removed_ms: Named[int | None] = Column(BigInteger)
 
 
 MODELS: Final = Table("models", METADATA, _ModelColumns)
 """Models: description with layout (canonical JSON), and the blobs of parameters, public faces and changed tensors.
 
-`population` is that of the devices that made it; null for an imported model.
+`population` is that of the devices that made it; null for an imported model. Once `removed_ms` is set, the blobs are gone.
 """
 
 
@@ -69,10 +71,43 @@ class _ReleaseColumns(TypedColumns):
     population: Named[str | None] = Column(String(64))
     released_ms: Named[int] = Column(BigInteger)
     released_by: Named[str] = Column(String(64))
+    share: Named[float] = Column(Double)
+    is_rollback: Named[bool] = Column(Boolean)
 
 
 RELEASES: Final = Table("releases", METADATA, _ReleaseColumns)
-"""History of releases: the newest row of a population (or of all, where population is null) is in force."""
+"""History of releases: the newest row of a population (or of all, where population is null) is in force.
+
+One with a share below 1 is for that share of the devices; the others have the newest row with share 1.
+"""
+
+
+class _CandidateColumns(TypedColumns):
+    task_id: Named[str] = Column(ForeignKey("tasks.task_id"), type_=String(32), primary_key=True)
+    round: Named[int] = Column(primary_key=True, autoincrement=False)
+    model_id: Named[str] = Column(ForeignKey("models.model_id"), type_=_HASH, index=True)
+    state: Named[str] = Column(String(16))
+    reason: Named[str] = Column(String(400))
+    arrays_sha256: Named[str | None] = Column(_HASH)
+    revealed_sha256: Named[str | None] = Column(_HASH)
+    offered_ms: Named[int] = Column(BigInteger)
+    decided_ms: Named[int | None] = Column(BigInteger)
+
+
+CANDIDATES: Final = Table("candidates", METADATA, _CandidateColumns)
+"""Tasks' models that are offered for release, what the gates say of them, and the server state to go back to."""
+
+
+class _EvaluationColumns(TypedColumns):
+    id: Named[int] = Column(_ROW_ID, primary_key=True, autoincrement=True)
+    model_id: Named[str] = Column(ForeignKey("models.model_id"), type_=_HASH, index=True)
+    record_json: Named[bytes]
+    made_ms: Named[int] = Column(BigInteger)
+    made_by: Named[str] = Column(String(64))
+
+
+EVALUATIONS: Final = Table("evaluations", METADATA, _EvaluationColumns)
+"""Measurements of models, each a canonical JSON record with its provenance; only ever added to."""
 
 
 class _TaskColumns(TypedColumns):
@@ -92,12 +127,14 @@ class _TaskColumns(TypedColumns):
     submitted_by: Named[str] = Column(String(64))
     created_ms: Named[int] = Column(BigInteger)
     ended_ms: Named[int | None] = Column(BigInteger)
+    candidates_sha256: Named[str | None] = Column(_HASH)
 
 
 TASKS: Final = Table("tasks", METADATA, _TaskColumns)
 """Training tasks: what was submitted, how far it is, and where its server state lies.
 
-`arrays_sha256` is the blob of what anyone may see (momentum), `revealed_sha256` the sealed one of what devices showed.
+`arrays_sha256` is the blob of what anyone may see (momentum), `revealed_sha256` the sealed one of what devices showed,
+`candidates_sha256` the sealed one of a trainers' total whose candidates validators have yet to judge.
 """
 
 
@@ -119,6 +156,7 @@ class _RoundColumns(TypedColumns):
     started_ms: Named[int] = Column(BigInteger)
     ended_ms: Named[int | None] = Column(BigInteger)
     version: Named[int]
+    duty: Named[str] = Column(String(16))
 
 
 ROUNDS: Final = Table(
@@ -128,7 +166,10 @@ ROUNDS: Final = Table(
     UniqueConstraint("task_id", "round", "attempt"),
     Index("ix_rounds_task_id_stage", "task_id", "stage"),
 )
-"""Attempts of rounds. `version` grows with every change, so that two writers cannot overwrite each other."""
+"""Attempts of rounds. `version` grows with every change, so that two writers cannot overwrite each other.
+
+A round with validators has attempts of two duties: once one of "train" has closed, those of "validate" follow.
+"""
 
 
 class _ParticipantColumns(TypedColumns):
