@@ -15,8 +15,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from mien.audit import Anchor, Entry, verify
+from mien.chain import canonical_json
 from mien.errors import CorruptDataError
-from mien.wire.canonical import to_canonical_json
 
 COORDINATOR: Final = "system:coordinator"
 REGISTRAR: Final = "system:registrar"
@@ -83,7 +83,7 @@ class AuditLog:
             actor=actor[: _LENGTHS["actor"]],
             action=action[: _LENGTHS["action"]],
             subject=subject[: _LENGTHS["subject"]],
-            detail_json=to_canonical_json(dict(detail or {})).decode(),
+            detail_json=canonical_json(dict(detail or {})).decode(),
             previous_sha256=last.sha256,
         )
         values = {name: getattr(entry, name) for name in Entry.__dataclass_fields__}

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
-from coordinator.commands import devices, models, privacy, tasks
+from coordinator.commands import audit, devices, models, privacy, tasks
 from coordinator.commands.common import Home, Json, now, read_pem, say
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.settings import shown
 from mien.errors import TABLE
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.files import write_atomically
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 # Imported by the commands that need them: server, store and client are most of the start-up time.
 
@@ -48,6 +51,7 @@ app.add_typer(tasks.app, name="task")
 app.add_typer(devices.app, name="device")
 app.add_typer(models.app, name="model")
 app.add_typer(privacy.app, name="privacy")
+app.add_typer(audit.app, name="audit")
 app.add_typer(config_app, name="config")
 app.add_typer(operator_app, name="operator")
 
@@ -81,10 +85,13 @@ def init(
     made = create_home(home, config, now())
     trusted = None if registrar_pem is None else trust_registrar(made, registrar_pem, replace=False)
     from coordinator import pki
+    from coordinator.audit import local_actor
     from coordinator.clock import Clock
     from coordinator.service.server import open_stores
 
     stores = open_stores(made, config, Clock())
+    if trusted is not None:
+        stores.store.log(local_actor(), "registrar.trust", trusted)
     stores.thread.close()
     stores.store.close()
     ca_sha256 = pki.fingerprint(pki.load_authority_certificate(made.public(made.ca_path)))
@@ -121,7 +128,9 @@ def trust_registrar_command(
 
     Example: mien-coordinator trust-registrar R/ca.pem --home C
     """
-    fingerprint = trust_registrar(CoordinatorHome(home), read_pem(registrar_ca), replace=replace)
+    coordinator = CoordinatorHome(home)
+    fingerprint = trust_registrar(coordinator, read_pem(registrar_ca), replace=replace)
+    _enter(coordinator, "registrar.trust", fingerprint)
     result = {"registrar_ca_sha256": fingerprint}
     shell.emit(result, as_json=as_json, human=lambda: say(f"Registrar trusted. CA fingerprint: {fingerprint}"))
 
@@ -164,7 +173,7 @@ def config_show(home: Home, as_json: Json = False) -> None:
     Example: mien-coordinator config show --home C
     """
     resolved = CoordinatorHome(home).resolve()
-    values = dataclasses.asdict(resolved.config)
+    values = shown(resolved.config)
     result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
 
     def human() -> None:
@@ -185,7 +194,8 @@ def operator_renew(home: Home, as_json: Json = False) -> None:
     from coordinator.home import write_operator
 
     coordinator = CoordinatorHome(home)
-    write_operator(coordinator, coordinator.authority(), now())
+    certificate = write_operator(coordinator, coordinator.authority(), now())
+    _enter_certificate(coordinator, "coordinator", certificate)
     path = str(coordinator.operator_path)
     shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
 
@@ -204,10 +214,33 @@ def operator_sign(
     """
     from coordinator import pki
 
-    authority = CoordinatorHome(home).authority()
+    coordinator = CoordinatorHome(home)
+    authority = coordinator.authority()
     certificate = pki.issue_operator_leaf_for_csr(authority, read_pem(csr), name, now())
+    _enter_certificate(coordinator, name, certificate)
     write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
     shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
+
+
+def _enter(home: CoordinatorHome, action: str, subject: str, **detail: object) -> None:
+    """Enter a deed of this command in the audit log, beside a coordinator that may be running."""
+    from coordinator.audit import local_actor
+    from coordinator.clock import Clock
+    from coordinator.store.store import Store
+
+    store = Store.open(home.database_url(home.resolve().config), Clock())
+    try:
+        store.log(local_actor(), action, subject, detail)
+    finally:
+        store.close()
+
+
+def _enter_certificate(home: CoordinatorHome, name: str, certificate: x509.Certificate) -> None:
+    """Enter an operator's certificate in the audit log."""
+    from coordinator import pki
+
+    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    _enter(home, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
 
 
 @app.command()

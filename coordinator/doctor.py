@@ -19,7 +19,7 @@ from coordinator.service.revocations import Revocations
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
-from coordinator.store.store import SCHEMA
+from coordinator.store.store import SCHEMA, Store
 from coordinator.tls import check_tls12_is_refused
 from mien.errors import ConfigError, DiskFullError, MienError, NotFoundError, UnreachableError, VersionError
 from mien.shell.files import read_private
@@ -39,6 +39,7 @@ async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[
         "operator": examination.operator,
         "disk": examination.disk,
         "database": examination.database,
+        "audit log": examination.audit_log,
         "models": examination.models,
         "registrar": examination.registrar,
         "revocations": examination.revocations,
@@ -99,6 +100,15 @@ class _Examination:
         if revision != SCHEMA:
             raise VersionError(f"schema is {revision}, this program's {SCHEMA}; serve migrates an older one")
         return f"schema {revision}"
+
+    async def audit_log(self) -> str:
+        home = self._home
+        store = Store.open(home.database_url(home.resolve().config), Clock())
+        try:
+            newest = store.audit(lambda log, db: log.verify(db))
+        finally:
+            store.close()
+        return f"{newest.position} entries, each following from the one before"
 
     async def models(self) -> str:
         blobs = BlobStore(self._home.blobs_url(self._home.resolve().config, "models"))

@@ -183,13 +183,14 @@ def create_home(folder: Path, config: CoordinatorConfig, now: datetime) -> Coord
     return home
 
 
-def write_operator(home: CoordinatorHome, authority: pki.Authority, now: datetime) -> None:
-    """Give the folder's owner operator credentials, replacing earlier ones."""
+def write_operator(home: CoordinatorHome, authority: pki.Authority, now: datetime) -> x509.Certificate:
+    """Give the folder's owner operator credentials, replacing earlier ones, and return their certificate."""
     from coordinator import pki
 
     operator = pki.issue_operator_leaf(authority, _OWN_OPERATOR, now)
     write_atomically(home.operator_key_path, operator.key_pem, private=True)
     write_atomically(home.operator_path, operator.chain_pem)
+    return operator.certificate
 
 
 def trust_registrar(home: CoordinatorHome, ca_pem: bytes, *, replace: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 import textwrap
@@ -14,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import tomli_w
 
+from mien.chain import canonical_json
 from mien.errors import ConfigError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
@@ -21,6 +23,7 @@ from mien.shell.files import read_limited, write_atomically
 T = TypeVar("T")
 
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+_URL_PASSWORD: Final = re.compile(r"(://[^/@\s]*?:)[^/@\s]*@")
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
@@ -89,6 +92,17 @@ def check_limits(config: object, limits: Mapping[str, tuple[float, float]]) -> N
     for name, (low, high) in limits.items():
         if not low <= getattr(config, name) <= high:
             raise ConfigError(f"{name} is {getattr(config, name)}; it must lie between {low} and {high}")
+
+
+def shown(config: object) -> dict[str, Any]:
+    """Return every setting by its name as it may be shown: a password in a URL is masked."""
+    values = to_mapping(config)
+    return {name: _URL_PASSWORD.sub(r"\1***@", v) if isinstance(v, str) else v for name, v in values.items()}
+
+
+def settings_sha256(config: object) -> str:
+    """Return the hex SHA-256 of the settings as they may be shown, which tells whether they changed."""
+    return hashlib.sha256(canonical_json(shown(config))).hexdigest()
 
 
 def port_of(address: str) -> int:

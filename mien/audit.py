@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from mien.chain import GENESIS, link_sha256
+from mien.chain import GENESIS, canonical_json, link_sha256
 from mien.errors import ConfigError, CorruptDataError
-from mien.wire.canonical import to_canonical_json
 
 _ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 _RESTORE: Final = "compare with a backup, and find out who can write to the database"
@@ -58,7 +57,7 @@ class Entry:
     def sha256(self) -> str:
         """Hex SHA-256 of the canonical bytes."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return link_sha256("audit-entry", to_canonical_json(values))
+        return link_sha256("audit-entry", canonical_json(values))
 
     @property
     def anchor(self) -> Anchor:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Final
 
 GENESIS: Final = "0" * 64
 """What the first record names as the one before."""
+
+
+def canonical_json(value: object) -> bytes:
+    """Return UTF-8 JSON with sorted keys, no spaces, and no NaN or infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
 def link_sha256(kind: str, canonical: bytes) -> str:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from rich.table import Table
 
+from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from coordinator.settings import shown
 from mien.errors import TABLE, ConfigError
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.files import read_limited, write_atomically
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from coordinator.registrar.store import Store
 
 # Imported by the commands that need them: the server, the client and the QR code are most of the start-up time.
 
@@ -47,7 +55,9 @@ app = typer.Typer(
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
 operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credentials for operators elsewhere.")
 app.add_typer(config_app, name="config")
+audit_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
 app.add_typer(operator_app, name="operator")
+app.add_typer(audit_app, name="audit")
 
 _T = TypeVar("_T")
 
@@ -88,6 +98,8 @@ def init(
     coordinator_pem = None if coordinator_ca is None else _read_pem(coordinator_ca)
     made = create_home(home, config, _now())
     trusted = None if coordinator_pem is None else trust_coordinator(made, coordinator_pem, replace=False)
+    if trusted is not None:
+        _enter(made, "coordinator.trust", trusted)
     from coordinator import pki
 
     ca_sha256 = pki.fingerprint(made.ca())
@@ -123,6 +135,7 @@ def trust_coordinator_command(
         raise ConfigError("--csr and --out belong together: the request, and where to write its certificate")
     registrar = RegistrarHome(home)
     fingerprint = trust_coordinator(registrar, _read_pem(coordinator_ca), replace=replace)
+    _enter(registrar, "coordinator.trust", fingerprint)
     if csr is not None and out is not None:
         _sign_operator(registrar, csr, "coordinator", out)
     result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None if out is None else str(out)}
@@ -154,7 +167,8 @@ def operator_renew(home: Home, as_json: Json = False) -> None:
     from coordinator.registrar.home import write_operator
 
     registrar = RegistrarHome(home)
-    write_operator(registrar, registrar.authority(), _now())
+    certificate = write_operator(registrar, registrar.authority(), _now())
+    _enter_certificate(registrar, "registrar", certificate)
     path = str(registrar.operator_path)
     shell.emit({"certificate": path}, as_json=as_json, human=lambda: _say(f"Renewed: {path}"))
 
@@ -264,7 +278,7 @@ def config_show(home: Home, as_json: Json = False) -> None:
     Example: mien-registrar config show --home R
     """
     resolved = RegistrarHome(home).config()
-    values = dataclasses.asdict(resolved.config)
+    values = shown(resolved.config)
     result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
 
     def human() -> None:
@@ -274,6 +288,37 @@ def config_show(home: Home, as_json: Json = False) -> None:
         shell.OUT.print(table)
 
     shell.emit(result, as_json=as_json, human=human)
+
+
+@audit_app.command("list")
+def audit_list(home: Home, last: Last = 50, after: After = 0, subject: Subject = "", as_json: Json = False) -> None:
+    """List the newest entries, oldest first.
+
+    Example: mien-registrar audit list --last 20 --home R
+    """
+    with _store(RegistrarHome(home)) as store, store.begin() as transaction:
+        show_list(transaction.audit, last, after, subject, as_json=as_json)
+
+
+@audit_app.command("head")
+def audit_head(home: Home, as_json: Json = False) -> None:
+    """Print the newest entry's number and hash: an anchor to write down elsewhere, for `audit verify --anchor`.
+
+    Example: mien-registrar audit head --home R
+    """
+    with _store(RegistrarHome(home)) as store, store.begin() as transaction:
+        show_head(transaction.audit, as_json=as_json)
+
+
+@audit_app.command("verify")
+def audit_verify(home: Home, anchor: Anchors = None, as_json: Json = False) -> None:
+    """Check the whole log: edited, removed and reordered entries are named, and the exit code is 20.
+
+    That the newest entries were cut off, or all was written anew, only an anchor kept elsewhere can show.
+    Example: mien-registrar audit verify --home R --anchor 17:5e88…
+    """
+    with _store(RegistrarHome(home)) as store, store.begin() as transaction:
+        show_verified(transaction.audit, anchor or [], as_json=as_json)
 
 
 @app.command()
@@ -323,7 +368,37 @@ def _sign_operator(registrar: RegistrarHome, csr: Path, name: str, out: Path) ->
 
     authority = registrar.authority()
     certificate = pki.issue_operator_leaf_for_csr(authority, _read_pem(csr), name, _now())
+    _enter_certificate(registrar, name, certificate)
     write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
+
+
+def _enter(registrar: RegistrarHome, action: str, subject: str, **detail: object) -> None:
+    """Enter a deed of this command in the audit log, beside a registrar that may be running."""
+    from coordinator.audit import local_actor
+    from coordinator.registrar.home import make_new_files_private
+
+    make_new_files_private()
+    with _store(registrar) as store, store.begin() as transaction:
+        transaction.log(int(_now().timestamp()), local_actor(), action, subject, detail)
+
+
+def _enter_certificate(registrar: RegistrarHome, name: str, certificate: x509.Certificate) -> None:
+    """Enter an operator's certificate in the audit log."""
+    from coordinator import pki
+
+    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    _enter(registrar, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
+
+
+@contextlib.contextmanager
+def _store(registrar: RegistrarHome) -> Iterator[Store]:
+    from coordinator.registrar.store import Store
+
+    store = Store.open(registrar.store_url(registrar.config().config))
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def _read_pem(path: Path) -> bytes:

@@ -10,6 +10,7 @@ from datetime import datetime
 from coordinator import pki
 from coordinator.registrar.client import connect_admin, hello
 from coordinator.registrar.home import RegistrarHome, check_private, check_validity
+from coordinator.registrar.store import Store
 from coordinator.tls import check_tls12_is_refused
 from mien.errors import MienError
 
@@ -57,6 +58,15 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
     async def coordinator() -> str:
         return f"fingerprint {pki.fingerprint(home.coordinator_ca())}"
 
+    async def audit_log() -> str:
+        store = Store.open(home.store_url(home.config().config))
+        try:
+            with store.begin() as transaction:
+                newest = transaction.audit(lambda log, db: log.verify(db))
+        finally:
+            store.close()
+        return f"{newest.position} entries, each following from the one before"
+
     async def joining() -> str:
         address = home.config().config.address
         reply = await hello(address, home.ca())
@@ -75,6 +85,7 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
         "authority": authority,
         "operator": operator,
         "coordinator": coordinator,
+        "audit log": audit_log,
         "joining port": joining,
         "operators' port": operators,
     }

@@ -121,11 +121,12 @@ def create_home(folder: Path, config: RegistrarConfig, now: datetime) -> Registr
     return home
 
 
-def write_operator(home: RegistrarHome, authority: pki.Authority, now: datetime) -> None:
-    """Give the folder's owner operator credentials, replacing earlier ones."""
+def write_operator(home: RegistrarHome, authority: pki.Authority, now: datetime) -> x509.Certificate:
+    """Give the folder's owner operator credentials, replacing earlier ones, and return their certificate."""
     operator = pki.issue_operator_leaf(authority, _OWN_OPERATOR, now)
     write_atomically(home.operator_key_path, operator.key_pem, private=True)
     write_atomically(home.operator_path, operator.chain_pem)
+    return operator.certificate
 
 
 def trust_coordinator(home: RegistrarHome, ca_pem: bytes, *, replace: bool) -> str:

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator import audit, pki
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
 from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store, Transaction
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
@@ -84,8 +84,11 @@ class Registry:
         self._new_token = new_token
         self._crl: tuple[datetime, bytes] | None = None
 
-    def create_invite(self, population: str, valid_s: int, note: str) -> NewInvite:
-        """Return a new invite into a population; `valid_s` of 0 takes the configured validity."""
+    def create_invite(self, population: str, valid_s: int, note: str, *, actor: str) -> NewInvite:
+        """Return a new invite into a population; `valid_s` of 0 takes the configured validity.
+
+        `actor` is the operator who asks, for the audit log, which holds neither the token nor the note.
+        """
         pki.check_name(population)
         valid_s = valid_s or self._config.invite_valid_s
         if valid_s > MAX_INVITE_S:
@@ -94,6 +97,8 @@ class Registry:
         record = InviteRecord(_token_hash(token), population, _checked_text(note, "note"), now, now + valid_s)
         with self._store.begin() as transaction:
             transaction.add_invite(record)
+            detail = {"population": population, "expires_unix_s": record.expires_unix_s}
+            transaction.log(now, actor, "invite.make", _invite_id(record), detail)
         ca_sha256 = pki.fingerprint(self._authority.certificate)
         invite = Invite(self._config.address, ca_sha256, pki.fingerprint(coordinator_ca), token)
         return NewInvite(invite, record.expires_unix_s)
@@ -142,7 +147,7 @@ class Registry:
                 device, certificate = self._replace_key(transaction, device, public_key)
         return self._joined(certificate, device.population, coordinator_ca)
 
-    def revoke(self, device_id: str, reason: str) -> None:
+    def revoke(self, device_id: str, reason: str, *, actor: str) -> None:
         """Revoke a device and every key that replaced it; nothing more happens to one that is revoked already."""
         reason, now = _checked_text(reason, "reason"), self._now_s()
         with self._store.begin() as transaction:
@@ -152,7 +157,9 @@ class Registry:
             while device is not None:
                 if device.revoked_unix_s is None:
                     transaction.put_device(replace(device, revoked_unix_s=now))
-                    transaction.revoke_certificates(device.device_id, reason, now)
+                    count = transaction.revoke_certificates(device.device_id, reason, now)
+                    detail = {"reason": reason, "certificates": count}
+                    transaction.log(now, actor, "device.revoke", device.device_id, detail)
                 device = transaction.device(device.successor_id) if device.successor_id else None
         self._crl = None
 
@@ -185,11 +192,16 @@ class Registry:
             raise InviteError("this invite has expired; ask the operator for a new one")
         device = DeviceRecord(pki.device_id(public_key), invite.population, invite.note, now)
         if known is not None and known.population != device.population:
-            transaction.revoke_certificates(device.device_id, "moved to another population", now)
+            reason = "moved to another population"
+            count = transaction.revoke_certificates(device.device_id, reason, now)
+            moved = {"reason": reason, "certificates": count}
+            transaction.log(now, audit.REGISTRAR, "device.revoke", device.device_id, moved)
             self._crl = None
         transaction.put_device(device)
         if not transaction.claim_invite(invite.token_sha256, device.device_id, now):
             raise InviteError(_USED)
+        detail = {"population": device.population, "invite": _invite_id(invite)}
+        transaction.log(now, f"device:{device.device_id}", "device.join", device.device_id, detail)
         return self._issue(transaction, device, public_key)
 
     def _prolong(
@@ -217,7 +229,9 @@ class Registry:
         new = DeviceRecord(new_id, old.population, old.note, now)
         transaction.put_device(new)
         transaction.put_device(replace(old, successor_id=new_id))
-        transaction.revoke_certificates(old.device_id, "key replaced", now)
+        count = transaction.revoke_certificates(old.device_id, "key replaced", now)
+        detail = {"new_device_id": new_id, "certificates": count}
+        transaction.log(now, f"device:{old.device_id}", "device.replace_key", old.device_id, detail)
         self._crl = None
         return new, self._issue(transaction, new, public_key)
 
@@ -234,6 +248,8 @@ class Registry:
             int(leaf.not_valid_after_utc.timestamp()),
         )
         transaction.add_certificate(record)
+        detail = {"serial": f"{record.serial:x}", "expires_unix_s": record.expires_unix_s}
+        transaction.log(self._now_s(), audit.REGISTRAR, "certificate.issue", device.device_id, detail)
         return record
 
     def _holder(self, leaf: x509.Certificate, now: datetime) -> pki.PeerIdentity:
@@ -292,6 +308,11 @@ def _check_signature(leaf: x509.Certificate, signature: bytes, message: bytes) -
 
 def _token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _invite_id(invite: InviteRecord) -> str:
+    """Return what names an invite in the audit log: it tells invites apart and admits nobody."""
+    return invite.token_sha256[:16]
 
 
 def _checked_text(text: str, what: str) -> str:

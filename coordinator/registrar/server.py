@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 import structlog
 
-from coordinator import pki
+from coordinator import audit, pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, make_new_files_private
 from coordinator.registrar.issuing import Registry
@@ -26,11 +26,13 @@ from coordinator.registrar.service import (
     Worker,
     add_admin,
     add_registrar,
+    software,
 )
 from coordinator.registrar.store import Store
 from coordinator.rpc import ErrorInterceptor
+from coordinator.settings import settings_sha256
 from coordinator.tls import ServerLeaf
-from mien.errors import ConfigError
+from mien.errors import ConfigError, StorageError
 from mien.shell.lock import exclusive
 from mien.wire import MAX_MESSAGE_BYTES
 
@@ -80,6 +82,7 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
     store = Store.open(home.store_url(config))
     worker = Worker()
     try:
+        _enter(store, "server.start", config, clock)
         registry = Registry(store, authority, config, home.coordinator_ca, clock)
         limiter = FailureLimiter(config.max_join_failures, config.join_failure_window_s, time.monotonic)
         leaf = ServerLeaf(authority, config.server_names, clock)
@@ -99,9 +102,24 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
             yield ports
         finally:
             await asyncio.gather(join.stop(config.drain_s), admin.stop(config.drain_s))
+            await worker.run(lambda: _enter(store, "server.stop", config, clock))
     finally:
         worker.close()
         store.close()
+
+
+def _enter(store: Store, action: str, config: RegistrarConfig, clock: Callable[[], datetime]) -> None:
+    """Enter a start or stop, and print the log's head: an anchor that is kept elsewhere for free."""
+    detail = {"software": software(), "settings_sha256": settings_sha256(config)}
+    try:
+        with store.begin() as transaction:
+            head = transaction.log(int(clock().timestamp()), audit.REGISTRAR, action, config.address, detail)
+    except StorageError as error:
+        if action == "server.start":
+            raise
+        _LOG.warning("the stop is not in the audit log", reason=error.message)
+    else:
+        _LOG.info("audit log", head=str(head))
 
 
 def _server(max_message_bytes: int) -> grpc.aio.Server:

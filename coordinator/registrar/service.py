@@ -68,7 +68,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         """Return the protocol version to speak, and the registrar's clock."""
         chosen = choose_version(list(request.protocol_versions))
         unix_ms = int(self._clock().timestamp() * 1000)
-        return common_pb2.HelloReply(protocol_version=chosen, software=_software(), unix_ms=unix_ms)
+        return common_pb2.HelloReply(protocol_version=chosen, software=software(), unix_ms=unix_ms)
 
     async def Join(self, request: registrar_pb2.JoinRequest, context: Any) -> registrar_pb2.JoinReply:
         """Return a device's first certificate for a token."""
@@ -130,7 +130,7 @@ class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
         """Return a new invite."""
         operator = self._operator(context)
         made = await self._worker.run(
-            lambda: self._registry.create_invite(request.population, request.valid_s, request.note)
+            lambda: self._registry.create_invite(request.population, request.valid_s, request.note, actor=operator)
         )
         _LOG.info("invited", operator=operator, population=request.population, expires_unix_s=made.expires_unix_s)
         return registrar_pb2.CreateInviteReply(url=made.invite.to_url(), expires_unix_s=made.expires_unix_s)
@@ -140,7 +140,7 @@ class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
     ) -> registrar_pb2.RevokeDeviceReply:
         """Revoke a device."""
         operator = self._operator(context)
-        await self._worker.run(lambda: self._registry.revoke(request.device_id, request.reason))
+        await self._worker.run(lambda: self._registry.revoke(request.device_id, request.reason, actor=operator))
         _LOG.info("revoked", operator=operator, device_id=request.device_id, reason=request.reason)
         return registrar_pb2.RevokeDeviceReply()
 
@@ -180,7 +180,8 @@ def add_admin(service: RegistrarAdminService, server: grpc.aio.Server) -> None:
     registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(service, server)
 
 
-def _software() -> str:
+def software() -> str:
+    """Return this program's name and version."""
     try:
         return f"mien-registrar {version('mien')}"
     except PackageNotFoundError:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
+from coordinator.audit import AuditLog
+from mien.audit import Anchor
 from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError
 
-HEAD: Final = "r0001"
+_T = TypeVar("_T")
+
+HEAD: Final = "r0002"
 """The newest revision of the schema, which this program reads and writes."""
 
 _META: Final = sa.MetaData()
@@ -65,6 +69,9 @@ _REVOCATION_LISTS: Final = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("issued_unix_s", sa.BigInteger, nullable=False),
 )
+
+AUDIT: Final = AuditLog.of(_META)
+"""Who did what when, a hash chain (`mien.audit`); only ever added to."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,19 @@ class Transaction:
         self._connection.execute(sa.delete(_REVOCATION_LISTS))
         self._connection.execute(sa.insert(_REVOCATION_LISTS).values(number=number, issued_unix_s=now))
         return int(number)
+
+    def log(
+        self, now: int, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
+    ) -> Anchor:
+        """Enter a deed in the audit log and return its place there; `now` in Unix seconds like all times here."""
+        entry = AUDIT.append(
+            self._connection, at_ms=now * 1000, actor=actor, action=action, subject=subject, detail=detail
+        )
+        return entry.anchor
+
+    def audit(self, call: Callable[[AuditLog, Connection], _T]) -> _T:
+        """Return what a question to the audit log answers."""
+        return call(AUDIT, self._connection)
 
     def _one(self, statement: sa.Select[Any]) -> Row[Any] | None:
         return self._connection.execute(statement).one_or_none()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +29,17 @@ class Revocations:
     confirmed it, so that a restart does not make an old list look fresh.
     """
 
-    def __init__(self, path: Path, registrar_ca: x509.Certificate, clock: Clock, *, max_age_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        registrar_ca: x509.Certificate,
+        clock: Clock,
+        *,
+        max_age_s: float,
+        on_new: Callable[[int, str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`on_new` is told the number and hash of a list with another number than the one at hand."""
+        self._on_new = on_new
         self._path, self._ca, self._clock, self._max_age_s = path, registrar_ca, clock, max_age_s
         self._crl: x509.CertificateRevocationList | None = None
         self._confirmed_at = float("-inf")
@@ -64,7 +76,15 @@ class Revocations:
 
     async def fetch(self, address: str, *, timeout_s: float = 10.0) -> None:
         """Ask the registrar once; raises UnreachableError or CertificateError."""
-        self.accept(await fetch_revocations(address, self._ca, timeout_s=timeout_s))
+        crl = await fetch_revocations(address, self._ca, timeout_s=timeout_s)
+        before = self._crl
+        self.accept(crl)
+        if (
+            self._on_new is not None
+            and self._crl is crl
+            and (before is None or pki.crl_number(before) != pki.crl_number(crl))
+        ):
+            await self._on_new(pki.crl_number(crl), hashlib.sha256(crl.public_bytes(Encoding.DER)).hexdigest())
 
     async def keep_fresh(self, address: str, every_s: float) -> None:
         """Ask the registrar again and again; failures are logged, loudly once the list is overdue."""

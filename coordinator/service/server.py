@@ -14,7 +14,7 @@ import grpc
 import structlog
 from cryptography import x509
 
-from coordinator import pki
+from coordinator import audit, pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome
@@ -26,13 +26,15 @@ from coordinator.rounds.states import ServerStates
 from coordinator.rounds.uploads import Uploads
 from coordinator.rpc import ErrorInterceptor
 from coordinator.service.access import AccessInterceptor, Gate
+from coordinator.service.messages import software
 from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
 from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService
+from coordinator.settings import settings_sha256
 from coordinator.store.blobs import BlobStore
 from coordinator.store.sealing import MasterKey
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.store import SCHEMA, Store, StoreThread
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, KeyStoreError, MienError
 from mien.secagg.leaves import leaf_verifier
@@ -77,6 +79,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
     """
     stores = open_stores(home, config, clock)
     try:
+        _enter_start(stores.store, config)
         registrar_ca = home.registrar_ca()
         engine = Engine(
             stores,
@@ -86,7 +89,12 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         )
         uploads = Uploads(engine, stores, idle_s=config.upload_idle_s)
         max_age_s = config.crl_max_age_s if config.registrar_address else float("inf")
-        revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s)
+
+        async def accepted(number: int, sha256: str) -> None:
+            detail = {"sha256": sha256}
+            await stores.thread.run(stores.store.log, audit.REGISTRAR, "revocations.accept", str(number), detail)
+
+        revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=accepted)
         server, port = _server(home, config, clock, Gate(registrar_ca, _ca(home), revocations, clock))
         rounds_pb2_grpc.add_RoundsServicer_to_server(
             RoundsService(engine, uploads, stores.store, stores.thread, clock), server
@@ -103,9 +111,26 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
                 await uploads.finish(config.drain_s)
                 await engine.stop(config.drain_s)
                 await server.stop(_LAST_ANSWERS_S)
+        await stores.thread.run(_enter_stop, stores.store, config)
     finally:
         stores.thread.close()
         stores.store.close()
+
+
+def _enter_start(store: Store, config: CoordinatorConfig) -> None:
+    """Enter the start in the audit log, and the log's head in this program's: an anchor kept elsewhere for free."""
+    detail = {"software": software(), "schema": SCHEMA, "settings_sha256": settings_sha256(config)}
+    head = store.log(audit.COORDINATOR, "server.start", config.address, detail)
+    _LOG.info("audit log", head=str(head))
+
+
+def _enter_stop(store: Store, config: CoordinatorConfig) -> None:
+    try:
+        head = store.log(audit.COORDINATOR, "server.stop", config.address)
+    except MienError as error:
+        _LOG.warning("the stop is not in the audit log", reason=error.message)
+    else:
+        _LOG.info("audit log", head=str(head))
 
 
 def open_stores(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> Stores:

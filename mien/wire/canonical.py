@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+from mien.chain import canonical_json
 from mien.errors import CorruptDataError
 from mien.layout import ParameterLayout
 from mien.specs import ModelSpec, TaskSpec, from_mapping, to_mapping
@@ -16,7 +17,7 @@ MAX_JSON_BYTES = 1 << 20
 
 def to_canonical_json(value: object) -> bytes:
     """Return UTF-8 JSON with sorted keys, no spaces, and no NaN or infinity."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+    return canonical_json(value)
 
 
 def parse_json(data: bytes, *, what: str) -> Any:

@@ -43,10 +43,11 @@ class Desk:
     registry: Registry
     clock: SetClock
     path: Path
+    store: Store
 
     def admitted(self, population: str = "default") -> Phone:
         key = ec.generate_private_key(ec.SECP256R1())
-        token = self.registry.create_invite(population, 0, "").invite.token
+        token = self.registry.create_invite(population, 0, "", actor="alice").invite.token
         return Phone(key, certificate(self.registry.join(token, csr_der(key))))
 
     def renew(self, phone: Phone, new_key: ec.EllipticCurvePrivateKey | None = None, unix_ms: int = 0) -> Joined:
@@ -65,12 +66,12 @@ def certificate(joined: Joined) -> x509.Certificate:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     store = Store.open(f"sqlite:///{tmp_path / 'registrar.db'}")
     clock = SetClock()
-    yield Desk(Registry(store, REGISTRAR, CONFIG, lambda: COORDINATOR.certificate, clock), clock, tmp_path)
+    yield Desk(Registry(store, REGISTRAR, CONFIG, lambda: COORDINATOR.certificate, clock), clock, tmp_path, store)
     store.close()
 
 
 def test_an_invite_names_both_authorities_and_admits_one_key(desk: Desk) -> None:
-    made = desk.registry.create_invite("clinic-7", 600, "Alice's phone")
+    made = desk.registry.create_invite("clinic-7", 600, "Alice's phone", actor="alice")
     assert made.invite.registrar_address == CONFIG.address
     assert made.invite.registrar_ca_sha256 == pki.fingerprint(REGISTRAR.certificate)
     assert made.invite.coordinator_ca_sha256 == pki.fingerprint(COORDINATOR.certificate)
@@ -87,7 +88,7 @@ def test_an_invite_names_both_authorities_and_admits_one_key(desk: Desk) -> None
 
 
 def test_a_lost_answer_is_given_again_even_after_the_invite_expired(desk: Desk) -> None:
-    token = desk.registry.create_invite("default", 60, "").invite.token
+    token = desk.registry.create_invite("default", 60, "", actor="alice").invite.token
     key = ec.generate_private_key(ec.SECP256R1())
     first = desk.registry.join(token, csr_der(key))
     desk.clock.now += timedelta(hours=1)
@@ -99,7 +100,7 @@ def test_a_lost_answer_is_given_again_even_after_the_invite_expired(desk: Desk) 
 
 
 def test_a_used_invite_is_refused_to_another_key(desk: Desk) -> None:
-    token = desk.registry.create_invite("default", 0, "").invite.token
+    token = desk.registry.create_invite("default", 0, "", actor="alice").invite.token
     desk.registry.join(token, csr_der(ec.generate_private_key(ec.SECP256R1())))
     with pytest.raises(InviteError, match="used by another device"):
         desk.registry.join(token, csr_der(ec.generate_private_key(ec.SECP256R1())))
@@ -107,7 +108,7 @@ def test_a_used_invite_is_refused_to_another_key(desk: Desk) -> None:
 
 
 def test_an_expired_or_unknown_invite_is_refused(desk: Desk) -> None:
-    token = desk.registry.create_invite("default", 60, "").invite.token
+    token = desk.registry.create_invite("default", 60, "", actor="alice").invite.token
     desk.clock.now += timedelta(seconds=60)
     for refused, message in ((token, "expired"), ("A" * 43, "not known here"), ("", "not known here")):
         with pytest.raises(InviteError, match=message):
@@ -116,14 +117,14 @@ def test_an_expired_or_unknown_invite_is_refused(desk: Desk) -> None:
 
 
 def test_a_bad_request_does_not_use_the_invite_up(desk: Desk) -> None:
-    token = desk.registry.create_invite("default", 0, "").invite.token
+    token = desk.registry.create_invite("default", 0, "", actor="alice").invite.token
     with pytest.raises(CertificateError):
         desk.registry.join(token, b"not a request")
     desk.registry.join(token, csr_der(ec.generate_private_key(ec.SECP256R1())))
 
 
 def test_only_the_hash_of_a_token_is_stored(desk: Desk) -> None:
-    token = desk.registry.create_invite("default", 0, "").invite.token
+    token = desk.registry.create_invite("default", 0, "", actor="alice").invite.token
     stored = b"".join(path.read_bytes() for path in desk.path.iterdir())
     assert token.encode() not in stored
     assert hashlib.sha256(token.encode()).hexdigest().encode() in stored
@@ -134,7 +135,7 @@ def test_only_the_hash_of_a_token_is_stored(desk: Desk) -> None:
 )
 def test_an_invite_that_makes_no_sense_is_refused(desk: Desk, population: str, valid_s: int, note: str) -> None:
     with pytest.raises(ConfigError):
-        desk.registry.create_invite(population, valid_s, note)
+        desk.registry.create_invite(population, valid_s, note, actor="alice")
 
 
 def test_no_invite_before_a_coordinator_is_trusted(tmp_path: Path) -> None:
@@ -143,13 +144,13 @@ def test_no_invite_before_a_coordinator_is_trusted(tmp_path: Path) -> None:
 
     store = Store.open(f"sqlite:///{tmp_path / 'registrar.db'}")
     with pytest.raises(ConfigError, match="no coordinator"):
-        Registry(store, REGISTRAR, CONFIG, nobody, SetClock()).create_invite("default", 0, "")
+        Registry(store, REGISTRAR, CONFIG, nobody, SetClock()).create_invite("default", 0, "", actor="alice")
     store.close()
 
 
 def test_moving_to_another_population_ends_the_old_certificates(desk: Desk) -> None:
     phone = desk.admitted("blue")
-    token = desk.registry.create_invite("red", 0, "").invite.token
+    token = desk.registry.create_invite("red", 0, "", actor="alice").invite.token
     moved = desk.registry.join(token, csr_der(phone.key))
     assert moved.population == "red"
     assert desk.revoked_serials() == {phone.certificate.serial_number}
@@ -208,7 +209,7 @@ def test_a_new_key_takes_the_place_of_the_old_one(desk: Desk) -> None:
     with pytest.raises(RevokedError, match="replaced"):
         desk.renew(phone, thief)
     with pytest.raises(RevokedError):
-        desk.registry.join(desk.registry.create_invite("blue", 0, "").invite.token, csr_der(phone.key))
+        desk.registry.join(desk.registry.create_invite("blue", 0, "", actor="alice").invite.token, csr_der(phone.key))
 
 
 def test_a_new_key_cannot_be_another_devices(desk: Desk) -> None:
@@ -221,28 +222,28 @@ def test_revocation_follows_the_phone_to_its_new_key(desk: Desk) -> None:
     phone, new_key = desk.admitted(), ec.generate_private_key(ec.SECP256R1())
     desk.clock.now += timedelta(minutes=5)
     renewed = desk.renew(phone, new_key)
-    desk.registry.revoke(phone.device_id, "phone lost")
+    desk.registry.revoke(phone.device_id, "phone lost", actor="alice")
     assert desk.revoked_serials() == {phone.certificate.serial_number, certificate(renewed).serial_number}
     with pytest.raises(RevokedError):
         desk.renew(Phone(new_key, certificate(renewed)))
 
 
 def test_a_revoked_device_stays_out(desk: Desk) -> None:
-    token = desk.registry.create_invite("default", 0, "").invite.token
+    token = desk.registry.create_invite("default", 0, "", actor="alice").invite.token
     key = ec.generate_private_key(ec.SECP256R1())
     phone = Phone(key, certificate(desk.registry.join(token, csr_der(key))))
-    desk.registry.revoke(phone.device_id, "phone lost")
-    desk.registry.revoke(phone.device_id, "again")
+    desk.registry.revoke(phone.device_id, "phone lost", actor="alice")
+    desk.registry.revoke(phone.device_id, "again", actor="alice")
     with pytest.raises(RevokedError):
         desk.renew(phone)
     with pytest.raises(RevokedError):
         desk.registry.join(token, csr_der(key))
-    fresh = desk.registry.create_invite("default", 0, "").invite.token
+    fresh = desk.registry.create_invite("default", 0, "", actor="alice").invite.token
     with pytest.raises(RevokedError):
         desk.registry.join(fresh, csr_der(key))
     desk.registry.join(fresh, csr_der(ec.generate_private_key(ec.SECP256R1())))
     with pytest.raises(NotFoundError):
-        desk.registry.revoke("f" * 32, "")
+        desk.registry.revoke("f" * 32, "", actor="alice")
 
 
 def test_a_renewal_needs_the_current_key_and_this_registrars_certificate(desk: Desk) -> None:
@@ -268,7 +269,7 @@ def test_the_revocation_list_is_remade_when_needed_and_numbered_upwards(desk: De
 
     phone = desk.admitted()
     assert [number(), number()] == [1, 1]
-    desk.registry.revoke(phone.device_id, "lost")
+    desk.registry.revoke(phone.device_id, "lost", actor="alice")
     assert number() == 2
     desk.clock.now += timedelta(days=1)
     assert number() == 3
@@ -279,3 +280,33 @@ def test_the_revocation_list_is_remade_when_needed_and_numbered_upwards(desk: De
     assert desk.revoked_serials() == {phone.certificate.serial_number}
     desk.clock.now += timedelta(days=1, seconds=1)
     assert desk.revoked_serials() == set()
+
+
+def test_the_audit_log_says_who_did_what_and_holds_no_token_and_no_note(desk: Desk) -> None:
+    made = desk.registry.create_invite("red", 0, "Alice's phone", actor="alice")
+    first, second = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    joined = desk.registry.join(made.invite.token, csr_der(first))
+    renewed = desk.renew(Phone(first, certificate(joined)), second)
+    desk.registry.revoke(renewed.device_id, "lost", actor="bob")
+    with desk.store.begin() as transaction:
+        entries = transaction.audit(lambda log, db: log.read(db))
+        assert transaction.audit(lambda log, db: log.verify(db)) == entries[-1].anchor
+    assert [(e.actor, e.action, e.subject) for e in entries] == [
+        ("alice", "invite.make", hashlib.sha256(made.invite.token.encode()).hexdigest()[:16]),
+        (f"device:{joined.device_id}", "device.join", joined.device_id),
+        ("system:registrar", "certificate.issue", joined.device_id),
+        (f"device:{joined.device_id}", "device.replace_key", joined.device_id),
+        ("system:registrar", "certificate.issue", renewed.device_id),
+        ("bob", "device.revoke", renewed.device_id),
+    ]
+    told = repr(entries)
+    assert made.invite.token not in told
+    assert hashlib.sha256(made.invite.token.encode()).hexdigest() not in told
+    assert "Alice" not in told
+
+
+def test_a_refused_join_leaves_no_entry(desk: Desk) -> None:
+    with pytest.raises(InviteError):
+        desk.registry.join("unknown", csr_der(ec.generate_private_key(ec.SECP256R1())))
+    with desk.store.begin() as transaction:
+        assert transaction.audit(lambda log, db: log.read(db)) == []

@@ -153,7 +153,7 @@ def test_an_operators_day(program: Program) -> None:
 
         checks = program.json("doctor")
         assert checks["ok"] is True
-        assert len(checks["checks"]) == 7
+        assert len(checks["checks"]) == 8
 
         code, out, _ = program.run("invite")
         assert code == 0
@@ -292,7 +292,14 @@ def test_serving_loads_nothing_heavy() -> None:
 
 def test_every_command_has_help_with_an_example(program: Program) -> None:
     commands = [[], ["init"], ["serve"], ["invite"], ["revoke"], ["list"], ["trust-coordinator"], ["doctor"]]
-    commands += [["config", "show"], ["operator", "sign"], ["operator", "renew"]]
+    commands += [
+        ["audit", "list"],
+        ["audit", "head"],
+        ["audit", "verify"],
+        ["config", "show"],
+        ["operator", "sign"],
+        ["operator", "renew"],
+    ]
     for command in commands:
         code, out, _ = program.run(*command, "--help")
         assert code == 0

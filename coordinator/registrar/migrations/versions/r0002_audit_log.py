@@ -1,0 +1,43 @@
+"""The audit log.
+
+Revision ID: r0002
+Revises: r0001
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "r0002"
+down_revision = "r0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create its two tables, with a log that has no entry yet."""
+    op.create_table(
+        "audit_entries",
+        sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("actor", sa.String(80), nullable=False),
+        sa.Column("action", sa.String(40), nullable=False),
+        sa.Column("subject", sa.String(120), nullable=False),
+        sa.Column("detail_json", sa.Text, nullable=False),
+        sa.Column("previous_sha256", sa.String(64), nullable=False),
+        sa.Column("sha256", sa.String(64), nullable=False),
+    )
+    op.create_index("ix_audit_entries_subject", "audit_entries", ["subject"])
+    head = op.create_table(
+        "audit_head",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("position", sa.BigInteger, nullable=False),
+        sa.Column("sha256", sa.String(64), nullable=False),
+    )
+    op.get_bind().execute(sa.insert(head).values(id=1, position=0, sha256="0" * 64))
+
+
+def downgrade() -> None:
+    """Refuse: it would drop what operators did."""
+    raise NotImplementedError("an audit log is not dropped; restore a backup instead")
