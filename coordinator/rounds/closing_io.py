@@ -82,7 +82,9 @@ class Closer:
     ) -> Closed:
         """Return the model that the devices' contributions make, added up in order of their ids, or by `masked`.
 
-        Raises NonFiniteError or CorruptDataError when the round has to be aborted, StorageError to try again.
+        Where validators judge it, trainers make no model yet but candidates, and the validators' scores the model.
+        Raises NonFiniteError or CorruptDataError when the round has to be aborted, StorageError or UnreachableError to
+        try again.
         """
         server = await self.server_state(task)
         uploads = await self._stores.thread.run(self._stores.store.uploads, record.id)

@@ -42,7 +42,15 @@ from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import Pulse
 from coordinator.store.records import RoundChange, RoundRecord, StepRecord, SumOpening, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import BudgetExceededError, CorruptDataError, LateError, MienError, StorageError
+from mien.errors import (
+    BudgetExceededError,
+    CorruptDataError,
+    LateError,
+    MienError,
+    StorageError,
+    UnreachableError,
+)
+from mien.methods.base import CANDIDATES, shared_words
 from mien.secagg.keys import VerifyLeaf
 
 _LOG: Final = structlog.get_logger()
@@ -235,7 +243,7 @@ class TaskRunner:
         task = self._commanded(command)
         if task is not None:
             try:
-                await self._stores.thread.run(
+                await self._stores.thread.settle(
                     self._stores.store.save_task, task, actor=command.actor, action=f"task.{command.state}"
                 )
             except MienError as error:
@@ -277,8 +285,13 @@ class TaskRunner:
         deadline = self._clock.now() + rules.selecting_s
         try:
             self._barred = await self._ledger.ask(number, attempt, self.task.model_id)
-            opened = await self._stores.thread.run(
-                self._stores.store.open_attempt, self.task, round_number=number, attempt=attempt, deadline=deadline
+            opened = await self._stores.thread.settle(
+                self._stores.store.open_attempt,
+                self.task,
+                round_number=number,
+                attempt=attempt,
+                deadline=deadline,
+                duty=self.duty,
             )
         except (BudgetExceededError, CorruptDataError) as error:  # a spent budget, or a ledger that does not verify
             await self._pause(error.message)
@@ -295,7 +308,7 @@ class TaskRunner:
     async def _pause(self, reason: str) -> None:
         """Pause the task with a reason that its operator sees."""
         task = replace(self.task, state=TaskState.PAUSED, reason=reason)
-        await self._stores.thread.run(
+        await self._stores.thread.settle(
             self._stores.store.save_task, task, actor=audit.COORDINATOR, action=f"task.{TaskState.PAUSED}"
         )
         self.task = task
@@ -440,7 +453,7 @@ class TaskRunner:
     async def _commit(self, change: RoundChange, accepted: Sequence[_Message]) -> bool:
         """Commit a transition; what the disk refused is told to those who wait, and the rest is tried again."""
         try:
-            self.round = await self._stores.thread.run(self._stores.store.save_round, change)
+            self.round = await self._stores.thread.settle(self._stores.store.save_round, change)
         except BudgetExceededError:
             raise
         except MienError as error:
@@ -488,7 +501,7 @@ class TaskRunner:
         while True:
             try:
                 closed = await self._closer.close(self.task, record, device_ids, self._masking.current)
-            except StorageError as error:
+            except (StorageError, UnreachableError) as error:
                 if self._clock.now() >= give_up or self.task.state.is_over:
                     self.tell(SumFailed(error.message))
                     return

@@ -1,12 +1,14 @@
 """Opening a database and bringing its schema up to date; shared by the programs of this package.
 
 SQLite is set to what durability needs: write-ahead log, an fsync at every commit, foreign keys, and real transactions
-around schema changes (the driver's own would end at the first CREATE TABLE).
+around schema changes (the driver's own would end at the first CREATE TABLE). PostgreSQL is durable as it comes; a
+connection that died is noticed before it is used, and one whose server is silent ends within a minute.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +16,36 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError, UnreachableError, VersionError
+from mien.errors import (
+    ConfigError,
+    CorruptDataError,
+    DiskFullError,
+    KeyStoreError,
+    MienError,
+    UnreachableError,
+    VersionError,
+)
 
 _BUSY_TIMEOUT_MS: Final = 30_000
+_RETRY_AFTER_S: Final = 5.0
+_MIGRATION_LOCK: Final = 0x4D49_454E  # "MIEN": the key of PostgreSQL's advisory lock, which is one database's own
+
+_POSTGRESQL: Final[dict[str, Any]] = {
+    "pool_pre_ping": True,
+    "connect_args": {
+        "connect_timeout": 10,
+        "application_name": "mien",
+        "keepalives_idle": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    },
+}
+
+_WRONG_URL: Final = "the database refuses the user and password in its URL; correct them"
 
 # What the databases say, in their words, and what it means for the person who runs the program.
-_REFUSALS: Final[tuple[tuple[str, type[DiskFullError | KeyStoreError | CorruptDataError], str], ...]] = (
+_REFUSALS: Final[tuple[tuple[str, type[MienError], str], ...]] = (
     ("disk is full", DiskFullError, "no space left for the database; free some space and run again"),
     ("no space left", DiskFullError, "no space left for the database; free some space and run again"),
     (
@@ -31,7 +57,16 @@ _REFUSALS: Final[tuple[tuple[str, type[DiskFullError | KeyStoreError | CorruptDa
     ("unable to open", KeyStoreError, "the database cannot be opened; check the folder's owner and permissions"),
     ("malformed", CorruptDataError, "the database is damaged; restore it from a backup"),
     ("not a database", CorruptDataError, "the database file is damaged or not ours; restore it from a backup"),
+    ("password authentication failed", ConfigError, _WRONG_URL),
+    ("no password supplied", ConfigError, _WRONG_URL),
+    ("no pg_hba.conf entry", ConfigError, "the database server lets nobody in from here; add this host to pg_hba.conf"),
+    ("permission denied", ConfigError, "the database's user may not use its tables; make it the database's owner"),
+    ("read-only transaction", ConfigError, "the database server only reads (a standby?); name the one that writes"),
 )
+
+# PostgreSQL's SQLSTATE codes, by their beginning: these may go another way when they are tried again.
+_PASSING: Final = ("08", "40001", "40P01", "53300", "55P03", "57P")
+_NO_SUCH_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 def sqlite_url(path: Path) -> str:
@@ -39,14 +74,22 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def open_engine(url: str) -> sa.Engine:
-    """Return a connection pool for a database URL; raises ConfigError for one that cannot be used."""
+def open_engine(url: str, *, setting: str = "database_url") -> sa.Engine:
+    """Return a connection pool for a database URL; raises ConfigError for one that cannot be used.
+
+    A URL that begins with postgresql: means the driver that this program comes with. `setting` is where it was set.
+    """
     try:
-        engine = sa.create_engine(url, hide_parameters=True)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        parsed = sa.make_url(url)
+        if parsed.drivername in ("postgresql", "postgres"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        options = _POSTGRESQL if parsed.drivername == "postgresql+psycopg" else {}
+        engine = sa.create_engine(parsed, hide_parameters=True, **options)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, ValueError):
         raise ConfigError(
-            "database_url cannot be used: give sqlite:///FILE, or another URL and install its driver"
-        ) from error
+            f"{setting} cannot be used: give sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE (special "
+            "characters percent-encoded), or another URL and install its driver"
+        ) from None  # the parser's error may quote the password
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -74,34 +117,54 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 @contextlib.contextmanager
 def database_errors() -> Iterator[None]:
-    """Turn a database's refusals into errors that say what to do; what was committed before is unchanged."""
+    """Turn a database's refusals into errors that say what to do; what was committed before is unchanged.
+
+    UnreachableError leaves one thing open: whether a commit that was on its way has arrived.
+    """
     try:
         yield
     except DBAPIError as error:
-        text = str(error.orig).lower()
-        for words, cls, message in _REFUSALS:
-            if words in text:
-                raise cls(message) from error
-        if error.connection_invalidated or "connect" in text:
-            raise UnreachableError("the database does not answer; check its address and that it runs") from error
-        raise
+        explained = _explained(error)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def _explained(error: DBAPIError) -> MienError | None:
+    """Return what a refusal means, None for one that is a fault of this program."""
+    text = str(error.orig).lower()
+    for words, cls, message in _REFUSALS:
+        if words in text:
+            return cls(message)
+    if _NO_SUCH_DATABASE.search(text):
+        return ConfigError("there is no such database on that server; create it, or correct its name in the URL")
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if error.connection_invalidated or state.startswith(_PASSING) or "connect" in text:
+        return UnreachableError(
+            "the database does not answer; check its address and that it runs", retry_after_s=_RETRY_AFTER_S
+        )
+    return None
 
 
 def schema_revision(engine: sa.Engine) -> str | None:
     """Return the revision of a database's schema, None for an empty database."""
     with database_errors(), engine.connect() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+        return _revision(connection)
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
 def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
     """Bring a database to revision `head` of the migrations in `folder`, wholly or not at all.
 
-    Raises VersionError for a database that a newer program has migrated: it is not touched.
+    Of several programs that begin at once one migrates, and the others wait for it. Raises VersionError for a database
+    that a newer program (or another one) has migrated: it is not touched.
     """
-    current = schema_revision(engine)
-    if current == head:
+    if schema_revision(engine) == head:
         return  # the usual case, without importing Alembic
     from alembic import command
     from alembic.config import Config
@@ -110,11 +173,15 @@ def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if current is not None and current not in known:
-        raise VersionError(
-            f"the database was written by a newer program (schema {current}, this program knows {head}); "
-            "upgrade this program"
-        )
-    with database_errors(), engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, head)
+    with database_errors(), engine.begin() as connection:  # on SQLite that takes the write lock
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        current = _revision(connection)
+        if current is not None and current not in known:
+            raise VersionError(
+                f"the database was written by a newer program (schema {current}, this program knows {head}) or belongs "
+                "to another one; upgrade this program, or name a database of its own"
+            )
+        if current != head:
+            config.attributes["connection"] = connection
+            command.upgrade(config, head)

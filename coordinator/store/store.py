@@ -12,13 +12,16 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
+import structlog
 
 from coordinator import audit
 from coordinator.audit import AuditLog
@@ -52,7 +55,7 @@ from coordinator.store.tables import (
     UPLOADS,
 )
 from mien.audit import Anchor
-from mien.errors import LateError, NotFoundError, ReplayError
+from mien.errors import LateError, NotFoundError, ReplayError, UnreachableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +63,8 @@ T = TypeVar("T")
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 SCHEMA: Final = "0006"
 """Revision of the schema that this program writes."""
+_LOG: Final = structlog.get_logger()
+
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
@@ -74,6 +79,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str, clock: Clock) -> Store:
+        self._last_change: tuple[RoundChange, RoundRecord] | None = None
         """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
         engine = open_engine(url)
         migrate(engine, MIGRATIONS, SCHEMA)
@@ -215,7 +221,7 @@ class Store:
     def open_attempt(
         self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Duty = Duty.TRAIN
     ) -> RoundRecord:
-        """Return a new attempt of a round, in its first stage."""
+        """Return a new attempt of a round, in its first stage; the same call again returns what the first one made."""
         record = RoundRecord(
             id=0,
             task_id=task.task_id,
@@ -223,6 +229,8 @@ class Store:
             attempt=attempt,
             stage=Stage.SELECTING,
             deadline_ms=to_ms(deadline),
+            if (there := db.execute(sa.select(ROUNDS).where(*name)).first()) is not None:
+                return _opened_before(_round(there), record)
             base_model_id=task.model_id,
             started_ms=self._clock.now_ms(),
             duty=duty,
@@ -237,8 +245,11 @@ class Store:
     def save_round(self, change: RoundChange) -> RoundRecord:
         """Commit one transition of a round as a whole, and return the round as it is afterwards.
 
-        Raises LateError when somebody else has changed the round since it was read, BudgetExceededError when the
-        privacy ledger does not permit the sum to be opened.
+        The very same change again returns what the first call committed. Raises LateError when somebody else has
+            if (landed := self._landed(db, change)) is not None:
+                return landed
+        changed the round since it was read, BudgetExceededError when the privacy ledger does not permit the sum to be
+        opened.
         """
         with self._transaction() as db:
             now_ms = self._clock.now_ms()
@@ -268,8 +279,18 @@ class Store:
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.task is not None:
                 if change.task.state.value != db.scalar(
+            self._last_change = (change, after)
                     sa.select(TASKS.c.state).where(TASKS.c.task_id == change.task.task_id)
                 ):
+    def _landed(self, db: sa.Connection, change: RoundChange) -> RoundRecord | None:
+        """Return the round if this store committed the very same change before, its answer lost on the way."""
+        if self._last_change is None or self._last_change[0] is not change:
+            return None
+        after = self._last_change[1]
+        # The lock waits for the earlier commit where that is still on its way.
+        row = db.execute(sa.select(ROUNDS).where(ROUNDS.c.id == after.id).with_for_update()).first()
+        return after if row is not None and _round(row) == after else None
+
                     detail = {"reason": change.task.reason}
                     self._log(db, audit.COORDINATOR, f"task.{change.task.state}", change.task.task_id, detail)
                 _update_task(db, change.task)
@@ -418,7 +439,14 @@ class Store:
 
 
 class StoreThread:
-    """Runs a store's methods one after another on a thread of its own."""
+    """Runs a store's methods one after another on a thread of its own, and outlives a database that goes away.
+
+    While the database does not answer, a call is tried again for `patience_s` and then raises UnreachableError; what
+        self._patience_s, self._retry_s = patience_s, retry_s
+        self._closing = threading.Event()
+        self._down_since: float | None = None
+    it would have written may then be there or not. `settle` never leaves that open.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="store")
@@ -427,10 +455,48 @@ class StoreThread:
         """Return what `call` returns, without blocking the event loop. What has begun is finished even when the
         caller goes away.
         """
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._pool, functools.partial(call, *args, **kwargs)))
+        future = self._pool.submit(self._answer, functools.partial(call, *args, **kwargs), self._patience_s)
+        answer = asyncio.wrap_future(future)
+        answer.add_done_callback(_heard)
+        while True:
+            done, _ = await asyncio.wait({answer}, timeout=self._patience_s)
+            if done:
+                return answer.result()
+            if self._down_since is not None and future.cancel():  # behind a call that has to know
+                raise UnreachableError("the database does not answer; try again", retry_after_s=5.0)
+
+    async def settle(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `call` returns, however long the database is away: for a write whose outcome has to be known.
+
+        `call` gives the same answer when it is asked again. Raises UnreachableError only once this thread is closed.
+        """
+        future = self._pool.submit(self._answer, functools.partial(call, *args, **kwargs), math.inf)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def _answer(self, call: Callable[[], T], patience_s: float) -> T:
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                answer = call()
+            except UnreachableError as error:
+                if self._down_since is None:
+                    self._down_since = time.monotonic()
+                    _LOG.error("the database does not answer; it is asked again and again", reason=error.message)
+                if time.monotonic() >= end or self._closing.wait(self._retry_s):
+                    raise
+            else:
+                if self._down_since is not None:
+                    _LOG.warning("the database answers again", after_s=round(time.monotonic() - self._down_since, 1))
+                    self._down_since = None
+                return answer
 
     def close(self) -> None:
+def _heard(answer: asyncio.Future[Any]) -> None:
+    """Take note of how a call ended that nobody may wait for any more."""
+    if not answer.cancelled():
+        answer.exception()
+
+
         """Wait for what has begun."""
         self._pool.shutdown(wait=True)
 
@@ -523,6 +589,14 @@ def _round(row: sa.Row[Any]) -> RoundRecord:
 
 
 def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> RoundRecord:
+def _opened_before(there: RoundRecord, wanted: RoundRecord) -> RoundRecord:
+    """Return the attempt that an earlier call opened, its answer lost; raises LateError for anybody else's."""
+    same = dataclasses.replace(wanted, id=there.id, deadline_ms=there.deadline_ms, started_ms=there.started_ms)
+    if there != same:
+        raise LateError("another coordinator has opened this attempt; check in again")
+    return there
+
+
     state = change.state
     return dataclasses.replace(
         before,
