@@ -60,11 +60,11 @@ from mien.errors import LateError, NotFoundError, ReplayError, UnreachableError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LOG: Final = structlog.get_logger()
+
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 SCHEMA: Final = "0006"
 """Revision of the schema that this program writes."""
-_LOG: Final = structlog.get_logger()
-
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
@@ -76,10 +76,10 @@ class Store:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
+        self._last_change: tuple[RoundChange, RoundRecord] | None = None
 
     @classmethod
     def open(cls, url: str, clock: Clock) -> Store:
-        self._last_change: tuple[RoundChange, RoundRecord] | None = None
         """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
         engine = open_engine(url)
         migrate(engine, MIGRATIONS, SCHEMA)
@@ -229,13 +229,13 @@ class Store:
             attempt=attempt,
             stage=Stage.SELECTING,
             deadline_ms=to_ms(deadline),
-            if (there := db.execute(sa.select(ROUNDS).where(*name)).first()) is not None:
-                return _opened_before(_round(there), record)
             base_model_id=task.model_id,
             started_ms=self._clock.now_ms(),
             duty=duty,
         )
         with self._transaction() as db:
+            if (there := db.execute(sa.select(ROUNDS).where(*name)).first()) is not None:
+                return _opened_before(_round(there), record)
             values = _round_values(record)
             del values["id"]
             made = db.execute(sa.insert(ROUNDS).values(**values)).inserted_primary_key
@@ -246,15 +246,15 @@ class Store:
         """Commit one transition of a round as a whole, and return the round as it is afterwards.
 
         The very same change again returns what the first call committed. Raises LateError when somebody else has
-            if (landed := self._landed(db, change)) is not None:
-                return landed
         changed the round since it was read, BudgetExceededError when the privacy ledger does not permit the sum to be
         opened.
         """
         with self._transaction() as db:
             now_ms = self._clock.now_ms()
-            if change.model is not None and _model_of(db, change.model.model_id) is None:
-                db.execute(sa.insert(MODELS).values(**_model_values(change.model)))
+            if (landed := self._landed(db, change)) is not None:
+                return landed
+            if change.model is not None:
+                _keep_model(db, change.model)
             before = change.record
             for device_id, step in change.steps.items():
                 _merge_participant(db, before.id, device_id, step, change.error_codes.get(device_id, ""), now_ms)
@@ -279,9 +279,14 @@ class Store:
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.task is not None:
                 if change.task.state.value != db.scalar(
-            self._last_change = (change, after)
                     sa.select(TASKS.c.state).where(TASKS.c.task_id == change.task.task_id)
                 ):
+                    detail = {"reason": change.task.reason}
+                    self._log(db, audit.COORDINATOR, f"task.{change.task.state}", change.task.task_id, detail)
+                _update_task(db, change.task)
+            self._last_change = (change, after)
+            return after
+
     def _landed(self, db: sa.Connection, change: RoundChange) -> RoundRecord | None:
         """Return the round if this store committed the very same change before, its answer lost on the way."""
         if self._last_change is None or self._last_change[0] is not change:
@@ -290,11 +295,6 @@ class Store:
         # The lock waits for the earlier commit where that is still on its way.
         row = db.execute(sa.select(ROUNDS).where(ROUNDS.c.id == after.id).with_for_update()).first()
         return after if row is not None and _round(row) == after else None
-
-                    detail = {"reason": change.task.reason}
-                    self._log(db, audit.COORDINATOR, f"task.{change.task.state}", change.task.task_id, detail)
-                _update_task(db, change.task)
-            return after
 
     def rounds(self, task_id: str, *, since_id: int = 0) -> list[RoundRecord]:
         """Return all attempts of a task from one on, oldest first."""
@@ -439,17 +439,17 @@ class Store:
 
 
 class StoreThread:
-    """Runs a store's methods one after another on a thread of its own, and outlives a database that goes away.
+    """Runs a store's methods one after another on a thread of its own."""
 
     While the database does not answer, a call is tried again for `patience_s` and then raises UnreachableError; what
-        self._patience_s, self._retry_s = patience_s, retry_s
-        self._closing = threading.Event()
-        self._down_since: float | None = None
     it would have written may then be there or not. `settle` never leaves that open.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience_s: float = 10.0, retry_s: float = 0.5) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._patience_s, self._retry_s = patience_s, retry_s
+        self._closing = threading.Event()
+        self._down_since: float | None = None
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `call` returns, without blocking the event loop. What has begun is finished even when the
@@ -491,14 +491,14 @@ class StoreThread:
                 return answer
 
     def close(self) -> None:
+        """Wait for what has begun."""
+        self._pool.shutdown(wait=True)
+
+
 def _heard(answer: asyncio.Future[Any]) -> None:
     """Take note of how a call ended that nobody may wait for any more."""
     if not answer.cancelled():
         answer.exception()
-
-
-        """Wait for what has begun."""
-        self._pool.shutdown(wait=True)
 
 
 # Rows to records and back
@@ -589,14 +589,6 @@ def _round(row: sa.Row[Any]) -> RoundRecord:
 
 
 def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> RoundRecord:
-def _opened_before(there: RoundRecord, wanted: RoundRecord) -> RoundRecord:
-    """Return the attempt that an earlier call opened, its answer lost; raises LateError for anybody else's."""
-    same = dataclasses.replace(wanted, id=there.id, deadline_ms=there.deadline_ms, started_ms=there.started_ms)
-    if there != same:
-        raise LateError("another coordinator has opened this attempt; check in again")
-    return there
-
-
     state = change.state
     return dataclasses.replace(
         before,
@@ -611,6 +603,14 @@ def _opened_before(there: RoundRecord, wanted: RoundRecord) -> RoundRecord:
         ended_ms=now_ms if state.stage.is_over else None,
         version=before.version + 1,
     )
+
+
+def _opened_before(there: RoundRecord, wanted: RoundRecord) -> RoundRecord:
+    """Return the attempt that an earlier call opened, its answer lost; raises LateError for anybody else's."""
+    same = dataclasses.replace(wanted, id=there.id, deadline_ms=there.deadline_ms, started_ms=there.started_ms)
+    if there != same:
+        raise LateError("another coordinator has opened this attempt; check in again")
+    return there
 
 
 def _round_detail(after: RoundRecord, change: RoundChange) -> dict[str, object]:
