@@ -89,8 +89,16 @@ class RoundRef:
 
 
 @dataclass(frozen=True)
+class Blob:
+    """A blob to fetch: its SHA-256 in lower-case hex, and its length."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Assignment:
-    """What a device is asked to do. `reply` is the server's answer to what the device revealed earlier."""
+    """What a device is asked to do. `reply` is what the method's server tells it, `reply_stream` the long rest."""
 
     round: RoundRef
     task: TaskSpec
@@ -98,6 +106,7 @@ class Assignment:
     contribution_sha256: str
     stage: Stage
     reply: bytes = field(repr=False)
+    reply_stream: Blob | None = None
 
 
 @dataclass(frozen=True)
@@ -121,14 +130,6 @@ class StageEvent:
     model_id: str
     num_reports: int
     message: bytes = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A blob to fetch: its SHA-256 in lower-case hex, and its length."""
-
-    sha256: str
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -244,10 +245,7 @@ class CoordinatorClient:
         """Return a model's manifest; without an id the released model's."""
         request = models_pb2.GetManifestRequest(model_id=model_id)
         reply = self._call(lambda: self._models.GetManifest(request, timeout=UNARY_S))
-        theta, shard, changes = (
-            Blob(ref.sha256, ref.size_bytes) if ref.sha256 else None
-            for ref in (reply.theta, reply.public_shard, reply.changes)
-        )
+        theta, shard, changes = map(_blob, (reply.theta, reply.public_shard, reply.changes))
         if theta is None:
             raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
         return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released, changes)
@@ -345,32 +343,81 @@ class CoordinatorClient:
             part.replace(target)
             sync_folder(target.parent)
 
+    def download_reply(
+        self, ref: RoundRef, blob: Blob, *, most_bytes: int, what: str, progress: Progress | None = None
+    ) -> bytes:
+        """Return the long part of an assignment's reply, checked; what a broken call received is not fetched again.
+
+        It is held in memory alone: it may show what this device revealed. Raises CorruptDataError for one that is
+        longer than `most_bytes`, before anything is fetched, and when the bytes are not what their hash says, after
+        trying once more; LateError when the round went on.
+        """
+        if blob.size_bytes > most_bytes:
+            raise CorruptDataError(
+                f"{SERVER} announced {blob.size_bytes / 1e6:.1f} MB as {what}, and {most_bytes / 1e6:.1f} MB is the "
+                "most that the task can need; tell the operator"
+            )
+
+        def open_at(offset: int) -> Iterator[common_pb2.DataChunk]:
+            request = rounds_pb2.DownloadReplyRequest(round=ref.message(), sha256=blob.sha256, offset=offset)
+            stream: Iterator[common_pb2.DataChunk] = self._rounds.DownloadReply(
+                request, timeout=self._settings.transfer_s
+            )
+            return stream
+
+        for last_try in (False, True):
+            received = bytearray()
+            self._receive(blob, 0, open_at, received.extend, what=what, progress=progress)
+            if hashlib.sha256(received).hexdigest() == blob.sha256:
+                break
+            if last_try:
+                raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
+        return bytes(received)
+
     def _fetch(self, blob: Blob, part: Path, what: str, progress: Progress | None) -> None:
         """Append what is missing to the partial file, in as many calls as it takes."""
-        backoff = self._backoff()
+
+        def open_at(offset: int) -> Iterator[common_pb2.DataChunk]:
+            request = models_pb2.DownloadRequest(sha256=blob.sha256, offset=offset)
+            stream: Iterator[common_pb2.DataChunk] = self._models.Download(request, timeout=self._settings.transfer_s)
+            return stream
+
         with storage_errors(what), part.open("ab") as file:
             if file.tell() > blob.size_bytes:
                 file.truncate(0)
-            while (have := file.seek(0, 2)) < blob.size_bytes:
-                request = models_pb2.DownloadRequest(sha256=blob.sha256, offset=have)
-                try:
-                    for chunk in self._models.Download(request, timeout=self._settings.transfer_s):
-                        if chunk.offset != have or not chunk.data or have + len(chunk.data) > blob.size_bytes:
-                            raise CorruptDataError(f"{SERVER} sent other pieces of {what} than were asked for; retry")
-                        file.write(chunk.data)
-                        have += len(chunk.data)
-                        backoff.progress()
-                        if progress:
-                            progress(have, blob.size_bytes)
-                    error: MienError = UnreachableError(f"{SERVER} sent only a part of {what}; retry")
-                except grpc.RpcError as rpc_error:
-                    error = from_rpc_error(rpc_error, peer=SERVER)
-                if have < blob.size_bytes:
-                    if not isinstance(error, UnavailableError):
-                        raise error
-                    backoff.wait(error)
+            self._receive(blob, file.seek(0, 2), open_at, file.write, what=what, progress=progress)
             file.flush()
             os.fsync(file.fileno())
+
+    def _receive(
+        self,
+        blob: Blob,
+        have: int,
+        open_at: Callable[[int], Iterator[common_pb2.DataChunk]],
+        write: Callable[[bytes], object],
+        *,
+        what: str,
+        progress: Progress | None,
+    ) -> None:
+        """Hand over the pieces of a blob from byte `have` on, in as many calls as it takes."""
+        backoff = self._backoff()
+        while have < blob.size_bytes:
+            try:
+                for chunk in open_at(have):
+                    if chunk.offset != have or not chunk.data or have + len(chunk.data) > blob.size_bytes:
+                        raise CorruptDataError(f"{SERVER} sent other pieces of {what} than were asked for; retry")
+                    write(chunk.data)
+                    have += len(chunk.data)
+                    backoff.progress()
+                    if progress:
+                        progress(have, blob.size_bytes)
+                error: MienError = UnreachableError(f"{SERVER} sent only a part of {what}; retry")
+            except grpc.RpcError as rpc_error:
+                error = from_rpc_error(rpc_error, peer=SERVER)
+            if have < blob.size_bytes:
+                if not isinstance(error, UnavailableError):
+                    raise error
+                backoff.wait(error)
 
     # --- inside ---
 
@@ -413,7 +460,12 @@ def _assignment(message: rounds_pb2.Assignment) -> Assignment:
         message.contribution_sha256,
         Stage.of(message.stage),
         message.reply,
+        _blob(message.reply_stream),
     )
+
+
+def _blob(ref: common_pb2.BlobRef) -> Blob | None:
+    return Blob(ref.sha256, ref.size_bytes) if ref.sha256 else None
 
 
 def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:

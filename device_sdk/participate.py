@@ -54,6 +54,7 @@ from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, Stoppa
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
 from mien.specs import TaskSpec
+from mien.wire.replies import longest_reply
 from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0
@@ -311,8 +312,17 @@ class Participant:
 
     def _reply(self, plan: Plan, faces: RoundFaces) -> Arrays:
         """Return what the server tells this device; rows by number are left out where a number is another's now."""
-        told = plan.assignment.reply
-        arrays = unpack_tensors(told, what="the coordinator's reply") if told else {}
+        what, assignment = "what the method tells this phone", plan.assignment
+        told, blob = [assignment.reply], assignment.reply_stream
+        if blob is not None:
+            self.tell(Event("fetching", f"Fetching {what} ({blob.size_bytes / 1e6:.1f} MB)."))
+            task, dim = assignment.task, plan.model.spec.input.dim
+            most = longest_reply(plan.method.contribution_layout(task, plan.part, dim).size)
+            progress = transfer(self.tell, "reply")
+            told.append(
+                self.client.download_reply(assignment.round, blob, most_bytes=most, what=what, progress=progress)
+            )
+        arrays = {name: values for data in told if data for name, values in unpack_tensors(data, what=what).items()}
         rows = () if faces.is_continued else plan.method.per_identity
         return {name: values for name, values in arrays.items() if name not in rows}
 

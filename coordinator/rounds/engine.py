@@ -234,9 +234,7 @@ class Engine:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
         for runner in self._of_population(caller.population):
             state, record = runner.state, runner.round
-            if record is None or state is None or state.stage not in _BEFORE_A_VECTOR_IS_OUT:
-                continue
-            if state.participants.get(caller.device_id) not in (Step.SELECTED, Step.TRAINED):
+            if record is None or state is None or not _may_train(state, caller.device_id):
                 continue
             return Assigned(
                 name=_name(record),
@@ -248,6 +246,13 @@ class Engine:
                 deadline=state.deadline,
             )
         return None
+
+    async def reply(self, device_id: str, name: RoundName) -> Arrays:
+        """Return what the method tells a device with its assignment; raises LateError once the round went on."""
+        runner, _ = await self._locate(device_id, name)
+        if runner is None or runner.state is None or not _may_train(runner.state, device_id):
+            raise LateError("the round went on without this device; nothing is lost, check in again")
+        return await runner.reply_to(device_id)
 
     def _runner_for(self, caller: Caller) -> TaskRunner | None:
         """Return the oldest task that looks for devices and that this one can train for."""
@@ -447,6 +452,12 @@ class Engine:
 
 def _name(record: RoundRecord) -> RoundName:
     return RoundName(record.task_id, record.round, record.attempt)
+
+
+def _may_train(state: RoundState, device_id: str) -> bool:
+    """Return whether a device of an attempt may still do its part of it."""
+    step = state.participants.get(device_id)
+    return state.stage in _BEFORE_A_VECTOR_IS_OUT and step in (Step.SELECTED, Step.TRAINED)
 
 
 def _news(record: RoundRecord, state: RoundState, message: bytes = b"") -> StageNews:

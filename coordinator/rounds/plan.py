@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -17,11 +16,8 @@ from mien.records import from_mapping
 from mien.secagg import RoundConfig
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import ModelSpec, TaskSpec
-from mien.wire import MAX_MESSAGE_BYTES
 from mien.wire.canonical import model_from_json
-
-# Half a message less what packing adds: the rest is the task's and the round's.
-MAX_REPLY_BYTES: Final = MAX_MESSAGE_BYTES // 2 - 4096
+from mien.wire.replies import longest_reply
 
 
 @dataclass(frozen=True)
@@ -78,19 +74,19 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
     require_enforced(task)
     plan = TaskPlan(task, method, spec, layout, part, contribution)
-    _check_reply(plan)
+    check_reply(plan)
     if task.privacy.is_masked:
         plan.round_config("0" * 16, 1, 1, "0" * 64)  # what does not fit is refused now, not in the middle of a round
     return plan
 
 
-def _check_reply(plan: TaskPlan) -> None:
-    """Raise ConfigError where what the server tells each device, such as a momentum, does not fit into a message."""
+def check_reply(plan: TaskPlan) -> None:
+    """Raise ConfigError where what the server tells each device, such as a momentum, is more than devices take."""
     state = plan.method.server_start(plan.task, plan.part, np.zeros(plan.layout.size, np.float32))
     size_bytes = sum(values.nbytes for values in plan.method.reply(state, "").values())
-    if size_bytes > MAX_REPLY_BYTES:
+    most = longest_reply(plan.contribution.size)
+    if size_bytes > most:
         raise ConfigError(
-            f"method {plan.method.name} sends each device {size_bytes / 1e6:.1f} MB with its assignment for this "
-            f"trained part, and {MAX_REPLY_BYTES / 1e6:.1f} MB is the most; name a smaller part in trainable, or run "
-            "the task in the simulator"
+            f"method {plan.method.name} tells each device {size_bytes / 1e6:.1f} MB with its assignment, and devices "
+            f"take {most / 1e6:.1f} MB, about as much as they send; shorten the method's reply"
         )

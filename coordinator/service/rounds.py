@@ -13,11 +13,11 @@ from coordinator.pki import PeerIdentity
 from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
 from coordinator.rounds.uploads import Piece, Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import STAGES, STEP_STAGES, check_hash, software
+from coordinator.service.messages import STAGES, STEP_STAGES, blob_ref, check_hash, software
+from coordinator.service.replies import ReplyStreams
 from coordinator.store.records import BlobId
 from coordinator.store.store import Store, StoreThread
-from mien.errors import CorruptDataError, PermissionDeniedError
-from mien.wire import MAX_MESSAGE_BYTES
+from mien.errors import CorruptDataError, LateError, OffsetError, PermissionDeniedError
 from mien.wire.status import choose_version
 from mien.wire.tensors import pack_tensors
 from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
@@ -33,6 +33,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     def __init__(self, engine: Engine, uploads: Uploads, store: Store, thread: StoreThread, clock: Clock) -> None:
         self._engine, self._uploads = engine, uploads
         self._store, self._thread, self._clock = store, thread, clock
+        self._replies = ReplyStreams()
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
@@ -52,7 +53,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         if isinstance(found, Waiting):
             wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)
             return rounds_pb2.CheckInReply(wait=wait)
-        return rounds_pb2.CheckInReply(assignment=_assignment(found))
+        return rounds_pb2.CheckInReply(assignment=await self._assignment(found))
 
     async def FollowRound(
         self, request: rounds_pb2.FollowRoundRequest, context: Any
@@ -101,10 +102,37 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         progress = await self._uploads.receive(device_id, _name(header.round), announced, header.masked, pieces())
         return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
 
+    async def DownloadReply(
+        self, request: rounds_pb2.DownloadReplyRequest, context: Any
+    ) -> AsyncGenerator[common_pb2.DataChunk, None]:
+        """Yield the long part of an assignment's reply from an offset on, in pieces."""
+        sha256, offset = check_hash(request.sha256), request.offset
+        _, stream = await self._replies.split(await self._engine.reply(caller().id, _name(request.round)))
+        if stream is None or stream.sha256 != sha256:
+            raise LateError("that reply is of another round; nothing is lost, check in again")
+        if offset > stream.size_bytes:
+            raise OffsetError(f"download resumes at byte {offset}, the reply has {stream.size_bytes}; begin at 0")
+        for piece in stream.pieces(offset):
+            yield common_pb2.DataChunk(offset=offset, data=piece)
+            offset += len(piece)
+
     async def LeaveRound(self, request: rounds_pb2.LeaveRoundRequest, context: Any) -> rounds_pb2.LeaveRoundReply:
         """Take the device out of a round."""
         await self._engine.leave(caller().id, _name(request.round), request.error_code)
         return rounds_pb2.LeaveRoundReply()
+
+    async def _assignment(self, found: Assigned) -> rounds_pb2.Assignment:
+        short, stream = await self._replies.split(found.reply)
+        return rounds_pb2.Assignment(
+            round=_ref(found.name),
+            task_json=found.task_json,
+            model_id=found.model_id,
+            contribution_sha256=found.plan.contribution.sha256,
+            reply=pack_tensors(short) if short else b"",
+            stage=STAGES[found.stage],
+            deadline_unix_ms=to_ms(found.deadline),
+            reply_stream=None if stream is None else blob_ref(BlobId(stream.sha256, stream.size_bytes)),
+        )
 
     def _event(self, news: StageNews) -> rounds_pb2.StageEvent:
         has_deadline = math.isfinite(news.deadline) and not news.stage.is_over
@@ -133,21 +161,6 @@ def _time_left_s(context: Any) -> float:
     """Return how long a call may be held before its caller gives up."""
     left_s = context.time_remaining()
     return _DEFAULT_LIMIT_S if left_s is None else max(left_s - max(_MARGIN_S, 0.1 * left_s), 0.0)
-
-
-def _assignment(found: Assigned) -> rounds_pb2.Assignment:
-    reply = pack_tensors(found.reply) if found.reply else b""
-    if len(reply) > MAX_MESSAGE_BYTES // 2:
-        raise CorruptDataError(f"the method's reply to a device has {len(reply)} bytes; that is too much for a message")
-    return rounds_pb2.Assignment(
-        round=_ref(found.name),
-        task_json=found.task_json,
-        model_id=found.model_id,
-        contribution_sha256=found.plan.contribution.sha256,
-        reply=reply,
-        stage=STAGES[found.stage],
-        deadline_unix_ms=to_ms(found.deadline),
-    )
 
 
 def _name(ref: rounds_pb2.RoundRef) -> RoundName:

@@ -33,6 +33,7 @@ class Script:
         wait=rounds_pb2.Wait(retry_after_s=1.5, reason="nothing")
     )
     download: Callable[[int], Iterable[common_pb2.DataChunk]] = lambda _offset: ()
+    reply: Callable[[int], Iterable[common_pb2.DataChunk]] = lambda _offset: ()
     follow: Callable[[], Iterable[rounds_pb2.StageEvent]] = lambda: ()
     upload_status: Callable[[], rounds_pb2.UploadStatus] = lambda: rounds_pb2.UploadStatus()
     upload: Callable[[list[rounds_pb2.UploadChunk]], rounds_pb2.UploadStatus] = lambda _chunks: rounds_pb2.UploadStatus(
@@ -98,6 +99,9 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
 
     def Download(self, request: Any, context: Any) -> Iterator[Any]:
         yield from self._stream("download", context, lambda: self.script.download(request.offset))
+
+    def DownloadReply(self, request: Any, context: Any) -> Iterator[Any]:
+        yield from self._stream("reply", context, lambda: self.script.reply(request.offset))
 
     def GetManifest(self, request: Any, context: Any) -> Any:
         return self._answer("manifest", context, self.script.manifest)

@@ -340,6 +340,65 @@ def test_a_server_that_sends_nothing_is_given_up(fleet: Fleet, tmp_path: Path) -
     assert 10 < sum(clock.pauses) <= FAST.give_up_s
 
 
+# --- the long part of a reply ---
+
+
+def fetch_reply(client: CoordinatorClient, *, most_bytes: int = BLOB.size_bytes) -> bytes:
+    return client.download_reply(REF, BLOB, most_bytes=most_bytes, what="it")
+
+
+def test_a_reply_that_breaks_off_goes_on_where_it_was_and_touches_no_disk(fleet: Fleet, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def reply(offset: int) -> Iterable[common_pb2.DataChunk]:
+        asked.append(offset)
+        yield from list(chunks(CONTENT, offset))[:1]
+        if len(asked) < 3:
+            raise BrokenConnectionError
+
+    with connected(fleet, Script(reply=reply)) as client:
+        assert fetch_reply(client) == CONTENT
+    assert asked == [0, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_reply_longer_than_the_task_can_need_is_not_fetched(fleet: Fleet) -> None:
+    script = Script(reply=lambda offset: chunks(CONTENT, offset))
+    with connected(fleet, script) as client, pytest.raises(CorruptDataError, match="the most that the task can need"):
+        fetch_reply(client, most_bytes=BLOB.size_bytes - 1)
+    assert script.calls == []
+
+
+def test_a_reply_of_other_bytes_is_refused_after_two_tries(fleet: Fleet) -> None:
+    other = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
+    script = Script(reply=lambda offset: chunks(other, offset))
+    with connected(fleet, script) as client, pytest.raises(CorruptDataError, match="damaged twice"):
+        fetch_reply(client)
+    assert script.calls == ["reply"] * 2
+
+
+@pytest.mark.parametrize("kept", [0, CHUNK_BYTES])
+def test_a_reply_cut_short_is_given_up(fleet: Fleet, kept: int) -> None:
+    clock = ShiftedClock()
+    script = Script(reply=lambda offset: chunks(CONTENT[:kept], offset))
+    with connected(fleet, script, clock=clock) as client, pytest.raises(UnreachableError, match="only a part"):
+        fetch_reply(client)
+    assert sum(clock.pauses) <= FAST.give_up_s
+
+
+def test_more_than_was_announced_is_refused(fleet: Fleet) -> None:
+    script = Script(reply=lambda offset: chunks(CONTENT + b"more", offset))
+    with connected(fleet, script) as client, pytest.raises(CorruptDataError, match="other pieces"):
+        fetch_reply(client)
+
+
+def test_a_reply_of_a_round_that_went_on_is_late(fleet: Fleet) -> None:
+    script = Script()
+    script.reply = script.fails_first(1, LateError("went on"), ())
+    with connected(fleet, script) as client, pytest.raises(LateError, match="went on"):
+        fetch_reply(client)
+
+
 # --- upload ---
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,11 +43,13 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import task_to_json
+from mien.wire.replies import TensorStream
 from mien.wire.tensors import pack_tensors
-from mien.wire.v1 import rounds_pb2
+from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.people import SPEC, noise_crops, project
@@ -305,9 +308,7 @@ class Recorder:
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[DeviceInput]:
     """Return what device halves are given from now on."""
     inputs: list[DeviceInput] = []
-    spied = {
-        name: replace(method, device_round=Recorder(method, inputs)) for name, method in participate.METHODS.items()
-    }
+    spied = {name: replace(method, device_round=Recorder(method, inputs)) for name, method in METHODS.items()}
     monkeypatch.setattr(participate, "METHODS", spied)
     return inputs
 
@@ -392,13 +393,51 @@ def test_a_source_trains_under_its_labels_and_is_nobodys(bench: Bench, trained_o
     bench.script.check_in = lambda: assignment(changed(method="fedfr_uda", local=LocalSpec(lr=0.001, flip=False)))
     for _ in range(2):
         assert isinstance(bench.participant.step(), Counted)
-    np.testing.assert_array_equal(trained_on[-1].labels, source.labels)  # type: ignore[arg-type]
+    assert trained_on[-1].labels is not None
+    np.testing.assert_array_equal(trained_on[-1].labels, source.labels)
     assert trained_on[-1].private["class_embeddings"].shape == (2, 128)
     assert [person.name for person in bench.gallery.people()] == ["Owner"]
     assert bench.state == {}
     bench.participant = replace(bench.participant, source=replace(source, id="2" * 64))
     assert isinstance(bench.participant.step(), Counted)
     assert trained_on[-1].private == {}
+
+
+def offer_reply(bench: Bench, arrays: dict[str, Any], sent: Callable[[bytes], bytes] = bytes) -> None:
+    """Let the coordinator hand out a task whose reply is streamed."""
+    data = b"".join(TensorStream(arrays).pieces())
+    blob = common_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    task = changed(method="scaffold")
+    bench.script.check_in = lambda: assignment(task, reply_stream=blob)
+    bench.script.reply = lambda offset: [common_pb2.DataChunk(offset=offset, data=sent(data)[offset:])]
+
+
+PART_SIZE = small_model().layout.part(small_model().spec.trainable).size
+
+
+def test_a_long_reply_is_fetched_before_training(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    control = np.random.default_rng(0).normal(0, 1e-3, PART_SIZE).astype(np.float32)
+    offer_reply(bench, {"control": control})
+    assert isinstance(bench.participant.step(), Counted)
+    np.testing.assert_array_equal(trained_on[0].reply["control"], control)
+    assert bench.script.calls.index("reply") < bench.script.calls.index("report_trained")
+
+
+@pytest.mark.parametrize(
+    ("size", "sent", "message"),
+    [
+        (PART_SIZE, lambda data: data[:-1] + bytes([data[-1] ^ 1]), "damaged twice"),
+        (10 * PART_SIZE, bytes, "the most that the task can need"),
+    ],
+)
+def test_a_long_reply_that_is_not_as_announced_ends_the_round(
+    bench: Bench, size: int, sent: Callable[[bytes], bytes], message: str
+) -> None:
+    offer_reply(bench, {"control": np.zeros(size, np.float32)}, sent)
+    refusal(bench, CorruptDataError, message)
+    assert bench.script.left_with == ["corrupt_data"]
+    assert "report_trained" not in bench.script.calls
+    assert bench.gallery.pending() is None
 
 
 def test_a_source_is_not_for_methods_over_one_person(bench: Bench) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from coordinator.rounds.plan import plan_task
+from coordinator.rounds.plan import check_reply, plan_task
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
@@ -48,3 +51,18 @@ def test_the_published_form_needs_none() -> None:
 def test_a_wrong_field_is_named(fields: dict[str, object], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         plan_task(task(**fields), SPEC_JSON, has_public_faces=True)
+
+
+def test_a_reply_as_long_as_the_trained_part_is_streamed() -> None:
+    layout = ParameterLayout((ParameterEntry("tail.weight", (1000, 1000)),))
+    spec_json = model_to_json(
+        ModelSpec("tiny", layout.sha256, FaceInputSpec(dim=8), "made up", "none", ("tail.*",)), layout
+    )
+    assert plan_task(task(method="scaffold"), spec_json, has_public_faces=True).part.size == 10**6
+
+
+def test_a_method_that_tells_devices_more_than_they_take_is_refused() -> None:
+    plan = plan_task(task(method="scaffold"), SPEC_JSON, has_public_faces=True)
+    talkative = replace(plan.method, reply=lambda _state, _device: {"all": np.zeros(10**6, np.float32)})
+    with pytest.raises(ConfigError, match=r"tells each device 4\.0 MB"):
+        check_reply(replace(plan, method=talkative))
