@@ -28,13 +28,15 @@ from coordinator.audit import AuditLog
 from coordinator.clock import Clock, to_ms
 from coordinator.privacy import account
 from coordinator.rounds.machine import COUNTED, REPORTED, Stage, Step
+from coordinator.store import releases
 from coordinator.store.database import database_errors, migrate, open_engine
 from coordinator.store.records import (
     BlobId,
+    CandidateRecord,
     DeviceRecord,
     Duty,
+    EvaluationRecord,
     ModelRecord,
-    ReleaseRecord,
     RoundChange,
     RoundRecord,
     StepRecord,
@@ -42,6 +44,7 @@ from coordinator.store.records import (
     TaskState,
     UploadRecord,
 )
+from coordinator.store.releases import ReleaseStore
 from coordinator.store.tables import (
     AUDIT,
     DEVICES,
@@ -63,14 +66,14 @@ T = TypeVar("T")
 _LOG: Final = structlog.get_logger()
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0006"
+SCHEMA: Final = "0007"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
 
 
-class Store:
+class Store(ReleaseStore):
     """Tasks, rounds, models, devices and history."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
@@ -99,9 +102,9 @@ class Store:
     def add_model(self, model: ModelRecord, *, actor: str) -> ModelRecord:
         """Keep a model; the same model again changes nothing and returns what was kept first."""
         with self._transaction() as db:
-            if (kept := _model_of(db, model.model_id)) is not None:
+            if (kept := _model_of(db, model.model_id)) is not None and kept.removed_ms is None:
                 return kept
-            db.execute(sa.insert(MODELS).values(**_model_values(model)))
+            _keep_model(db, model)
             self._log(db, actor, "model.import", model.model_id, {"theta_sha256": model.theta.sha256})
             return model
 
@@ -126,43 +129,15 @@ class Store:
             self._log(db, actor, "model.describe", model_id, detail)
             return dataclasses.replace(model, spec_json=spec_json)
 
-    def release(self, model_id: str, *, population: str | None, actor: str) -> None:
-        """Put a model in force; releasing the one in force again changes nothing."""
-        with self._transaction() as db:
-            _found(_model_of(db, model_id), "model", model_id)
-            latest = _latest_release(db, population)
-            if latest is not None and (latest.model_id, latest.population) == (model_id, population):
-                return
-            release = ReleaseRecord(model_id, population, self._clock.now_ms(), actor)
-            db.execute(sa.insert(RELEASES).values(**_values(release)))
-            self._log(db, actor, "model.release", model_id, {"population": population})
-
-    def released(self, population: str | None) -> ReleaseRecord | None:
-        """Return the release in force for a population: its own or one for all, whichever is newer."""
-        with self._transaction() as db:
-            return _latest_release(db, population)
-
-    def last_release(self) -> ReleaseRecord | None:
-        """Return the newest release for any population."""
-        with self._transaction() as db:
-            row = db.execute(sa.select(RELEASES).order_by(RELEASES.c.id.desc()).limit(1)).first()
-            return None if row is None else _release(row)
-
-    def released_ids(self) -> set[str]:
-        """Return the ids of the models that are in force for any population."""
-        with self._transaction() as db:
-            populations = db.scalars(sa.select(RELEASES.c.population).distinct()).all()
-            releases = [_latest_release(db, population) for population in populations]
-            return {release.model_id for release in releases if release is not None}
-
     def may_read_model(self, model_id: str, population: str) -> bool:
         """Return whether a device of that population may fetch a model: released once, or used by its own tasks."""
         with self._transaction() as db:
-            return _visible(db, population, MODELS.c.model_id == model_id)
+            return _visible(db, population, sa.and_(MODELS.c.model_id == model_id, MODELS.c.removed_ms.is_(None)))
 
     def may_read_blob(self, sha256: str, population: str | None) -> BlobId | None:
         """Return a model's blob if a device of that population (None: an operator) may fetch it."""
         holds = sa.or_(*(MODELS.c[f"{blob}_sha256"] == sha256 for blob in _MODEL_BLOBS))
+        holds = sa.and_(holds, MODELS.c.removed_ms.is_(None))
         with self._transaction() as db:
             row = db.execute(sa.select(MODELS).where(holds).limit(1)).first()
             if row is None or (population is not None and not _visible(db, population, holds)):
@@ -202,17 +177,37 @@ class Store:
             _update_task(db, task)
             self._log(db, actor, action, task.task_id, {"reason": task.reason})
 
+    def save_verdict(
+        self,
+        candidate: CandidateRecord,
+        task: TaskRecord,
+        evaluations: Sequence[EvaluationRecord] = (),
+        *,
+        release_share: float = 0.0,
+    ) -> None:
+        """Commit what the gates say of a candidate, what that makes of its task, and a release where it is due."""
+        with self._transaction() as db:
+            releases.decide(db, candidate)
+            releases.keep_evaluations(db, evaluations)
+            detail = {"task": task.task_id, "round": candidate.round, "reason": candidate.reason}
+            self._log(db, audit.COORDINATOR, f"gates.{candidate.state}", candidate.model_id, detail)
+            if release_share > 0:
+                self._release(db, candidate.model_id, task.population, audit.COORDINATOR, release_share)
+            _update_task(db, task)
+            self._log(db, audit.COORDINATOR, f"task.{task.state}", task.task_id, {"reason": task.reason})
+
     def state_blobs(self) -> set[str]:
         """Return the hashes of all server state that some task still needs; one that is over needs none."""
         goes_on = TASKS.c.state.not_in([state.value for state in TaskState if state.is_over])
         with self._transaction() as db:
             blobs = sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256, TASKS.c.candidates_sha256)
             rows = db.execute(blobs.where(goes_on))
-            return {sha256 for row in rows for sha256 in row if sha256}
+            return {sha256 for row in rows for sha256 in row if sha256} | releases.candidate_state_blobs(db)
 
     def model_blobs(self) -> set[str]:
         """Return the hashes of everything that some model consists of."""
         columns = sa.select(MODELS.c.theta_sha256, MODELS.c.shard_sha256, MODELS.c.changes_sha256)
+        columns = columns.where(MODELS.c.removed_ms.is_(None))
         with self._transaction() as db:
             return {sha256 for row in db.execute(columns) for sha256 in row if sha256}
 
@@ -233,6 +228,7 @@ class Store:
             started_ms=self._clock.now_ms(),
             duty=duty,
         )
+        name = (ROUNDS.c.task_id == record.task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
         with self._transaction() as db:
             if (there := db.execute(sa.select(ROUNDS).where(*name)).first()) is not None:
                 return _opened_before(_round(there), record)
@@ -277,6 +273,8 @@ class Store:
                 account.keep_clip(db, after.task_id, after.round, change.next_clip)
             if after.stage.is_over:
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
+            if change.candidate is not None:
+                releases.offer(db, change.candidate)
             if change.task is not None:
                 if change.task.state.value != db.scalar(
                     sa.select(TASKS.c.state).where(TASKS.c.task_id == change.task.task_id)
@@ -439,7 +437,7 @@ class Store:
 
 
 class StoreThread:
-    """Runs a store's methods one after another on a thread of its own."""
+    """Runs a store's methods one after another on a thread of its own, and outlives a database that goes away.
 
     While the database does not answer, a call is tried again for `patience_s` and then raises UnreachableError; what
     it would have written may then be there or not. `settle` never leaves that open.
@@ -492,6 +490,7 @@ class StoreThread:
 
     def close(self) -> None:
         """Wait for what has begun."""
+        self._closing.set()
         self._pool.shutdown(wait=True)
 
 
@@ -515,18 +514,6 @@ def _values(record: Any) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
-def _latest_release(db: sa.Connection, population: str | None) -> ReleaseRecord | None:
-    mine: sa.ColumnElement[bool] = RELEASES.c.population.is_(None)
-    if population is not None:
-        mine = sa.or_(mine, RELEASES.c.population == population)
-    row = db.execute(sa.select(RELEASES).where(mine).order_by(RELEASES.c.id.desc()).limit(1)).first()
-    return None if row is None else _release(row)
-
-
-def _release(row: sa.Row[Any]) -> ReleaseRecord:
-    return ReleaseRecord(row.model_id, row.population, row.released_ms, row.released_by)
-
-
 def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[bool]) -> bool:
     """Return whether a population may see some model that meets `condition`."""
     released = sa.exists().where(
@@ -544,6 +531,16 @@ def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[boo
 def _model_of(db: sa.Connection, model_id: str) -> ModelRecord | None:
     row = db.execute(sa.select(MODELS).where(MODELS.c.model_id == model_id)).first()
     return None if row is None else _model(row)
+
+
+def _keep_model(db: sa.Connection, model: ModelRecord) -> None:
+    """Keep a model; one that is there already stays as it is, unless its blobs were given up and are back now."""
+    kept = _model_of(db, model.model_id)
+    if kept is None:
+        db.execute(sa.insert(MODELS).values(**_model_values(model)))
+    elif kept.removed_ms is not None:
+        theirs = MODELS.c.model_id == model.model_id
+        db.execute(sa.update(MODELS).where(theirs).values(**_model_values(model)))
 
 
 def _model_values(model: ModelRecord) -> dict[str, Any]:

@@ -61,7 +61,8 @@ class _ModelColumns(TypedColumns):
 MODELS: Final = Table("models", METADATA, _ModelColumns)
 """Models: description with layout (canonical JSON), and the blobs of parameters, public faces and changed tensors.
 
-`population` is that of the devices that made it; null for an imported model. Once `removed_ms` is set, the blobs are gone.
+`population` is that of the devices that made it; null for an imported model. Once `removed_ms` is set, its
+blobs are gone.
 """
 
 

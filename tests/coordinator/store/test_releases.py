@@ -1,0 +1,158 @@
+"""Releases, verdicts and retention as transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from coordinator.clock import Clock
+from coordinator.rounds.machine import RoundState, Stage
+from coordinator.store.database import migrate, open_engine, sqlite_url
+from coordinator.store.records import (
+    BlobId,
+    CandidateRecord,
+    CandidateState,
+    EvaluationRecord,
+    RoundChange,
+    TaskState,
+)
+from coordinator.store.store import MIGRATIONS, Store
+from mien.errors import ConfigError, NotFoundError
+from tests.coordinator.store.test_store import model, task
+
+A, B, C = (letter * 64 for letter in "abc")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store.open(sqlite_url(tmp_path / "c.db"), Clock())
+    store.add_model(model("a"), actor="alice")
+    store.release(A, population=None, actor="alice")
+    store.add_task(task())
+    yield store
+    store.close()
+
+
+def close_round(store: Store, name: str, number: int, state: CandidateState | None, **candidate: Any) -> None:
+    """Close a round of task t1 with that model, as a candidate of that state if one is given."""
+    record = store.open_attempt(store.task("t1"), round_number=number, attempt=1, deadline=1.0)
+    made = replace(model(name, population="default"), task_id="t1", round=number, parent_model_id=A)
+    after = replace(store.task("t1"), rounds_closed=number, model_id=made.model_id)
+    offered = None if state is None else CandidateRecord(made.model_id, "t1", number, state, 1, **candidate)
+    state_ = RoundState(Stage.CLOSED, 1.0)
+    store.save_round(RoundChange(record, state_, model=made, task=after, candidate=offered))
+
+
+def decided(store: Store, state: CandidateState, reason: str = "") -> CandidateRecord:
+    waiting = store.candidate("t1", CandidateState.WAITING)
+    assert waiting is not None
+    return replace(waiting, state=state, reason=reason, decided_ms=5)
+
+
+def test_roll_out_and_back(store: Store) -> None:
+    store.add_model(model("b"), actor="alice")
+    store.release(B, population=None, actor="alice", share=0.5)
+    ids = [f"{i:032x}" for i in range(40)]
+    found = {release.model_id for device in ids if (release := store.released("default", device)) is not None}
+    assert found == {A, B}
+    base = store.released("default")
+    assert base is not None
+    assert base.model_id == A
+    assert store.released_ids() == {A, B}
+    assert store.roll_back("default", actor="bob").model_id == A
+    assert store.released_ids() == {A}
+    with pytest.raises(NotFoundError, match="no earlier release"):
+        store.roll_back("default", actor="bob")
+    assert [event[1:] for event in store.events(A)][-1] == ("bob", "model.rollback")
+
+
+def test_a_share_needs_a_model_for_the_others(tmp_path: Path) -> None:
+    store = Store.open(sqlite_url(tmp_path / "other.db"), Clock())
+    store.add_model(model("a"), actor="alice")
+    with pytest.raises(ConfigError, match="release one first"):
+        store.release(A, population=None, actor="alice", share=0.1)
+    with pytest.raises(ConfigError, match=r"share is 1\.5"):
+        store.release(A, population=None, actor="alice", share=1.5)
+    store.close()
+
+
+def test_what_gates_rejected_or_have_not_judged_is_not_released_by_accident(store: Store) -> None:
+    close_round(store, "b", 1, CandidateState.WAITING)
+    with pytest.raises(ConfigError, match="have not decided"):
+        store.release(B, population="default", actor="alice")
+    store.save_verdict(decided(store, CandidateState.FAILED, "too weak"), store.task("t1"))
+    with pytest.raises(ConfigError, match="failed its gates: too weak"):
+        store.release(B, population="default", actor="alice")
+    assert store.standings()[B].reason == "too weak"
+    store.release(B, population="default", actor="alice", despite_gates=True)
+    assert store.standings()[B].state == "released"
+
+
+def test_a_verdict_its_release_and_its_records_are_one_transaction(store: Store) -> None:
+    close_round(store, "b", 1, CandidateState.WAITING)
+    evaluation = EvaluationRecord(B, b'{"eer":0.1}', 5, "coordinator")
+    after = replace(store.task("t1"), state=TaskState.DONE)
+    with pytest.raises(ConfigError):
+        store.save_verdict(decided(store, CandidateState.PASSED), after, [evaluation], release_share=2.0)
+    assert store.candidate("t1", CandidateState.WAITING) is not None
+    assert (store.task("t1").state, store.evaluations(B)) == (TaskState.RUNNING, [])
+    store.save_verdict(decided(store, CandidateState.PASSED), after, [evaluation], release_share=1.0)
+    release = store.released("default")
+    assert release is not None
+    assert (release.model_id, release.released_by) == (B, "system:coordinator")
+    assert (store.task("t1").state, store.evaluations(B)) == (TaskState.DONE, [evaluation])
+
+
+def test_the_state_to_go_back_to_is_kept_for_the_last_that_passed(store: Store) -> None:
+    close_round(store, "b", 1, CandidateState.WAITING, arrays_sha256="1" * 64)
+    assert store.state_blobs() == {"1" * 64}
+    store.save_verdict(decided(store, CandidateState.PASSED), store.task("t1"))
+    close_round(store, "c", 2, CandidateState.WAITING, arrays_sha256="2" * 64, revealed_sha256="3" * 64)
+    assert store.state_blobs() == {"1" * 64, "2" * 64, "3" * 64}
+    store.save_verdict(decided(store, CandidateState.FAILED), store.task("t1"))
+    assert store.state_blobs() == {"1" * 64}
+    passed = store.candidate("t1", CandidateState.PASSED)
+    assert passed is not None
+    assert (passed.model_id, passed.arrays_sha256) == (B, "1" * 64)
+
+
+def test_retention_gives_up_only_what_nothing_needs(store: Store) -> None:
+    for number, name in enumerate("bcdef", start=1):
+        close_round(store, name, number, CandidateState.UNCHECKED if name == "c" else None)
+    store.release("b" * 64, population="default", actor="alice")
+    gone = store.forget_round_models("t1", keep=1)
+    assert gone == {"d" * 64, "e" * 64}  # b was released, c is a candidate, f is the newest and the task's own
+    assert store.model_blobs() == {name * 64 for name in "abcf"}
+    assert store.model("d" * 64).removed_ms is not None
+    assert not store.may_read_model("d" * 64, "default")
+    assert store.may_read_blob("d" * 64, None) is None
+    with pytest.raises(NotFoundError):
+        store.release("d" * 64, population="default", actor="alice")
+    assert store.forget_round_models("t1", keep=1) == set()
+    store.add_model(model("d"), actor="alice")  # brought back
+    assert store.may_read_blob("d" * 64, None) == BlobId("d" * 64, 400)
+
+
+def test_releases_of_an_older_database_were_to_everybody(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "old.db")
+    engine = open_engine(url)
+    migrate(engine, MIGRATIONS, "0003")
+    with engine.begin() as db:
+        db.execute(
+            sa.text(
+                "INSERT INTO models (model_id, spec_json, layout_sha256, theta_sha256, theta_bytes, created_ms) "
+                f"VALUES ('{A}', x'7b7d', '1', '2', 4, 0)"
+            )
+        )
+        db.execute(sa.text(f"INSERT INTO releases (model_id, released_ms, released_by) VALUES ('{A}', 0, 'x')"))
+    engine.dispose()
+    store = Store.open(url, Clock())
+    release = store.released("default", "0" * 32)
+    assert release is not None
+    assert (release.model_id, release.share, release.is_rollback) == (A, 1.0, False)
+    store.close()
