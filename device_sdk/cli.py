@@ -328,7 +328,16 @@ def participate(
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds that counted.")] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when there is nothing to do.")] = False,
     idle_s: Annotated[float, typer.Option(min=0, help="With --until-idle: after this long without work.")] = 30.0,
-    person: Annotated[str | None, typer.Option(help="Whose pictures train, where several people agreed.")] = None,
+    person: Annotated[str | None, typer.Option(help="Train on this person's pictures alone.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train on the labelled faces in this folder (one folder a person in it), not on people enrolled here."
+        ),
+    ] = None,
+    source_aligned: Annotated[
+        bool, typer.Option("--source-aligned", help="The source's pictures are aligned crops of 112x112 already.")
+    ] = False,
     min_cohort: Annotated[int | None, typer.Option(help="Agree to sums over at least this many devices.")] = None,
     allow_reveal: Annotated[
         list[str] | None, typer.Option(help="Agree to show the coordinator this in clear, e.g. class_embeddings.")
@@ -354,11 +363,18 @@ def participate(
     Ends after --rounds, with --until-idle, or when stopped; stopped at any instant, it goes on where it was. Exit code
     1 when --rounds was not reached.
 
+    Everybody enrolled here who agreed trains, or one of them with --person. With --source an operator's labelled faces
+    do, which are read anew at each start and never stored.
+
     Example: mien-device participate --until-idle
+
+    Example: mien-device participate --source faces/source --until-idle
     """
     from device_sdk.conditions import StatedConditions
     from device_sdk.participate import Counted
 
+    if source_aligned and source is None:
+        raise ConfigError("--source-aligned says how the pictures of --source are; name the source, or leave it out")
     options = {
         "participation.person": person,
         "participation.min_cohort": min_cohort,
@@ -373,6 +389,8 @@ def participate(
             rounds=rounds,
             idle_s=idle_s if until_idle else None,
             conditions=StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
+            source=source,
+            source_aligned=source_aligned,
         ):
             ended += 1
             counted += isinstance(outcome, Counted)

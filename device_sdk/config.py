@@ -25,7 +25,7 @@ class ParticipationConfig:
     """What the device agrees to. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
     it may see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do.
     `allow_plain_sums`: the coordinator may see this device's updates. `max_epsilon`: the most that all sums together
-    may tell, None without limit. `person`: whose images train, needed where several people agreed.
+    may tell, None without limit. `person`: whose images train, if not those of everybody who agreed.
     """
 
     min_cohort: int = 16

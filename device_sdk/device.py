@@ -36,6 +36,7 @@ from device_sdk.participate import (
 )
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.runtimes import load_runtime
+from device_sdk.source import SourceFaces, read_source
 from device_sdk.verify import Outcome, identify, verify
 from mien.errors import (
     AlreadyExistsError,
@@ -351,10 +352,13 @@ class Device:
         rounds: int | None = None,
         idle_s: float | None = None,
         conditions: Conditions | None = None,
+        source: str | os.PathLike[str] | None = None,
+        source_aligned: bool = False,
     ) -> Iterator[RoundOutcome]:
         """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
 
         After each round the released model is taken over if it is another one. One process per home may take part.
+        `source` is a folder of labelled faces that train in place of the people enrolled here; see `read_source`.
         """
         settings = self.config.values.participation
         agreement = Agreement(
@@ -366,6 +370,7 @@ class Device:
             person=settings.person,
         )
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
+            faces = None if source is None else self._read_source(source, aligned=source_aligned)
 
             def current() -> Participant:
                 return Participant(
@@ -378,6 +383,7 @@ class Device:
                     self.attempts,
                     self.clock,
                     self._tell,
+                    source=faces,
                 )
 
             def after_round(_outcome: RoundOutcome) -> None:
@@ -388,6 +394,20 @@ class Device:
                     self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
             yield from take_part(current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round)
+
+    def _read_source(self, folder: str | os.PathLike[str], *, aligned: bool) -> SourceFaces:
+        """Return a source's faces, taken as a data set's are: the one nearest the middle, of whatever quality."""
+
+        def on_refused(text: str) -> None:
+            self._tell(Event("source_refused", text))
+
+        faces = read_source(
+            folder, FacePipeline(MASTER, None, ChoiceRule.CENTRE, aligned=aligned), on_refused=on_refused
+        )
+        facts = {"num_images": len(faces.crops), "num_people": faces.num_people}
+        text = f"The source has {len(faces.crops)} faces of {faces.num_people} people; none of them is stored here."
+        self._tell(Event("source", text, facts))
+        return faces
 
     @contextmanager
     def connect(self) -> Iterator[CoordinatorClient]:

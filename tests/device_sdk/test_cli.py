@@ -51,6 +51,8 @@ OPTIONS = {
         "--until-idle",
         "--idle-s",
         "--person",
+        "--source",
+        "--source-aligned",
         "--min-cohort",
         "--allow-plain-sums",
         "--allow-profile",
