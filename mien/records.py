@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ def from_mapping(cls: type[T], data: Mapping[str, Any], *, where: str = "") -> T
 
     Raises ConfigError that names the field, the wrong value and the nearest known field.
     """
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast("Any", cls))
     fields = {f.name: f for f in dataclasses.fields(typing.cast("Any", cls))}
     values: dict[str, Any] = {}
     for key, value in data.items():
@@ -37,6 +38,12 @@ def from_mapping(cls: type[T], data: Mapping[str, Any], *, where: str = "") -> T
         if name not in values and spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ConfigError(f"field {where + name!r} is missing; add it")
     return cls(**values)
+
+
+@functools.cache
+def _hints(cls: type[object]) -> Mapping[str, Any]:
+    """Return a record's types by field; looked up once, for methods read their options for every simulated phone."""
+    return typing.get_type_hints(cls)
 
 
 def to_mapping(record: object) -> dict[str, Any]:

@@ -131,8 +131,9 @@ def rounds(
         )
     if method.needs_validators(task) and not cohort.validators:
         raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
+    everybody = tuple(sorted(cohort.crops))
     for number in range(first, task.rounds + 1):
-        devices = select(task, tuple(sorted(cohort.crops)), number)
+        devices = select(task, everybody, number)
         state = replace(state, theta=_read_only(state.theta))  # so that a runtime may keep it loaded for all devices
         layout = method.contribution_layout(task, part, dim)
         cohort_total = cohort_sum(task, layout, sums, number)

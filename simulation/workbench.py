@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
-from device_sdk.runtimes.feature_cache import FeatureCache
+from device_sdk.runtimes.feature_cache import FeatureCache, Features
 from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
@@ -87,6 +87,8 @@ class Workbench:
     def cohort(self, clients: Mapping[str, Sequence[str]], public: Sequence[str] = ()) -> Cohort:
         """Return simulated clients that hold these people, and the public people's faces."""
         held = {client: self.labelled(names) for client, names in clients.items()}
+        for crops, _ in held.values():
+            crops.flags.writeable = False  # so that they are hashed once in a run
         return Cohort(
             {client: crops for client, (crops, _) in held.items()},
             public=PublicFaces(*self.labelled(public)) if public else None,
@@ -196,13 +198,13 @@ class MappedFeatures(FeatureCache):
         self._features = features
 
     def features(
-        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Tensor]
-    ) -> list[Tensor]:
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Iterable[Features]]
+    ) -> list[Features]:
         """Return the features of each crop, mapped ones where all are at hand."""
         if trunk_id == self._mapped_trunk_id and not flipped.any():
-            rows = [self._rows.get(hashlib.sha256(crop.tobytes()).digest(), -1) for crop in crops]
+            rows = [self._rows.get(digest, -1) for digest in self.digests(crops)]
             if min(rows, default=-1) >= 0:
-                return [torch.from_numpy(np.array(self._features[row])) for row in rows]
+                return list(torch.from_numpy(self._features[rows]))
         return super().features(trunk_id, crops, flipped, compute)
 
 
@@ -215,8 +217,8 @@ class _Recorder(FeatureCache):
         self.seen: list[Tensor] = []
 
     def features(
-        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Tensor]
-    ) -> list[Tensor]:
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Iterable[Features]]
+    ) -> list[Features]:
         """Return freshly computed features and remember them."""
         self.trunk_id = trunk_id
         computed = list(compute(np.asarray(crops)))

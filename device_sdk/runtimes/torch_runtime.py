@@ -160,13 +160,12 @@ class TorchRuntime:
     @contextlib.contextmanager
     def _learning_statistics(self, part: ParameterPart, local: LocalSpec) -> Iterator[None]:
         """Put BatchNorm whose statistics are in the trained part into training mode, where the task says so."""
+        if local.batch_norm == "eval":
+            yield
+            return
         names = set(part.names)
-        learning = [
-            module
-            for name, module in self._backbone.named_modules()
-            if local.batch_norm == "train" and f"{name}.running_mean" in names
-        ]
-        if local.batch_norm == "train" and not learning:
+        learning = [module for name, module in self._backbone.named_modules() if f"{name}.running_mean" in names]
+        if not learning:
             raise ConfigError(
                 "local.batch_norm is 'train' and no BatchNorm statistics are in the trained part; name them in "
                 "trainable, or use eval"
@@ -305,6 +304,8 @@ class _Images:
         """Return the features of all crops (N, ...), or None without a trunk, without crops, or where they are many."""
         if self._trunk.split == 0 or len(self._crops) == 0:
             return None
+        if len(self._crops) <= TAIL_BATCH:  # the very array, whose digests may be known
+            return self._trunk.features(self._crops)
         starts = range(0, len(self._crops), TAIL_BATCH)
         first = self._trunk.features(self._crops[:TAIL_BATCH])
         if first.numel() * first.element_size() // len(first) * len(self._crops) > HELD_BYTES:
