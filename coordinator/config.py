@@ -17,6 +17,7 @@ _LIMITS: Final = {
     "restart_grace_s": (0.0, 3600.0),
     "max_step_ratio": (1e-6, 1e6),
     "max_aborted": (1, 1000),
+    "metrics_port": (0, 65535),
     "max_calls": (16, 100_000),
     "max_model_bytes": (1024, 16 * 1024**3),
     "max_shard_bytes": (1024, 16 * 1024**3),
@@ -32,6 +33,7 @@ class CoordinatorConfig:
     `registrar_admin_address` for invites. `database_url` and `blobs_url` default to files in the coordinator's folder.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the pause that it is told afterwards.
+    Metrics and health are told over plain HTTP at `metrics_port` of `metrics_host`; port 0 is off.
     A round is aborted when its step is larger than `max_step_ratio` of the model's norm; a task pauses after
     `max_aborted` aborted attempts in a row.
     """
@@ -56,6 +58,8 @@ class CoordinatorConfig:
     max_calls: int = 4096
     max_model_bytes: int = 1024**3
     max_shard_bytes: int = 256 * 1024**2
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
     json_logs: bool = False
 
     def __post_init__(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -24,7 +25,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Turns a MienError that a handler raises into the gRPC status that `mien.wire.status` reads on the other side.
 
     Handlers are coroutines or asynchronous generators. Any other exception is a bug: gRPC logs it and answers UNKNOWN.
+    `on_end` is told of each call's end: its method, and the error's code, "cancelled", "internal" or "" for none.
     """
+
+    def __init__(self, on_end: Callable[[str, str], None] = lambda _method, _reason: None) -> None:
+        self._on_end = on_end
 
     async def intercept_service(
         self,
@@ -37,14 +42,16 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return None
         method = handler_call_details.method
         if handler.response_streaming:
-            streaming = _guard_stream(cast("_Stream", handler.stream_stream or handler.unary_stream), method)
+            streaming = _guard_stream(
+                cast("_Stream", handler.stream_stream or handler.unary_stream), method, self._on_end
+            )
             make = (
                 grpc.stream_stream_rpc_method_handler
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
             return make(streaming, handler.request_deserializer, handler.response_serializer)
-        single = _guard_call(cast("_Call", handler.stream_unary or handler.unary_unary), method)
+        single = _guard_call(cast("_Call", handler.stream_unary or handler.unary_unary), method, self._on_end)
         make = (
             grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
         )
@@ -65,26 +72,44 @@ def peer_leaf_pem(context: Any) -> bytes:
     return bytes(certificates[0])
 
 
-def _guard_call(call: _Call, method: str) -> _Call:
+def _guard_call(call: _Call, method: str, on_end: Callable[[str, str], None]) -> _Call:
     async def guarded(request: Any, context: Any) -> Any:
         try:
-            return await call(request, context)
+            with _told(on_end, method):
+                return await call(request, context)
         except MienError as error:
             await _abort(context, error, method)
 
     return guarded
 
 
-def _guard_stream(call: _Stream, method: str) -> _Stream:
+def _guard_stream(call: _Stream, method: str, on_end: Callable[[str, str], None]) -> _Stream:
     async def guarded(request: Any, context: Any) -> AsyncGenerator[Any, None]:
         try:
-            async with aclosing(call(request, context)) as replies:
-                async for reply in replies:
-                    yield reply
+            with _told(on_end, method):
+                async with aclosing(call(request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
         except MienError as error:
             await _abort(context, error, method)
 
     return guarded
+
+
+@contextmanager
+def _told(on_end: Callable[[str, str], None], method: str) -> Iterator[None]:
+    reason = "internal"
+    try:
+        yield
+        reason = ""
+    except MienError as error:
+        reason = error.code
+        raise
+    except (asyncio.CancelledError, GeneratorExit):
+        reason = "cancelled"
+        raise
+    finally:
+        on_end(method, reason)
 
 
 async def _abort(context: Any, error: MienError, method: str) -> NoReturn:

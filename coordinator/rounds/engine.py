@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -105,6 +106,17 @@ class TaskNews:
 
 
 @dataclass(frozen=True)
+class TaskNow:
+    """One running task: where its round is, how many devices are how far in it, and how much waits to be handled."""
+
+    name: str
+    population: str
+    stage: str
+    devices: Mapping[str, int]
+    queue_length: int
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """How long devices are kept waiting, and how rounds run."""
 
@@ -127,6 +139,7 @@ class Engine:
         self._arrivals = Pulse()
         self._tasks_changed: dict[str, Pulse] = {}
         self.is_draining = False
+        self.waiting_check_ins = 0
 
     # Life
 
@@ -209,6 +222,7 @@ class Engine:
         """
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
         offered: TaskRunner | None = None
+        self.waiting_check_ins += 1
         try:
             while True:
                 if self.is_draining:
@@ -229,6 +243,8 @@ class Engine:
             if offered is not None:
                 offered.tell(Withdrew(caller.device_id))
             raise
+        finally:
+            self.waiting_check_ins -= 1
 
     async def _assigned(self, caller: Caller) -> Assigned | None:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
@@ -445,9 +461,17 @@ class Engine:
                 raise DrainingError("the coordinator is shutting down; watch again", retry_after_s=2.0)
             await pulse.after(count)
 
-    def summary(self) -> Mapping[str, int]:
-        """Return counts for logs and health checks."""
-        return {"running_tasks": len(self._runners)}
+    def tasks_now(self) -> list[TaskNow]:
+        """Return where each running task's round is, for monitoring."""
+        return [_task_now(runner) for runner in self._runners.values()]
+
+
+def _task_now(runner: TaskRunner) -> TaskNow:
+    state, task = runner.state, runner.task
+    if state is None or state.stage.is_over:
+        return TaskNow(task.name, task.population, "idle", {}, runner.queue_length)
+    devices = Counter(step.value for step in state.participants.values()) + Counter(waiting=len(state.candidates))
+    return TaskNow(task.name, task.population, state.stage.value, devices, runner.queue_length)
 
 
 def _name(record: RoundRecord) -> RoundName:

@@ -137,6 +137,11 @@ class TaskRunner:
         """Whether a sum is being taken or waits to be committed."""
         return self.state is not None and self.state.stage is Stage.CLOSING
 
+    @property
+    def queue_length(self) -> int:
+        """How many messages wait to be handled."""
+        return self._inbox.qsize()
+
     def bars(self, device_id: str) -> bool:
         """Return whether the privacy ledger keeps a device out of the current attempt."""
         return device_id in self._barred and self.state is not None and self.state.stage is Stage.SELECTING

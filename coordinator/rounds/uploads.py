@@ -56,6 +56,11 @@ class Uploads:
         self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
         self._ended = Pulse()
 
+    @property
+    def num_arriving(self) -> int:
+        """How many contributions are arriving now."""
+        return len(self._active)
+
     async def finish(self, limit_s: float) -> None:
         """Return when nothing is arriving any more, or the time is over."""
         end = asyncio.get_running_loop().time() + limit_s

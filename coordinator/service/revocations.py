@@ -56,6 +56,10 @@ class Revocations:
         """Raise RevokedError for a revoked certificate, UnreachableError when the list is too old to tell."""
         if self._crl is not None:
             pki.check_revoked(self._crl, serial)
+        self.check_age()
+
+    def check_age(self) -> None:
+        """Raise UnreachableError when the list is too old to tell who was revoked."""
         if self.age_s > self._max_age_s:
             raise UnreachableError(
                 "the coordinator has no recent revocation list, so devices must wait; start the registrar",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from coordinator import audit, pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome
+from coordinator.metrics import Metrics, Now
+from coordinator.privacy.budgets import Budgets
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
 from coordinator.rounds.runner import RunnerSettings
@@ -26,6 +29,7 @@ from coordinator.rounds.states import ServerStates
 from coordinator.rounds.uploads import Uploads
 from coordinator.rpc import ErrorInterceptor
 from coordinator.service.access import AccessInterceptor, Gate
+from coordinator.service.health import Probes, listening
 from coordinator.service.messages import software
 from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
@@ -33,10 +37,11 @@ from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService
 from coordinator.settings import settings_sha256
 from coordinator.store.blobs import BlobStore
+from coordinator.store.measured import MeasuredStore, MeasuredThread
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store, StoreThread
 from coordinator.tls import ServerLeaf
-from mien.errors import ConfigError, KeyStoreError, MienError
+from mien.errors import ConfigError, DrainingError, KeyStoreError, MienError
 from mien.secagg.leaves import leaf_verifier
 from mien.shell.lock import exclusive
 from mien.shell.tls import refuse_tls12
@@ -77,7 +82,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
     At the block's end no new device is taken; uploads and sums in progress get `drain_s` to finish, and whatever was
     committed is there after the next start.
     """
-    stores = open_stores(home, config, clock)
+    metrics = Metrics(software())
+    stores = open_stores(home, config, clock, metrics)
     try:
         _enter_start(stores.store, config)
         registrar_ca = home.registrar_ca()
@@ -95,13 +101,14 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             await stores.thread.run(stores.store.log, audit.REGISTRAR, "revocations.accept", str(number), detail)
 
         revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=accepted)
-        server, port = _server(home, config, clock, Gate(registrar_ca, _ca(home), revocations, clock))
+        server, port = _server(home, config, clock, Gate(registrar_ca, _ca(home), revocations, clock), metrics)
         rounds_pb2_grpc.add_RoundsServicer_to_server(
             RoundsService(engine, uploads, stores.store, stores.thread, clock), server
         )
         models_pb2_grpc.add_ModelsServicer_to_server(ModelsService(stores.store, stores.thread, stores.models), server)
         operator_pb2_grpc.add_OperatorServicer_to_server(_operator_service(engine, stores, clock, config), server)
-        async with _fresh_revocations(revocations, config):
+        probes = _probes(metrics, engine, uploads, stores, revocations, config)
+        async with _fresh_revocations(revocations, config), _told_to_monitoring(probes, config):
             await engine.start()
             await server.start()
             try:
@@ -133,10 +140,13 @@ def _enter_stop(store: Store, config: CoordinatorConfig) -> None:
         _LOG.info("audit log", head=str(head))
 
 
-def open_stores(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> Stores:
+def open_stores(
+    home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, metrics: Metrics | None = None
+) -> Stores:
     """Return database, blobs and spool; raises VersionError for a newer program's, KeyStoreError for another key's."""
     key = MasterKey.load(home.store_key_path)
-    store = Store.open(home.database_url(config), clock)
+    store = MeasuredStore.open(home.database_url(config), clock)
+    store.metrics = metrics
     remembered = store.setting(_KEY_SETTING)
     if remembered is None:
         store.remember(_KEY_SETTING, key.check)
@@ -144,7 +154,7 @@ def open_stores(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) 
         raise KeyStoreError("store.key is not the one that sealed this store; restore both from one backup")
     return Stores(
         store=store,
-        thread=StoreThread(),
+        thread=StoreThread() if metrics is None else MeasuredThread(metrics),
         models=BlobStore(home.blobs_url(config, "models")),
         states=ServerStates(BlobStore(home.blobs_url(config, "states")), key),
         spool=Spool(Path(home.spool_folder(config)), key),
@@ -176,7 +186,9 @@ def _ca(home: CoordinatorHome) -> x509.Certificate:
     return pki.load_authority_certificate(home.public(home.ca_path))
 
 
-def _server(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, gate: Gate) -> tuple[grpc.aio.Server, int]:
+def _server(
+    home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, gate: Gate, metrics: Metrics
+) -> tuple[grpc.aio.Server, int]:
     """Return a server that demands a certificate of either authority, and its port."""
     authority = home.authority()
     leaf = ServerLeaf(authority, config.server_names, clock.now_utc)
@@ -189,7 +201,7 @@ def _server(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, gate
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     )
-    interceptors = (ErrorInterceptor(), AccessInterceptor(gate))
+    interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate))
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
     try:
         port = server.add_secure_port(config.listens_at, leaf.credentials(client_ca=client_cas))
@@ -198,6 +210,59 @@ def _server(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, gate
             f"cannot listen on {config.listens_at}; free the port, or change it in coordinator.toml"
         ) from error
     return server, port
+
+
+def _probes(
+    metrics: Metrics,
+    engine: Engine,
+    uploads: Uploads,
+    stores: Stores,
+    revocations: Revocations,
+    config: CoordinatorConfig,
+) -> Probes:
+    """Return what monitoring may ask."""
+    budgets, thread = Budgets(), stores.thread
+
+    async def now() -> Now:
+        tasks, spent = await thread.run(_tasks_by_state, stores.store), await thread.run(stores.store.privacy, budgets)
+        return Now(
+            is_draining=engine.is_draining,
+            tasks=tuple(engine.tasks_now()),
+            tasks_by_state=tasks,
+            waiting_check_ins=engine.waiting_check_ins,
+            active_uploads=uploads.num_arriving,
+            store_queue=thread.queue_length if isinstance(thread, MeasuredThread) else 0,
+            revocation_age_s=revocations.age_s,
+            budgets=spent,
+        )
+
+    async def database() -> None:
+        await thread.run(stores.store.setting, _KEY_SETTING)
+
+    async def revocation_list() -> None:
+        if config.registrar_address:
+            revocations.check_age()
+
+    async def draining() -> None:
+        if engine.is_draining:
+            raise DrainingError("the coordinator is shutting down")
+
+    return Probes(metrics, now, {"database": database, "revocations": revocation_list, "draining": draining})
+
+
+def _tasks_by_state(store: Store) -> Counter[str]:
+    return Counter(task.state.value for task in store.tasks())
+
+
+@contextlib.asynccontextmanager
+async def _told_to_monitoring(probes: Probes, config: CoordinatorConfig) -> AsyncIterator[None]:
+    """Tell metrics and health while the block runs, where the settings name a port."""
+    if config.metrics_port == 0:
+        yield
+        return
+    async with listening(probes, config.metrics_host, config.metrics_port) as port:
+        _LOG.info("metrics", address=f"http://{config.metrics_host}:{port}/metrics")
+        yield
 
 
 @contextlib.asynccontextmanager

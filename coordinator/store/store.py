@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 import structlog
@@ -82,7 +82,7 @@ class Store(ReleaseStore):
         self._last_change: tuple[RoundChange, RoundRecord] | None = None
 
     @classmethod
-    def open(cls, url: str, clock: Clock) -> Store:
+    def open(cls, url: str, clock: Clock) -> Self:
         """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
         engine = open_engine(url)
         migrate(engine, MIGRATIONS, SCHEMA)

@@ -1,0 +1,125 @@
+"""Metrics and health of a real coordinator, scraped over HTTP around a real round and parsed as Prometheus does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mien.errors import NotFoundError
+from mien.wire.v1 import rounds_pb2
+from tests.integration.house import ROOT, House, free_port, run, tiny_task
+from tests.integration.light_device import contribution, raised
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A running coordinator that tells monitoring."""
+    house = House(tmp_path_factory.mktemp("monitoring"), metrics_port=free_port())
+    try:
+        house.start()
+        yield house
+    finally:
+        house.close()
+
+
+def get(house: House, path: str) -> tuple[int, str]:
+    """Return status and body."""
+    url = f"http://127.0.0.1:{house.home.resolve().config.metrics_port}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def scrape(house: House) -> Samples:
+    status, text = get(house, "/metrics")
+    assert status == 200
+    families = text_string_to_metric_families(text)
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples.get((name, frozenset(labels.items())), 0.0)
+
+
+def test_a_round_can_be_followed_in_the_metrics(house: House, tmp_path: Path) -> None:
+    before = scrape(house)
+    assert value(before, "mien_rounds_total", population="watched", outcome="closed") == 0
+
+    async def story() -> Samples:
+        async with house.operator() as operator, house.devices("watched", 4) as devices:
+            await house.give_model(operator, tmp_path)
+            await operator.submit(tiny_task("watched", "watched", rounds=1), token="watched")
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            await devices[0].report_trained(assignments[0].round)
+            during = await asyncio.to_thread(scrape, house)
+            error = await raised(devices[0].upload_status(rounds_pb2.RoundRef(task_id="none", round=1, attempt=1)))
+            assert isinstance(error, NotFoundError)
+            make = lambda task, a: contribution(task, a.round.round)  # noqa: E731
+            await asyncio.gather(*(device.take_part(make) for device in devices))
+            await devices[0].until(assignments[0].round, rounds_pb2.CLOSED)
+            return during
+
+    during, after = run(story()), scrape(house)
+    task = {"task": "watched", "population": "watched"}
+    assert value(during, "mien_task_stage", **task, stage="training") == 1
+    assert value(during, "mien_round_devices", **task, step="selected") == 3
+    assert value(during, "mien_round_devices", **task, step="trained") == 1
+    assert value(after, "mien_rounds_total", population="watched", outcome="closed") == 1
+    assert value(after, "mien_uploads_total") == 4
+    assert value(after, "mien_upload_bytes_total") > 4 * 4 * 200
+    assert value(after, "mien_refused_calls_total", method="Rounds/GetUploadStatus", reason="not_found") == 1
+    assert value(after, "mien_calls_total", method="Rounds/Upload") == 4
+    for stage in ("selecting", "training", "upload", "closing"):
+        assert value(after, "mien_stage_seconds_count", stage=stage) == 1
+    assert value(after, "mien_tasks", state="done") == 1
+    assert value(after, "mien_store_seconds_count") > value(before, "mien_store_seconds_count")
+    assert value(after, "mien_draining") == 0
+    assert value(after, "process_resident_memory_bytes") > 1e7
+
+
+def test_health_and_readiness(house: House) -> None:
+    assert get(house, "/healthz") == (200, "alive\n")
+    status, body = get(house, "/readyz")
+    assert (status, json.loads(body)) == (
+        200,
+        {"ready": True, "checks": {"database": "good", "revocations": "good", "draining": "good"}},
+    )
+    assert get(house, "/secrets")[0] == 404
+
+
+def test_every_metric_is_documented(house: House) -> None:
+    page = (ROOT / "docs/operator.md").read_text(encoding="utf-8").partition("### Metrics and health")[2]
+    documented = set(re.findall(r"^\| `(mien_\w+)", page, re.MULTILINE))
+    families = text_string_to_metric_families(get(house, "/metrics")[1])
+    exposed = {family.name for family in families if family.name.startswith("mien_")}
+    assert {name.removesuffix("_total") for name in documented} == exposed
+
+
+def test_no_metric_names_a_device(house: House) -> None:
+    assert not re.search(r"[0-9a-f]{32}", get(house, "/metrics")[1])
+
+
+def test_without_a_registrar_that_answers_a_coordinator_is_not_ready(tmp_path: Path) -> None:
+    registrar = f"127.0.0.1:{free_port()}"
+    house = House(tmp_path, metrics_port=free_port(), registrar_address=registrar)
+    try:
+        house.start()
+        status, body = get(house, "/readyz")
+        assert status == 503
+        assert "no recent revocation list" in json.loads(body)["checks"]["revocations"]
+        assert get(house, "/healthz")[0] == 200
+        assert value(scrape(house), "mien_revocation_list_age_seconds") == float("inf")
+    finally:
+        house.close()
