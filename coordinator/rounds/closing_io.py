@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from coordinator.clock import Clock, to_ms
 from coordinator.rounds.masked import MaskedRound, suspects_in_words
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import in_thread
-from coordinator.rounds.server_step import ClosedRound, close_round, take_step
+from coordinator.rounds.server_step import (
+    ClosedRound,
+    add_up,
+    make_candidates,
+    scalar_means,
+    take_judged_step,
+    take_step,
+)
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import ModelRecord, RoundRecord, TaskRecord
+from coordinator.store.records import Duty, ModelRecord, RoundRecord, TaskRecord
 from coordinator.store.store import Store, StoreThread
-from mien.contribution import Arrays
+from mien.contribution import Arrays, Total
 from mien.layout import Vector
-from mien.methods.base import ServerState
+from mien.methods.base import CANDIDATES, ServerState
 from mien.wire.tensors import pack_tensors
 
 _LOG: Final = structlog.get_logger()
@@ -48,14 +57,47 @@ class Closed:
     revealed_sha256: str | None
     next_clip: float | None = None
 
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What is told of the round."""
+        return self.result.metrics
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What trainers made where validators judge it: their total, on stable storage already; there is no model yet."""
+
+    candidates_sha256: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A cohort's total, what its devices showed in clear, what is told of it, and what an adaptive clip becomes."""
+
+    total: Total = field(repr=False)
+    revealed: Mapping[str, Arrays] = field(repr=False)
+    metrics: Mapping[str, float]
+    next_clip: float | None = None
+
 
 class Closer:
     """Holds one task's server state, and takes its step at the end of a round."""
 
-    def __init__(self, task: TaskRecord, plan: TaskPlan, stores: Stores, clock: Clock, max_step_ratio: float) -> None:
-        self._plan, self._stores, self._clock = plan, stores, clock
-        self._max_step_ratio = max_step_ratio
+    def __init__(
+        self,
+        task: TaskRecord,
+        plan: TaskPlan,
+        stores: Stores,
+        clock: Clock,
+        max_step_ratio: float,
+        keep_round_models: int,
+    ) -> None:
+        """`keep_round_models` of the task are kept besides those that something refers to."""
+        self._task_id, self._plan, self._stores, self._clock = task.task_id, plan, stores, clock
+        self._max_step_ratio, self._keep_round_models = max_step_ratio, keep_round_models
         self._state: ServerState | None = None
+        self._candidates: tuple[str, Arrays] | None = None
         self._blobs = task.state_blobs
 
     async def server_state(self, task: TaskRecord) -> ServerState:
@@ -67,8 +109,9 @@ class Closer:
     async def _load(self, task: TaskRecord) -> ServerState:
         model = await self._stores.thread.run(self._stores.store.model, task.model_id)
         theta = self._plan.layout.check(await in_thread(read_theta, self._stores.models, model.theta))
-        if task.rounds_closed == 0:
-            return self._plan.method.server_start(self._plan.task, self._plan.part, theta)
+        if task.arrays_sha256 is None and task.revealed_sha256 is None:  # the first round, or back at its model
+            start = self._plan.method.server_start(self._plan.task, self._plan.part, theta)
+            return replace(start, rounds=task.rounds_closed)
         states = self._stores.states
         return ServerState(
             theta=theta,
@@ -77,9 +120,26 @@ class Closer:
             rounds=task.rounds_closed,
         )
 
+    async def candidates(self, task: TaskRecord) -> Arrays:
+        """Return what validators are told of the candidates that wait; raises CorruptDataError, StorageError."""
+        sha256 = task.candidates_sha256
+        assert sha256 is not None, "nothing is judged before trainers have made it"
+        if self._candidates is None or self._candidates[0] != sha256:
+            server = await self.server_state(task)
+            values = await in_thread(lambda: self._make_candidates(server, self._trainers_total(task)))
+            self._candidates = sha256, {CANDIDATES: values}
+        return self._candidates[1]
+
+    def _trainers_total(self, task: TaskRecord) -> Total:
+        assert task.candidates_sha256 is not None
+        return self._stores.states.total(task.task_id, task.candidates_sha256, self._plan.contribution)
+
+    def _make_candidates(self, server: ServerState, total: Total) -> NDArray[np.float32]:
+        return make_candidates(self._plan, server, total, max_step_ratio=self._max_step_ratio)
+
     async def close(
         self, task: TaskRecord, record: RoundRecord, device_ids: Sequence[str], masked: MaskedRound | None
-    ) -> Closed:
+    ) -> Closed | Offered:
         """Return the model that the devices' contributions make, added up in order of their ids, or by `masked`.
 
         Where validators judge it, trainers make no model yet but candidates, and the validators' scores the model.
@@ -88,17 +148,60 @@ class Closer:
         """
         server = await self.server_state(task)
         uploads = await self._stores.thread.run(self._stores.store.uploads, record.id)
+        plan = self._plan if record.duty is Duty.TRAIN else self._plan.validators
+        assert plan is not None, "only a task with validators has attempts of theirs"
 
         def read(device: str) -> bytes:
             return self._stores.spool.read(record.id, device, uploads[device].blob)
 
-        def sum_up() -> tuple[ClosedRound, float | None]:
-            if masked is not None:
-                return self._open(masked, server, device_ids, read)
-            pairs = ((device, read(device)) for device in sorted(device_ids))
-            return close_round(self._plan, server, pairs, max_step_ratio=self._max_step_ratio), None
+        summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read))
+        if record.duty is Duty.TRAIN and plan.validators is not None:
+            return await in_thread(lambda: self._offer(task, server, summed))
+        result = await in_thread(lambda: self._step(task, record, server, summed))
+        return await self._keep(task, record, result, summed.next_clip)
 
-        result, next_clip = await in_thread(sum_up)
+    def _sum_up(
+        self, plan: TaskPlan, masked: MaskedRound | None, device_ids: Sequence[str], read: Callable[[str], bytes]
+    ) -> _Sum:
+        """Return the opened sums, or the plain one."""
+        if masked is None:
+            total, shown = add_up(plan, ((device, read(device)) for device in device_ids))
+            return _Sum(total, shown, scalar_means(total))
+        opened, revealed = masked.open(), dict[str, Arrays]()
+        if plan.contribution.revealed:
+            start = masked.payload_bytes
+            revealed = {device: plan.contribution.parse_revealed(read(device)[start:]) for device in device_ids}
+        if opened.suspects:
+            _LOG.warning("shares that did not fit", task=plan.task.name, pairs=suspects_in_words(opened.suspects))
+        told = {} if plan.task.privacy.dp.is_on else scalar_means(opened.total)  # devices send none under it
+        metrics = {**told, "unmask_s": opened.seconds}
+        if opened.share_clipped is not None:
+            metrics["share_clipped"] = opened.share_clipped
+        return _Sum(opened.total, revealed, metrics, opened.next_clip)
+
+    def _offer(self, task: TaskRecord, server: ServerState, summed: _Sum) -> Offered:
+        """Keep the trainers' total, of which validators judge the candidates."""
+        candidates = self._make_candidates(server, summed.total)  # what could not become a model is refused here
+        sha256 = self._stores.states.put_total(task.task_id, summed.total)
+        self._blobs |= {sha256}
+        self._candidates = sha256, {CANDIDATES: candidates}
+        return Offered(sha256, summed.metrics)
+
+    def _step(self, task: TaskRecord, record: RoundRecord, server: ServerState, summed: _Sum) -> ClosedRound:
+        """Return what the server's step makes of a sum, and all that is told of it."""
+        ratio = self._max_step_ratio
+        if record.duty is Duty.VALIDATE:
+            trained = self._trainers_total(task)
+            result = take_judged_step(self._plan, server, trained, summed.total, max_step_ratio=ratio)
+        else:
+            result = take_step(self._plan, server, summed.total, summed.revealed, max_step_ratio=ratio)
+        told = {} if self._plan.task.privacy.dp.is_on else result.metrics
+        return replace(result, metrics={**told, **summed.metrics})
+
+    async def _keep(
+        self, task: TaskRecord, record: RoundRecord, result: ClosedRound, next_clip: float | None
+    ) -> Closed:
+        """Lay down the blobs of a new model and of the server's state."""
         state, states = result.state, self._stores.states
         theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
         changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
@@ -121,24 +224,6 @@ class Closer:
         self._blobs |= {sha256 for sha256 in (arrays_sha256, revealed_sha256) if sha256}
         return Closed(state, result, model, arrays_sha256, revealed_sha256, next_clip)
 
-    def _open(
-        self, masked: MaskedRound, server: ServerState, device_ids: Sequence[str], read: Callable[[str], bytes]
-    ) -> tuple[ClosedRound, float | None]:
-        """Return what the server's step on the opened sums makes, and what an adaptive clip becomes."""
-        opened, layout = masked.open(), self._plan.contribution
-        revealed: dict[str, Arrays] = {}
-        if layout.revealed:
-            start = masked.payload_bytes
-            revealed = {device: layout.parse_revealed(read(device)[start:]) for device in device_ids}
-        if opened.suspects:
-            _LOG.warning("shares that did not fit", task=self._plan.task.name, pairs=suspects_in_words(opened.suspects))
-        result = take_step(self._plan, server, opened.total, revealed, max_step_ratio=self._max_step_ratio)
-        told = {} if self._plan.task.privacy.dp.is_on else result.metrics  # devices send none under it
-        metrics = {**told, "unmask_s": opened.seconds}
-        if opened.share_clipped is not None:
-            metrics["share_clipped"] = opened.share_clipped
-        return replace(result, metrics=metrics), opened.next_clip
-
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""
         tensors = self._plan.layout.unflatten(theta)
@@ -146,7 +231,16 @@ class Closer:
 
     async def committed(self, closed: Closed) -> None:
         """Go on from the committed state, and forget the one that it replaced."""
-        self._state = closed.state
+        self._state, self._candidates = closed.state, None
+        await self.forget_unneeded()
+        store = self._stores.store
+        gone = await self._stores.thread.run(store.forget_round_models, self._task_id, self._keep_round_models)
+        for sha256 in gone:
+            await in_thread(self._stores.models.remove, sha256)
+
+    async def go_back(self) -> None:
+        """Go on from what the task's record names, which is another model than that of the last round."""
+        self._state, self._candidates = None, None
         await self.forget_unneeded()
 
     async def forget_unneeded(self) -> None:

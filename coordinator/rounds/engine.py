@@ -32,9 +32,9 @@ from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.plan import TaskPlan, plan_task
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
-from coordinator.store.records import RoundRecord, StepRecord, TaskRecord, TaskState
+from coordinator.store.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import BY_CODE, DrainingError, LateError, MienError, NotFoundError, ViolationError
+from mien.errors import BY_CODE, ConfigError, DrainingError, LateError, MienError, NotFoundError, ViolationError
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
@@ -61,6 +61,7 @@ class Caller:
     population: str
     backbones: tuple[str, ...] = ()
     min_cohort: int = 0
+    duty: Duty = Duty.TRAIN
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Assigned:
     reply: Arrays = field(repr=False)
     stage: Stage
     deadline: float
+    duty: Duty
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class EngineSettings:
     check_in_hold_s: float = 20.0
     retry_after_s: float = 5.0
     runner: RunnerSettings = field(default_factory=RunnerSettings)
+    evaluation_sets: tuple[str, ...] = ()
 
 
 class Engine:
@@ -232,7 +235,7 @@ class Engine:
                     return assigned
                 offered = self._runner_for(caller)
                 if offered is not None:
-                    await offered.post(CheckedIn(frozenset({caller.device_id})))
+                    await offered.post(CheckedIn(frozenset({caller.device_id})), duty=caller.duty)
                     if (assigned := await self._assigned(caller)) is not None:
                         return assigned
                 left_s = give_up - self._clock.now()
@@ -252,6 +255,8 @@ class Engine:
             state, record = runner.state, runner.round
             if record is None or state is None or not _may_train(state, caller.device_id):
                 continue
+            if runner.duty is not caller.duty:
+                continue
             return Assigned(
                 name=_name(record),
                 plan=runner.plan,
@@ -260,6 +265,7 @@ class Engine:
                 reply=await runner.reply_to(caller.device_id),
                 stage=state.stage,
                 deadline=state.deadline,
+                duty=caller.duty,
             )
         return None
 
@@ -273,7 +279,9 @@ class Engine:
     def _runner_for(self, caller: Caller) -> TaskRunner | None:
         """Return the oldest task that looks for devices and that this one can train for."""
         for runner in self._of_population(caller.population):
-            if runner.bars(caller.device_id) or smallest_sum(runner.plan.task) < caller.min_cohort:
+            if runner.duty is not caller.duty or runner.bars(caller.device_id):
+                continue
+            if smallest_sum(runner.plan.task) < caller.min_cohort:
                 continue
             if runner.wants_devices and (not caller.backbones or runner.plan.spec.backbone in caller.backbones):
                 return runner
@@ -288,7 +296,9 @@ class Engine:
         too_small = [
             smallest_sum(runner.plan.task)
             for runner in self._of_population(caller.population)
-            if runner.wants_devices and smallest_sum(runner.plan.task) < caller.min_cohort
+            if runner.wants_devices
+            and runner.duty is caller.duty
+            and smallest_sum(runner.plan.task) < caller.min_cohort
         ]
         if too_small:
             reason = (
@@ -394,6 +404,17 @@ class Engine:
             raise NotFoundError("this device was not selected for that round; check in again")
         return record
 
+    # Gates
+
+    @property
+    def changed(self) -> Pulse:
+        """Beats whenever a round's stage or a task's state has changed."""
+        return self._arrivals
+
+    def checking(self) -> list[TaskRunner]:
+        """Return the tasks whose candidates wait for the gates."""
+        return [runner for runner in self._runners.values() if runner.task.state is TaskState.CHECKING]
+
     # Operators
 
     async def submit(self, task: TaskSpec, *, token: str, actor: str) -> TaskRecord:
@@ -405,6 +426,9 @@ class Engine:
             if release is None:
                 raise NotFoundError("no model is released yet; run model import and model release first")
             model_id = release.model_id
+        if unknown := [name for name in task.gates.sets if name not in self._settings.evaluation_sets]:
+            known = ", ".join(self._settings.evaluation_sets) or "none"
+            raise ConfigError(f"gates.sets names {unknown[0]!r}; the coordinator's evaluation sets: {known}")
         model = await thread.run(store.model, model_id)
         plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import sqlalchemy as sa
 
@@ -14,11 +14,25 @@ from mien.dp.rounds import opening
 from mien.secagg import RoundConfig
 
 
+async def nothing_shared() -> bytes:
+    """Return no words: the method tells its devices nothing that they would have to agree on."""
+    return b""
+
+
 class TaskLedger:
     """One task's side of its population's ledger, and the terms of its attempts that follow from it."""
 
-    def __init__(self, task_id: str, plan: TaskPlan, store: Store, thread: StoreThread) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        plan: TaskPlan,
+        store: Store,
+        thread: StoreThread,
+        shared: Callable[[], Awaitable[bytes]] = nothing_shared,
+    ) -> None:
+        """`shared` gives the words that all devices of the attempt that is open, or due, are told alike."""
         self._task_id, self._plan, self._store, self._thread = task_id, plan, store, thread
+        self._shared = shared
 
     async def ask(self, number: int, attempt: int, model_id: str) -> frozenset[str]:
         """Return the devices that their caps keep out of an attempt that is about to begin.
@@ -41,7 +55,7 @@ class TaskLedger:
             return None
         if task.privacy.dp.is_adaptive:
             clip = await self._thread.run(self._store.privacy, lambda db: account.clip_for(db, task_id, task, number))
-        return self._plan.round_config(task_id, number, attempt, model_id, clip)
+        return self._plan.round_config(task_id, number, attempt, model_id, clip, shared=await self._shared())
 
     def opening(self, number: int, attempt: int, config: RoundConfig | None, device_ids: Sequence[str]) -> SumOpening:
         """Return the entry of a sum that can be opened from now on, to be committed with what makes it so."""

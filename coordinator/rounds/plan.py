@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from mien.wire.replies import longest_reply
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a task means for one model."""
+    """What a task means for one model; `validators` is what it means for those who judge its candidates, if any do."""
 
     task: TaskSpec
     method: Method
@@ -30,12 +30,23 @@ class TaskPlan:
     layout: ParameterLayout
     part: ParameterPart
     contribution: ContributionLayout
+    validators: TaskPlan | None = None
 
     def round_config(
-        self, task_id: str, round_number: int, attempt: int, model_id: str, l2_clip: float | None = None
+        self,
+        task_id: str,
+        round_number: int,
+        attempt: int,
+        model_id: str,
+        l2_clip: float | None = None,
+        *,
+        shared: bytes = b"",
     ) -> RoundConfig:
-        """Return what the devices of an attempt agree on; raises ConfigError where its numbers do not fit."""
-        ids = RoundIds.of(self.task, task_id, round_number, attempt, self.spec, model_id)
+        """Return what the devices of an attempt agree on; raises ConfigError where its numbers do not fit.
+
+        `shared` are the words that the method's server tells all of them alike.
+        """
+        ids = RoundIds.of(self.task, task_id, round_number, attempt, self.spec, model_id, shared=shared)
         return plan_round(self.task, self.contribution, ids, l2_clip=l2_clip)
 
 
@@ -44,8 +55,8 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
     tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
-    with the model or a stage of validators, its reply to a device is too long, or a masked sum over the task's cohort
-    could wrap.
+    with the model, the task names validators that the method does not need or lacks those that it does, the reply to a
+    device is too long, or a masked sum over a cohort of the task could wrap.
     """
     method = METHODS.get(task.method)
     if method is None:
@@ -55,11 +66,6 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         raise ConfigError(
             f"method {task.method} needs public faces on every phone, and this model came without: import it with "
             "`model import --public SHARD` (mien-sim data pack makes one), or choose another method or form"
-        )
-    if method.needs_validators(task):
-        raise ConfigError(
-            f"method {task.method} with these options lets validators judge candidates, and the coordinator has no "
-            'such stage yet; turn federated validation off (options.validation = "off"), or run it in the simulator'
         )
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))
@@ -74,10 +80,23 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
     require_enforced(task)
     plan = TaskPlan(task, method, spec, layout, part, contribution)
+    plan = replace(plan, validators=_validators(plan))
     check_reply(plan)
-    if task.privacy.is_masked:
-        plan.round_config("0" * 16, 1, 1, "0" * 64)  # what does not fit is refused now, not in the middle of a round
+    for each in (plan, plan.validators):
+        if each is not None and task.privacy.is_masked:
+            # What does not fit is refused now, not in the middle of a round.
+            each.round_config("0" * 16, 1, 1, "0" * 64)
     return plan
+
+
+def _validators(plan: TaskPlan) -> TaskPlan | None:
+    """Return what a task means for its validators; raises ConfigError where it and its method differ about them."""
+    task, stage = plan.task, plan.method.validation
+    if stage is None or not stage.is_on(task):
+        if task.validators is not None:
+            raise ConfigError(f"method {task.method} with these options has no validators; leave [validators] out")
+        return None
+    return replace(plan, task=stage.validators_task(task), contribution=stage.contribution_layout(task))
 
 
 def check_reply(plan: TaskPlan) -> None:

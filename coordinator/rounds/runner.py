@@ -16,7 +16,8 @@ import structlog
 
 from coordinator import audit
 from coordinator.clock import Clock
-from coordinator.rounds.closing_io import Closed, Closer, Stores
+from coordinator.rounds import verdicts
+from coordinator.rounds.closing_io import Closed, Closer, Offered, Stores
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
     COUNTED,
@@ -40,7 +41,18 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.masking_io import Masking
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import Pulse
-from coordinator.store.records import RoundChange, RoundRecord, StepRecord, SumOpening, TaskRecord, TaskState
+from coordinator.rounds.verdicts import Verdict
+from coordinator.store.records import (
+    CandidateRecord,
+    CandidateState,
+    Duty,
+    RoundChange,
+    RoundRecord,
+    StepRecord,
+    SumOpening,
+    TaskRecord,
+    TaskState,
+)
 from mien.contribution import Arrays
 from mien.errors import (
     BudgetExceededError,
@@ -66,6 +78,8 @@ class RunnerSettings:
 
     max_step_ratio: float = 1.0
     max_aborted: int = 5
+    has_gates: bool = False
+    keep_round_models: int = 1_000_000
     restart_grace_s: float = 30.0
     close_retry_s: float = 300.0
     threads: int = 2
@@ -82,13 +96,26 @@ class TaskCommand:
 
 @dataclass(frozen=True)
 class _Message:
-    """Something that happened. `round_id` pins device events to one attempt; `answer` is resolved after the commit."""
+    """Something that happened. `round_id` pins device events to one attempt; `answer` is resolved after the commit.
 
-    event: Event | TaskCommand
+    `duty` is what devices that check in offer to do.
+    """
+
+    event: Event | TaskCommand | Verdict
     round_id: int | None = None
     answer: asyncio.Future[None] | None = None
-    closed: Closed | None = field(default=None, repr=False)
+    closed: Closed | Offered | None = field(default=None, repr=False)
     step: StepRecord | None = field(default=None, repr=False)
+    duty: Duty = Duty.TRAIN
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What attempts of one duty run on."""
+
+    plan: TaskPlan
+    ledger: TaskLedger
+    masking: Masking
 
 
 class TaskRunner:
@@ -106,24 +133,48 @@ class TaskRunner:
     ) -> None:
         """`verify` says whom a leaf certificate of this task's population names."""
         self.task = task
-        self.plan = plan
         self.round: RoundRecord | None = None
         self.state: RoundState | None = None
         self.changed = Pulse()
         self._rules: RoundRules | None = None
         self._stores, self._clock, self._settings = stores, clock, settings
         self._on_change = on_change
-        self._ledger = TaskLedger(task.task_id, plan, stores.store, stores.thread)
-        self._masking = Masking(plan, self._ledger, stores, verify, threads=settings.threads)
+        plans = {Duty.TRAIN: plan, **({Duty.VALIDATE: plan.validators} if plan.validators is not None else {})}
+        self._sides = {duty: self._make_side(each, verify) for duty, each in plans.items()}
         self._barred: frozenset[str] = frozenset()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
-        self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio)
+        self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio, settings.keep_round_models)
         self._not_before = 0.0
         self._batch: Sequence[_Message] = ()
         self._has_ended = False
 
+    def _make_side(self, plan: TaskPlan, verify: VerifyLeaf) -> _Side:
+        stores = self._stores
+        ledger = TaskLedger(self.task.task_id, plan, stores.store, stores.thread, self._shared_words)
+        return _Side(plan, ledger, Masking(plan, ledger, stores, verify, threads=self._settings.threads))
+
     # What others may ask, without waiting
+
+    @property
+    def duty(self) -> Duty:
+        """What the open attempt asks of its devices, or without one the next."""
+        if self.round is not None and self.state is not None and not self.state.stage.is_over:
+            return self.round.duty
+        return Duty.TRAIN if self.task.candidates_sha256 is None else Duty.VALIDATE
+
+    @property
+    def plan(self) -> TaskPlan:
+        """What the task means for the devices of the open attempt, or without one of the next."""
+        return self._sides[self.duty].plan
+
+    @property
+    def _ledger(self) -> TaskLedger:
+        return self._sides[self.duty].ledger
+
+    @property
+    def _masking(self) -> Masking:
+        return self._sides[self.duty].masking
 
     @property
     def wants_devices(self) -> bool:
@@ -164,23 +215,43 @@ class TaskRunner:
         return self._masking.upload_bytes
 
     async def reply_to(self, device_id: str) -> Arrays:
-        """Return what the method tells a device: a momentum, say, or an answer to what the device revealed earlier."""
+        """Return what the method tells a device: a momentum, say, or an answer to what the device revealed earlier.
+
+        Validators are told the candidates.
+        """
+        if self.duty is Duty.VALIDATE:
+            return await self._closer.candidates(self.task)
         return self.plan.method.reply(await self._closer.server_state(self.task), device_id)
+
+    async def _shared_words(self) -> bytes:
+        """Return the words that all devices of the open or the next attempt are told alike, and agree on."""
+        names = self.plan.method.shared_reply if self.duty is Duty.TRAIN else (CANDIDATES,)
+        return shared_words(await self.reply_to(""), names) if names else b""
 
     # Messages
 
     async def post(
-        self, event: Event | TaskCommand, *, round_id: int | None = None, step: StepRecord | None = None
+        self,
+        event: Event | TaskCommand | Verdict,
+        *,
+        round_id: int | None = None,
+        step: StepRecord | None = None,
+        duty: Duty = Duty.TRAIN,
     ) -> None:
         """Hand an event over and return once it is committed; raises what the state machine or the disk refuses.
 
-        `step` is what a device said at a stage of secure aggregation: it has to hold before the event counts.
+        `step` is what a device said at a stage of secure aggregation: it has to hold before the event counts. `duty` is
+        what a device that checks in offers to do; while the task asks for something else, nothing happens.
         """
         if self._has_ended:
             raise LateError(f"the task is {self.task.state}; check in again")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Message(event, round_id, answer, step=step))
+        self._inbox.put_nowait(_Message(event, round_id, answer, step=step, duty=duty))
         await answer
+
+    async def hear(self, verdict: Verdict) -> None:
+        """Take what the gates say of this task's candidate and return once that is committed."""
+        await self.post(verdict)
 
     def tell(self, event: Event) -> None:
         """Hand an event over without waiting."""
@@ -207,6 +278,7 @@ class TaskRunner:
         last = await self._stores.thread.run(self._stores.store.last_round, self.task.task_id)
         if last is None or last.stage.is_over:
             self.round = last
+            await self._call_validators()
             return
         participants = await self._stores.thread.run(self._stores.store.participants, last.id)
         deadline = math.inf if last.deadline_ms is None else last.deadline_ms / 1000
@@ -234,17 +306,32 @@ class TaskRunner:
         """Carry out a batch: commands first, then the current attempt's events, then check-ins, which may open one."""
         commands = [m for m in messages if isinstance(m.event, TaskCommand)]
         check_ins = [m for m in messages if isinstance(m.event, CheckedIn)]
-        others = [m for m in messages if not isinstance(m.event, TaskCommand | CheckedIn)]
+        others = [m for m in messages if not isinstance(m.event, TaskCommand | Verdict | CheckedIn)]
         for message in commands:
             await self._command(message)
+        for message in messages:
+            if isinstance(message.event, Verdict):
+                await self._judged(message, message.event)
         if others:
             await self._apply(others)
         if check_ins:
             await self._check_in(check_ins)
+        await self._call_validators()
+
+    async def _call_validators(self) -> None:
+        """Open the attempt in which validators judge, once there is something to judge.
+
+        Trainers are waited for without end; a sum of theirs is not to wait so: where validators stay away, attempts are
+        aborted at their deadlines, and the task is paused after as many as for trainers.
+        """
+        if self.duty is Duty.VALIDATE and self.wants_devices and (self.state is None or self.state.stage.is_over):
+            await self._open_attempt(())
 
     async def _command(self, message: _Message) -> None:
         command = message.event
         assert isinstance(command, TaskCommand)
+        if command.state is TaskState.RUNNING:
+            command = replace(command, state=verdicts.resumed(await self._waiting_candidate()))
         task = self._commanded(command)
         if task is not None:
             try:
@@ -268,20 +355,49 @@ class TaskRunner:
         task = replace(self.task, state=command.state, reason=command.reason, aborted_in_a_row=0)
         return task.ended(command.state, command.reason, self._clock.now_ms()) if command.state.is_over else task
 
+    async def _waiting_candidate(self) -> CandidateRecord | None:
+        """Return the candidate that the gates have not judged yet."""
+        store = self._stores.store
+        return await self._stores.thread.run(store.candidate, self.task.task_id, CandidateState.WAITING)
+
+    async def _judged(self, message: _Message, verdict: Verdict) -> None:
+        """Do what the gates' verdict asks for, unless the task is over meanwhile."""
+        if self.task.state.is_over:
+            _refuse([message], LateError(f"the task is {self.task.state}"))
+            return
+        thread, store = self._stores.thread, self._stores.store
+        try:
+            passed = await thread.run(store.candidate, self.task.task_id, CandidateState.PASSED)
+            decision = verdicts.decide(self.plan.task, self.task, verdict, passed, self._clock.now_ms())
+            await thread.run(store.save_verdict, decision, verdict)
+        except MienError as error:
+            _refuse([message], error)
+            return
+        has_gone_back = decision.task.model_id != self.task.model_id
+        self.task = decision.task
+        if has_gone_back:
+            await self._closer.go_back()
+        _resolve(message)
+        self._on_change(True)
+
     async def _check_in(self, messages: Sequence[_Message]) -> None:
         """Offer all devices at once, so that the draw is among all of them; the first ones open a new attempt."""
-        if not self.wants_devices:
-            for message in messages:
+        wanted = []
+        for message in messages:
+            if self.wants_devices and message.duty is self.duty:
+                wanted.append(message)
+            else:
                 _resolve(message)
+        if not wanted:
             return
         if self.state is None or self.state.stage.is_over:
-            opened = await self._open_attempt(messages)
+            opened = await self._open_attempt(wanted)
             if not opened:
                 return
-        events = [m.event for m in messages]
+        events = [m.event for m in wanted]
         device_ids = frozenset[str]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
         merged = _Message(CheckedIn(device_ids - self._barred))
-        await self._apply([merged], answers=messages)
+        await self._apply([merged], answers=wanted)
 
     async def _open_attempt(self, messages: Sequence[_Message]) -> bool:
         number = self.task.rounds_closed + 1
@@ -322,10 +438,14 @@ class TaskRunner:
 
     def _set_round(self, record: RoundRecord, state: RoundState) -> None:
         self.round, self.state = record, state
-        self._masking.forget()
+        self._forget_masking()
         self._rules = RoundRules.of(
             self.plan.task, task_id=self.task.task_id, round_number=record.round, attempt=record.attempt
         )
+
+    def _forget_masking(self) -> None:
+        for side in self._sides.values():
+            side.masking.forget()
 
     async def _apply(self, messages: Sequence[_Message], *, answers: Sequence[_Message] = ()) -> None:
         """Advance the current attempt by a batch of events: fold, commit, then answer and carry out the effects."""
@@ -365,7 +485,7 @@ class TaskRunner:
         assert self.round is not None
         assert self._rules is not None
         event = message.event
-        assert not isinstance(event, TaskCommand)
+        assert not isinstance(event, TaskCommand | Verdict)
         if message.round_id is not None and message.round_id != self.round.id:
             raise LateError("that attempt of the round is over; nothing is lost, check in again")
         after = advance(self._rules, state, event, now)
@@ -393,12 +513,16 @@ class TaskRunner:
         if before.stage.is_over or not state.stage.is_over:
             return change
         closed = next((m.closed for m in messages if m.closed is not None), None)
-        if state.stage is Stage.CLOSED and closed is not None:
+        if state.stage is Stage.CLOSED and isinstance(closed, Offered):
+            return replace(change, task=self._task_after_offer(closed), metrics=closed.metrics)
+        if state.stage is Stage.CLOSED and isinstance(closed, Closed):
+            task, candidate = self._task_after(closed)
             return replace(
                 change,
-                task=self._task_after(closed),
+                task=task,
+                candidate=candidate,
                 model=closed.model,
-                metrics=closed.result.metrics,
+                metrics=closed.metrics,
                 next_clip=closed.next_clip,
             )
         if any(isinstance(m.event, Cancelled) for m in messages):
@@ -413,10 +537,11 @@ class TaskRunner:
         record = self.round
         return self._ledger.opening(record.round, record.attempt, self._masking.config, state.devices(*COUNTED))
 
-    def _task_after(self, closed: Closed) -> TaskRecord:
+    def _task_after(self, closed: Closed) -> tuple[TaskRecord, CandidateRecord | None]:
+        """Return the task after a round, and the round's model as a candidate where it is due to be one."""
         rounds_closed = self.task.rounds_closed + 1
         if self.task.state.is_over:  # cancelled while the sum was being taken: the model counts, the state does not
-            return replace(self.task, rounds_closed=rounds_closed, model_id=closed.model.model_id)
+            return replace(self.task, rounds_closed=rounds_closed, model_id=closed.model.model_id), None
         task = replace(
             self.task,
             rounds_closed=rounds_closed,
@@ -424,17 +549,27 @@ class TaskRunner:
             model_id=closed.model.model_id,
             arrays_sha256=closed.arrays_sha256,
             revealed_sha256=closed.revealed_sha256,
+            candidates_sha256=None,
         )
-        if rounds_closed < self.plan.task.rounds:
-            return task
-        return task.ended(TaskState.DONE, "", self._clock.now_ms())
+        spec, now_ms = self.plan.task, self._clock.now_ms()
+        candidate = verdicts.offered(spec, task, closed.model, has_gates=self._settings.has_gates, now_ms=now_ms)
+        return verdicts.after_round(spec, task, candidate, now_ms), candidate
+
+    def _task_after_offer(self, offered: Offered) -> TaskRecord:
+        """Return the task in the middle of a round: its trainers' part is over, validators are due."""
+        if self.task.state.is_over:
+            return self.task
+        return replace(self.task, aborted_in_a_row=0, candidates_sha256=offered.candidates_sha256)
 
     def _task_after_abort(self, reason: str) -> TaskRecord:
         aborted = self.task.aborted_in_a_row + 1
         task = replace(self.task, aborted_in_a_row=aborted)
         if aborted < self._settings.max_aborted or task.state is not TaskState.RUNNING:
             return task
-        text = f"{aborted} attempts in a row were aborted, the last because {reason}; mend that, then task resume"
+        whose = "" if self.duty is Duty.TRAIN else " of validators"
+        text = (
+            f"{aborted} attempts{whose} in a row were aborted, the last because {reason}; mend that, then task resume"
+        )
         return replace(task, state=TaskState.PAUSED, reason=text)
 
     async def _commit_opening(self, change: RoundChange, accepted: Sequence[_Message]) -> bool:
@@ -472,7 +607,7 @@ class TaskRunner:
         if change.task is not None:
             self.task = change.task
             closed = next((m.closed for m in accepted if m.closed is not None), None)
-            if closed is not None and change.model is not None:
+            if isinstance(closed, Closed):
                 await self._closer.committed(closed)
         return True
 
@@ -485,7 +620,7 @@ class TaskRunner:
             self._closing = asyncio.create_task(self._close(self.round, wanted[-1].device_ids), name="closing")
             self._closing.add_done_callback(self._closing_ended)
         if self.state.stage.is_over:
-            self._masking.forget()
+            self._forget_masking()
             self._stores.spool.remove_round(self.round.id)
         self.changed.beat()
         _LOG.info(
@@ -493,6 +628,7 @@ class TaskRunner:
             task=self.task.name,
             round=self.round.round,
             attempt=self.round.attempt,
+            duty=str(self.round.duty),
             stage=str(self.state.stage),
             reports=self.round.num_reports,
             reason=self.state.reason,

@@ -1,4 +1,4 @@
-"""What the server carries from round to round, on disk: public arrays as they are, revealed ones sealed."""
+"""What the server carries from round to round, on disk: public arrays as they are, all else sealed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import BlobId
 from coordinator.store.sealing import MasterKey
-from mien.contribution import Arrays
+from mien.contribution import Arrays, ContributionLayout, Total
+from mien.errors import CorruptDataError
 from mien.layout import Vector
 from mien.wire.tensors import pack_tensors, unpack_tensors
 
@@ -20,6 +21,7 @@ class ServerStates:
     def __init__(self, blobs: BlobStore, key: MasterKey) -> None:
         self._blobs = blobs
         self._sealer = key.sealer("revealed")
+        self._totals = key.sealer("totals")
 
     def put_arrays(self, arrays: Arrays) -> str | None:
         """Return the address of public arrays, None for none."""
@@ -31,6 +33,19 @@ class ServerStates:
             return None
         named = {f"{device}/{lane}": values for device, lanes in revealed.items() for lane, values in lanes.items()}
         return self._blobs.put(self._sealer.seal(pack_tensors(named), place=task_id.encode())).sha256
+
+    def put_total(self, task_id: str, total: Total) -> str:
+        """Return the address of a cohort's total, sealed for this task."""
+        packed = pack_tensors({"total": total.vector, "num_reports": np.array([total.num_reports], np.int64)})
+        return self._blobs.put(self._totals.seal(packed, place=task_id.encode())).sha256
+
+    def total(self, task_id: str, sha256: str, layout: ContributionLayout) -> Total:
+        """Return a cohort's total, to the last bit; raises CorruptDataError for one of another task or layout."""
+        data = self._totals.open(self._blobs.read(sha256), place=task_id.encode())
+        tensors = unpack_tensors(data, what="the trainers' total")
+        if tensors["total"].shape != (layout.summed_size,):
+            raise CorruptDataError("the trainers' total is of another form than its task; restore both from one backup")
+        return Total(layout, tensors["total"], int(tensors["num_reports"][0]))
 
     def arrays(self, sha256: str | None) -> Arrays:
         """Return public arrays."""

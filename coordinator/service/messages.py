@@ -8,7 +8,7 @@ from typing import Final
 
 from coordinator.rounds import machine
 from coordinator.rounds.machine import Stage
-from coordinator.store.records import BlobId, ModelRecord
+from coordinator.store.records import BlobId, Duty, ModelRecord
 from mien.errors import CorruptDataError
 from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
 
@@ -28,6 +28,9 @@ STAGES: Final = {
 
 STEP_STAGES: Final = {STAGES[stage]: stage for stage in machine.STEP_STAGES}
 """Stages of secure aggregation at which a device sends a message, by their value on the wire."""
+
+DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDATE}
+"""What a round asks of its devices, as the wire names it."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -13,7 +13,7 @@ from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
-from coordinator.service.messages import STAGES, check_hash, manifest, software
+from coordinator.service.messages import DUTIES, STAGES, check_hash, manifest, software
 from coordinator.store.blobs import BlobStore, BlobWriter
 from coordinator.store.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
 from coordinator.store.store import Store, StoreThread
@@ -239,4 +239,5 @@ def _report(record: RoundRecord) -> operator_pb2.RoundReport:
         model_id=record.model_id or "",
         upload_bytes=record.upload_bytes,
         metrics=dict(record.metrics),
+        duty=DUTIES[record.duty],
     )

@@ -13,7 +13,7 @@ from coordinator.pki import PeerIdentity
 from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
 from coordinator.rounds.uploads import Piece, Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import STAGES, STEP_STAGES, blob_ref, check_hash, software
+from coordinator.service.messages import DUTIES, STAGES, STEP_STAGES, blob_ref, check_hash, software
 from coordinator.service.replies import ReplyStreams
 from coordinator.store.records import BlobId
 from coordinator.store.store import Store, StoreThread
@@ -47,9 +47,11 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         if len(request.backbones) > _MAX_BACKBONES:
             raise CorruptDataError(f"check-in names {len(request.backbones)} backbones; at most {_MAX_BACKBONES}")
         await self._thread.run(self._store.saw_device, device.id, population, request.software)
-        found = await self._engine.check_in(
-            Caller(device.id, population, tuple(request.backbones), request.min_cohort), limit_s=_time_left_s(context)
-        )
+        duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
+        if duty is None:
+            raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
+        offer = Caller(device.id, population, tuple(request.backbones), request.min_cohort, duty)
+        found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Waiting):
             wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)
             return rounds_pb2.CheckInReply(wait=wait)
@@ -131,6 +133,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             reply=pack_tensors(short) if short else b"",
             stage=STAGES[found.stage],
             deadline_unix_ms=to_ms(found.deadline),
+            duty=DUTIES[found.duty],
             reply_stream=None if stream is None else blob_ref(BlobId(stream.sha256, stream.size_bytes)),
         )
 

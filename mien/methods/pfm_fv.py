@@ -48,6 +48,8 @@ MOMENTUM: Final = "momentum"
 ROUND: Final = "round"
 SEED: Final = "seed"
 HISTORY: Final = "history"
+TIE: Final = 1e-6
+"""Sums of scores that differ by no more than this share are equal: masked ones are rounded by chance."""
 MOST_DRAWN: Final = 64.0
 """No draw is larger: the largest is 64 ln 2."""
 
@@ -267,7 +269,9 @@ def candidates(task: TaskSpec, part: ParameterPart, state: ServerState, total: T
 def validated_step(task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, scores: Total) -> ServerState:
     """Return the state after eq 12 and 13, then lines 14-16 of Algorithm 1 with the w that they give."""
     options = options_of(task)
-    best = int(np.argmax(scores["scores"]))  # the first of equals: the current weighting stays where none is better
+    score_T = scores["scores"]
+    # The first of equals: the current weighting stays where none is better.
+    best = int(np.argmax(score_T >= score_T.max() - TIE * np.abs(score_T).max()))
     updates_TP = _candidate_updates(part, total)
     weight_T = total["weightings"]
     mixed = (1 - options.mixing) * updates_TP[0] + options.mixing * updates_TP[best]

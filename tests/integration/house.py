@@ -124,9 +124,11 @@ class House:
 
     # Who calls
 
-    def device(self, population: str, authority: pki.Authority | None = None) -> Credentials:
-        """Return credentials of a new device, as the registrar would give them."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def device(
+        self, population: str, authority: pki.Authority | None = None, *, key: ec.EllipticCurvePrivateKey | None = None
+    ) -> Credentials:
+        """Return credentials of a new device, as the registrar would give them; a given key makes it the same one."""
+        key = key or ec.generate_private_key(ec.SECP256R1())
         issuer = authority or self.registrar
         leaf = pki.issue_device_leaf(issuer, pki.create_csr(key), population, self.now)
         return Credentials(

@@ -137,6 +137,7 @@ class MaskedPart:
 
     ref: rounds_pb2.RoundRef
     task: TaskSpec
+    layout: ContributionLayout
     data: bytes = field(repr=False)
     begin: Callable[[bytes], DeviceRound]
     answers: dict[int, bytes] = field(default_factory=dict, repr=False)
@@ -157,7 +158,7 @@ class MaskedPart:
         if stage == rounds_pb2.SHARES:
             return self.device.share(message)
         if stage == rounds_pb2.UPLOAD:
-            layout = layout_of(self.task)
+            layout = self.layout
             addends = ContributionMap(layout).addends(layout.parse(self.data))
             noised = protect(addends, self.device.config, self.task.privacy.dp, secrets.token_bytes)
             masked = self.device.mask(message, noised)
@@ -191,17 +192,26 @@ class LightDevice:
         """Return the coordinator's greeting."""
         return await answer(self.rounds.Hello(common_pb2.HelloRequest(protocol_versions=versions), timeout=SECONDS))
 
-    async def check_in(self, *, population: str | None = None, timeout_s: float = SECONDS) -> rounds_pb2.CheckInReply:
+    async def check_in(
+        self,
+        *,
+        population: str | None = None,
+        timeout_s: float = SECONDS,
+        duty: rounds_pb2.Duty.ValueType = rounds_pb2.TRAIN,
+    ) -> rounds_pb2.CheckInReply:
         """Return an assignment or a pause."""
         request = rounds_pb2.CheckInRequest(
-            population=self.population if population is None else population, software="light", backbones=["tiny"]
+            population=self.population if population is None else population,
+            software="light",
+            backbones=["tiny"],
+            duty=duty,
         )
         return await answer(self.rounds.CheckIn(request, timeout=timeout_s))
 
-    async def assignment(self) -> rounds_pb2.Assignment:
+    async def assignment(self, *, duty: rounds_pb2.Duty.ValueType = rounds_pb2.TRAIN) -> rounds_pb2.Assignment:
         """Return an assignment, asking again after each pause."""
         while True:
-            reply = await self.check_in()
+            reply = await self.check_in(duty=duty)
             if reply.HasField("assignment"):
                 return reply.assignment
             await asyncio.sleep(min(reply.wait.retry_after_s, 0.2))
@@ -305,10 +315,21 @@ class LightDevice:
         assert status.accepted
         return Sent(self.id, ref_of(assignment), data)
 
-    def masked_part(self, assignment: rounds_pb2.Assignment, task: TaskSpec, data: bytes) -> MaskedPart:
-        """Return this device's part in an attempt that it was given, not yet begun."""
-        ref, layout = assignment.round, layout_of(task)
-        ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id)
+    def masked_part(
+        self,
+        assignment: rounds_pb2.Assignment,
+        task: TaskSpec,
+        data: bytes,
+        *,
+        layout: ContributionLayout | None = None,
+        shared: bytes = b"",
+    ) -> MaskedPart:
+        """Return this device's part in an attempt that it was given, not yet begun.
+
+        `layout` is the contribution's, by default that on the tiny model; `shared` are the words of the method's reply.
+        """
+        ref, layout = assignment.round, layout or layout_of(task)
+        ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id, shared=shared)
         vector = ContributionMap(layout).vector_layout
         known = Assignment(
             ids.task_id,
@@ -331,7 +352,7 @@ class LightDevice:
                 random_bytes=secrets.token_bytes,
             )
 
-        return MaskedPart(ref, task, data, begin)
+        return MaskedPart(ref, task, layout, data, begin)
 
     async def take_part_masked(self, part: MaskedPart, *, gone_at: int | None = None) -> rounds_pb2.StageEvent:
         """Answer each stage and return the round's last event, or the first of `gone_at`, unanswered.
