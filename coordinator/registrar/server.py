@@ -32,7 +32,7 @@ from coordinator.registrar.store import Store
 from coordinator.rpc import ErrorInterceptor
 from coordinator.settings import settings_sha256
 from coordinator.tls import ServerLeaf
-from mien.errors import ConfigError, StorageError
+from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.shell.lock import exclusive
 from mien.wire import MAX_MESSAGE_BYTES
 
@@ -114,7 +114,7 @@ def _enter(store: Store, action: str, config: RegistrarConfig, clock: Callable[[
     try:
         with store.begin() as transaction:
             head = transaction.log(int(clock().timestamp()), audit.REGISTRAR, action, config.address, detail)
-    except StorageError as error:
+    except (StorageError, UnreachableError) as error:
         if action == "server.start":
             raise
         _LOG.warning("the stop is not in the audit log", reason=error.message)

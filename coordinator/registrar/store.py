@@ -7,22 +7,24 @@ All times are Unix seconds.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
 from coordinator.audit import AuditLog
+from coordinator.store.database import database_errors, open_migrated
 from mien.audit import Anchor
-from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError
 
 _T = TypeVar("_T")
 
 HEAD: Final = "r0002"
 """The newest revision of the schema, which this program reads and writes."""
+
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _META: Final = sa.MetaData()
 _DEVICES: Final = sa.Table(
@@ -248,86 +250,18 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> Store:
-        """Return the store at an SQLAlchemy URL, created or migrated to this program's schema."""
-        try:
-            engine = sa.create_engine(url, hide_parameters=True)
-        except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
-            raise ConfigError("store_url is not a database URL this program can open; correct it") from error
-        if engine.dialect.name == "sqlite":
-            sa.event.listen(engine, "connect", _prepare_sqlite)
-            sa.event.listen(engine, "begin", _begin_sqlite)
-        with _database_errors():
-            _migrate(engine)
-        return cls(engine)
+        """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
+        return cls(open_migrated(url, _MIGRATIONS, HEAD, setting="store_url"))
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Transaction]:
         """Open a transaction that is committed when the block ends and undone when it raises."""
-        with _database_errors(), self._engine.begin() as connection:
+        with database_errors(), self._engine.begin() as connection:
             yield Transaction(connection)
 
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
-
-
-def _migrate(engine: Engine) -> None:
-    """Bring the schema to HEAD; raises ConfigError for a store of a newer program."""
-    with engine.begin() as connection:
-        current = _revision(connection)
-        if current == HEAD:
-            return
-        # Imported here: a start with a store that is up to date does not pay for it.
-        from alembic import command, script, util
-        from alembic.config import Config
-
-        config = Config()
-        config.set_main_option("script_location", "coordinator.registrar:migrations")
-        config.attributes["connection"] = connection
-        try:
-            if current is not None:
-                script.ScriptDirectory.from_config(config).get_revision(current)
-            command.upgrade(config, HEAD)
-        except util.CommandError as error:
-            raise ConfigError(
-                f"the store has schema {current}, which this program does not know; upgrade it"
-            ) from error
-
-
-def _revision(connection: Connection) -> str | None:
-    if not sa.inspect(connection).has_table("alembic_version"):
-        return None
-    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    """Make a commit durable against power loss, foreign keys real, and leave BEGIN to `_begin_sqlite`."""
-    connection.isolation_level = None
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """Take the write lock at once; the driver alone would begin late and leave CREATE TABLE out of the transaction."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-@contextlib.contextmanager
-def _database_errors() -> Iterator[None]:
-    """Turn the database's refusals into errors that say what to do; what was stored before is unchanged."""
-    try:
-        yield
-    except sa.exc.DatabaseError as error:
-        text = str(error.orig).lower()
-        if "full" in text or "no space" in text:
-            raise DiskFullError("no space left for the registrar's store; free some and try again") from error
-        if "malformed" in text or "not a database" in text:
-            raise CorruptDataError("the registrar's store is damaged; restore it from a backup") from error
-        if isinstance(error, sa.exc.OperationalError):
-            raise KeyStoreError(
-                "the registrar's store cannot be opened or written; check its address, owner and permissions"
-            ) from error
-        raise
 
 
 def _values(record: InviteRecord | DeviceRecord | CertificateRecord) -> dict[str, Any]:

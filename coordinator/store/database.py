@@ -96,6 +96,17 @@ def open_engine(url: str, *, setting: str = "database_url") -> sa.Engine:
     return engine
 
 
+def open_migrated(url: str, folder: Path, head: str, *, setting: str = "database_url") -> sa.Engine:
+    """Return a connection pool for a database whose schema is now that of the migrations in `folder` at `head`."""
+    engine = open_engine(url, setting=setting)
+    try:
+        migrate(engine, folder, head)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # no transactions behind our back: _begin_sqlite starts them
     cursor = connection.cursor()

@@ -29,7 +29,7 @@ from coordinator.clock import Clock, to_ms
 from coordinator.privacy import account
 from coordinator.rounds.machine import COUNTED, REPORTED, Stage, Step
 from coordinator.store import releases
-from coordinator.store.database import database_errors, migrate, open_engine
+from coordinator.store.database import database_errors, open_migrated
 from coordinator.store.records import (
     BlobId,
     CandidateRecord,
@@ -84,9 +84,7 @@ class Store(ReleaseStore):
     @classmethod
     def open(cls, url: str, clock: Clock) -> Self:
         """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
-        engine = open_engine(url)
-        migrate(engine, MIGRATIONS, SCHEMA)
-        return cls(engine, clock)
+        return cls(open_migrated(url, MIGRATIONS, SCHEMA), clock)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -12,13 +12,19 @@ from alembic.migration import MigrationContext
 
 from coordinator.registrar import store as store_module
 from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store
-from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError
+from coordinator.store.database import open_engine
+from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError, VersionError
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(database_url: str) -> str:
+    return database_url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'registrar.db'}"
 
 
@@ -28,7 +34,7 @@ def device(device_id: str) -> DeviceRecord:
 
 def test_migrations_make_the_schema_that_the_code_uses(url: str) -> None:
     Store.open(url).close()
-    engine = sa.create_engine(url)
+    engine = open_engine(url)
     with engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), store_module._META)
         assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == store_module.HEAD
@@ -117,18 +123,18 @@ def test_list_numbers_only_grow(url: str) -> None:
 
 def test_a_store_of_a_newer_program_is_refused_untouched(url: str) -> None:
     Store.open(url).close()
-    engine = sa.create_engine(url)
+    engine = open_engine(url)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = 'r9999'"))
-    with pytest.raises(ConfigError, match="upgrade"):
+    with pytest.raises(VersionError, match="upgrade"):
         Store.open(url)
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == "r9999"
     engine.dispose()
 
 
-def test_a_full_disk_is_named_and_nothing_is_half_written(url: str) -> None:
-    store = Store.open(url)
+def test_a_full_disk_is_named_and_nothing_is_half_written(sqlite_url: str) -> None:
+    store = Store.open(sqlite_url)
     with store.begin() as transaction:
         pages = transaction._connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         transaction._connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
@@ -145,10 +151,10 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(url: str) -> None:
     store.close()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path, url: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, sqlite_url: str) -> None:
     (tmp_path / "registrar.db").write_bytes(b"not a database, but long enough to be read as one" * 40)
     with pytest.raises(CorruptDataError, match="backup"):
-        Store.open(url)
+        Store.open(sqlite_url)
 
 
 def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from coordinator.clock import Clock
 from coordinator.rounds.machine import RoundState, Stage, Step
-from coordinator.store.database import sqlite_url
 from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
 from mien.errors import LateError, NotFoundError, ReplayError
@@ -29,8 +27,8 @@ def task(task_id: str = "t1", *, population: str = "default", token: str = "one"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(sqlite_url(tmp_path / "c.db"), Clock())
+def store(database_url: str) -> Iterator[Store]:
+    store = Store.open(database_url, Clock())
     store.add_model(model("a"), actor="alice")
     yield store
     store.close()

@@ -1,0 +1,122 @@
+"""The coordinator over PostgreSQL: what was acknowledged survives kills of either program."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from mien.errors import UnavailableError
+from mien.specs import CohortSpec, DeadlineSpec
+from mien.wire.v1 import rounds_pb2
+from tests.integration.house import House, log_lines, run, tiny_task
+from tests.integration.light_device import Sent, contribution, raised
+from tests.integration.test_durability import by_device, check_history
+from tests.integration.test_rounds import in_upload
+from tests.servers.postgres import PASSWORD, PostgresServer
+
+DEVICES = 3
+KILLS = 3
+
+
+@pytest.fixture
+def house(tmp_path: Path, postgres_url: str) -> House:
+    return House(tmp_path, database_url=postgres_url)
+
+
+def test_kills_of_the_coordinator_lose_nothing(house: House, tmp_path: Path) -> None:
+    luck = random.Random(11)
+    acknowledged: list[Sent] = []
+
+    async def story() -> str:
+        house.start()
+        async with house.operator() as operator:
+            await house.give_model(operator, tmp_path)
+            deadlines = DeadlineSpec(selecting_s=5.0, training_s=5.0, upload_s=5.0)
+            task = tiny_task("pg", "pg", rounds=1000, cohort=CohortSpec(DEVICES, 2), deadlines=deadlines)
+            status = await operator.submit(task, "pg")
+        stop = asyncio.Event()
+        async with house.devices("pg", DEVICES) as devices:
+            living = [
+                asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
+                for device in devices
+            ]
+            for _ in range(KILLS):
+                await asyncio.sleep(luck.uniform(0.1, 0.6))
+                house.kill()
+                await asyncio.to_thread(house.start)
+            before = len(acknowledged)
+            async with asyncio.timeout(30):
+                while len(acknowledged) < before + 2 * DEVICES:
+                    await asyncio.sleep(0.05)
+            stop.set()
+            house.kill()
+            for device in living:
+                device.cancel()
+            await asyncio.gather(*living, return_exceptions=True)
+        return status.task_id
+
+    try:
+        task_id = run(story())
+    finally:
+        house.close()
+    closed, _ = check_history(house, task_id, acknowledged)
+    assert closed >= 2
+    assert PASSWORD not in house.log.read_text()
+
+
+def test_a_restart_of_postgresql_in_the_middle_of_a_round(
+    house: House, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    """One upload was acknowledged before, two arrive while the database is away: all three are in the sum."""
+
+    async def story() -> tuple[str, list[Sent]]:
+        house.start()
+        async with house.operator() as operator, house.devices("pg", DEVICES) as devices:
+            await house.give_model(operator, tmp_path)
+            status = await operator.submit(tiny_task("pg", "pg", cohort=CohortSpec(DEVICES, DEVICES)), "pg")
+            ref, task = await in_upload(devices)
+            data = [contribution(task, int(device.id[:8], 16), 1, 1) for device in devices]
+            assert (await devices[0].upload(ref, data[0])).accepted
+            await asyncio.to_thread(postgres_server.stop, crash=True)
+            arriving = [asyncio.create_task(d.upload(ref, sent)) for d, sent in zip(devices[1:], data[1:], strict=True)]
+            await asyncio.sleep(1.5)
+            await asyncio.to_thread(postgres_server.start)
+            assert [status.accepted for status in await asyncio.gather(*arriving)] == [True, True]
+            assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
+            return status.task_id, [Sent(d.id, (1, 1), sent) for d, sent in zip(devices, data, strict=True)]
+
+    try:
+        task_id, acknowledged = run(story())
+        assert house.stop() == 0
+        assert check_history(house, task_id, acknowledged) == (1, 0)
+    finally:
+        house.close()
+    assert len(log_lines(house, "the database does not answer; it is asked again and again")) == 1
+    assert "Traceback" not in house.log.read_text()
+
+
+def test_a_database_that_stays_away_is_told_to_devices(
+    house: House, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    """Devices hear that they should come back; a stop ends all the same, and nothing has changed afterwards."""
+
+    async def story() -> str:
+        house.start()
+        async with house.operator() as operator, house.devices("pg", 1) as (device,):
+            await house.give_model(operator, tmp_path)
+            status = await operator.submit(tiny_task("pg", "pg"), "pg")
+            postgres_server.stop(crash=True)
+            assert isinstance(await raised(device.check_in()), UnavailableError)
+            return status.task_id
+
+    try:
+        task_id = run(story())
+        assert house.stop() == 0
+        postgres_server.start()
+        assert check_history(house, task_id, []) == (0, 0)
+    finally:
+        house.close()
+        postgres_server.start()
