@@ -53,7 +53,8 @@ class Metrics:
     """One coordinator's metrics, in a registry of their own."""
 
     def __init__(self, software: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        disable_created_metrics()  # a second series for every counter that nobody asks for
+        # A second series for every counter that nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry: Final = CollectorRegistry()
         self._monotonic = monotonic
         self._since: dict[int, float] = {}

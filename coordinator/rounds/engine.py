@@ -43,6 +43,11 @@ from mien.wire.canonical import task_from_json, task_to_json
 _LOG: Final = structlog.get_logger()
 _BEFORE_A_VECTOR_IS_OUT: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)
 
+_UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK, Stage.CLOSING)
+"""Stages of a sum: short, and every device of the cohort is awake for them."""
+
+_RANDOM: Final = secrets.SystemRandom()
+
 
 @dataclass(frozen=True)
 class RoundName:
@@ -142,6 +147,7 @@ class Engine:
         self._arrivals = Pulse()
         self._tasks_changed: dict[str, Pulse] = {}
         self.is_draining = False
+        self._is_stopping = False
         self.waiting_check_ins = 0
 
     # Life
@@ -170,24 +176,36 @@ class Engine:
             self._stores.spool.remove_round(round_id)
 
     def drain(self) -> None:
-        """Take no new devices from now on; those who wait are told so."""
+        """Choose no new cohorts from now on; devices that wait are told to come back, those in a sum go on with it."""
         self.is_draining = True
-        self._arrivals.beat()
-        for pulse in self._tasks_changed.values():
-            pulse.beat()
+        self._wake()
 
-    async def stop(self, limit_s: float) -> None:
-        """Let sums that are being taken finish within a bound, then end all runners. What is committed stays."""
-        self.drain()
-        try:
-            async with asyncio.timeout(limit_s):
-                while closing := [runner for runner in self._runners.values() if runner.is_closing]:
-                    await closing[0].changed.after(closing[0].changed.count)
-        except TimeoutError:
-            _LOG.warning("stopping while a sum is being taken; it is taken again after the restart")
+    async def finish(self, limit_s: float) -> None:
+        """Return once no sum is under way, from the exchange of keys to the new model, or the time is over.
+
+        Devices that train are not waited for: what they do outlasts a restart.
+        """
+        end = self._clock.now() + limit_s
+        while under_way := [task for task in self.tasks_now() if task.stage in _UNDER_WAY]:
+            count, left_s = self._arrivals.count, end - self._clock.now()
+            if left_s <= 0:
+                _LOG.warning("stopping in the middle of a sum; it goes on after the restart", tasks=len(under_way))
+                return
+            await self._arrivals.after(count, left_s)
+
+    async def stop(self) -> None:
+        """End all runners; what is committed stays. A sum that is being taken is taken again after the restart."""
+        self.is_draining = self._is_stopping = True
+        self._wake()
         for loop in self._loops.values():
             loop.cancel()
         await asyncio.gather(*self._loops.values(), return_exceptions=True)
+
+    def _wake(self) -> None:
+        """Have everybody who waits look again."""
+        self._arrivals.beat()
+        for pulse in (*self._tasks_changed.values(), *(runner.changed for runner in self._runners.values())):
+            pulse.beat()
 
     async def _start_runner(self, task: TaskRecord) -> TaskRunner:
         model = await self._stores.thread.run(self._stores.store.model, task.base_model_id)
@@ -229,7 +247,9 @@ class Engine:
         try:
             while True:
                 if self.is_draining:
-                    raise DrainingError("the coordinator is shutting down; check in again", retry_after_s=10.0)
+                    raise DrainingError(
+                        "the coordinator is shutting down; check in again", retry_after_s=self._pause_after_drain()
+                    )
                 count = self._arrivals.count
                 if (assigned := await self._assigned(caller)) is not None:
                     return assigned
@@ -242,12 +262,16 @@ class Engine:
                 if left_s <= 0:
                     return self._waiting(caller, offered)
                 await self._arrivals.after(count, left_s)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, DrainingError):
             if offered is not None:
                 offered.tell(Withdrew(caller.device_id))
             raise
         finally:
             self.waiting_check_ins -= 1
+
+    def _pause_after_drain(self) -> float:
+        """Return when a device is to come back: not all at once, or the new process would be busy with greetings."""
+        return self._settings.retry_after_s * _RANDOM.uniform(1.0, 3.0)
 
     async def _assigned(self, caller: Caller) -> Assigned | None:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
@@ -366,7 +390,7 @@ class Engine:
                 last = news
             if news.stage.is_over:
                 return
-            if self.is_draining:
+            if self._is_stopping or (self.is_draining and news.stage not in _UNDER_WAY):
                 raise DrainingError("the coordinator is shutting down; follow the round again", retry_after_s=2.0)
             await runner.changed.after(count)
         record = await self._record(name)

@@ -184,11 +184,6 @@ class TaskRunner:
         return self.state is None or self.state.stage.is_over or self.state.stage is Stage.SELECTING
 
     @property
-    def is_closing(self) -> bool:
-        """Whether a sum is being taken or waits to be committed."""
-        return self.state is not None and self.state.stage is Stage.CLOSING
-
-    @property
     def queue_length(self) -> int:
         """How many messages wait to be handled."""
         return self._inbox.qsize()

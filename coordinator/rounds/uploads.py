@@ -11,7 +11,7 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, RoundName
 from coordinator.rounds.machine import Left, Stage, Step, Uploaded
 from coordinator.rounds.masked import MAX_STEP_BYTES
-from coordinator.rounds.pulse import Pulse, in_thread
+from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
 from coordinator.store.records import BlobId, RoundRecord, StepRecord
@@ -54,18 +54,11 @@ class Uploads:
     def __init__(self, engine: Engine, stores: Stores, *, idle_s: float) -> None:
         self._engine, self._stores, self._idle_s = engine, stores, idle_s
         self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
-        self._ended = Pulse()
 
     @property
     def num_arriving(self) -> int:
         """How many contributions are arriving now."""
         return len(self._active)
-
-    async def finish(self, limit_s: float) -> None:
-        """Return when nothing is arriving any more, or the time is over."""
-        end = asyncio.get_running_loop().time() + limit_s
-        while self._active and (left_s := end - asyncio.get_running_loop().time()) > 0:
-            await self._ended.after(self._ended.count, left_s)
 
     async def status(self, device_id: str, name: RoundName) -> UploadProgress:
         """Return where a device has to go on; raises LateError when the round is over without its contribution."""
@@ -154,7 +147,6 @@ class Uploads:
     def _forget(self, key: tuple[int, str], task: asyncio.Task[UploadProgress]) -> None:
         if key in self._active and self._active[key][1] is task:
             del self._active[key]
-        self._ended.beat()
 
     async def forget(self, record: RoundRecord, device_id: str) -> None:
         """Let a device send its contribution again from the start."""

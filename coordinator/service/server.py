@@ -65,13 +65,21 @@ def serve(home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[
 async def _serve_until_signalled(
     home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[int], None]
 ) -> None:
-    stop = asyncio.Event()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        """Stop in an orderly way; at once where somebody cannot wait, which loses nothing that was acknowledged."""
+        if stop.is_set():
+            loop.remove_signal_handler(number)
+            signal.raise_signal(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, signalled, number)
     async with running(home, config, Clock()) as port:
         announce(port)
         await stop.wait()
-        _LOG.info("draining", limit_s=config.drain_s)
+        _LOG.info("draining; once more stops at once", limit_s=config.drain_s)
     _LOG.info("stopped")
 
 
@@ -79,8 +87,8 @@ async def _serve_until_signalled(
 async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> AsyncIterator[int]:
     """Run the coordinator while the block runs and yield its port.
 
-    At the block's end no new device is taken; uploads and sums in progress get `drain_s` to finish, and whatever was
-    committed is there after the next start.
+    At the block's end no new cohort is chosen; sums under way get `drain_s` to finish, and whatever was committed is
+    there after the next start.
     """
     metrics = Metrics(software())
     stores = open_stores(home, config, clock, metrics)
@@ -115,8 +123,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
                 yield port
             finally:
                 engine.drain()
-                await uploads.finish(config.drain_s)
-                await engine.stop(config.drain_s)
+                await engine.finish(config.drain_s)
+                await engine.stop()
                 await server.stop(_LAST_ANSWERS_S)
         await stores.thread.run(_enter_stop, stores.store, config)
     finally:

@@ -1,0 +1,146 @@
+"""An orderly stop of a real process: no new cohort, the sum under way is finished, and impatience loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from mien.errors import DrainingError
+from mien.specs import CohortSpec
+from mien.wire.canonical import task_from_json
+from mien.wire.v1 import rounds_pb2
+from tests.integration.house import House, free_port, masked_task, run, tiny_task
+from tests.integration.light_device import LightDevice, contribution, raised
+from tests.integration.test_monitoring import get
+from tests.integration.test_rounds import in_upload
+
+
+def stages(house: House, task_id: str) -> list[tuple[int, int, str]]:
+    with house.store() as store:
+        return [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)]
+
+
+async def ended(house: House, limit_s: float = 20.0) -> tuple[int, float]:
+    """Return exit code and how long it took."""
+    began = time.monotonic()
+    return await asyncio.to_thread(house.process.wait, limit_s), time.monotonic() - began
+
+
+def test_a_masked_round_under_way_is_finished(tmp_path: Path) -> None:
+    """From KEYS to the new model: 5 phones are told stage after stage while a newcomer is sent away."""
+    house = House(tmp_path, metrics_port=free_port(), drain_s=15.0)
+
+    async def story() -> str:
+        async with house.operator() as operator, house.devices("m", 5) as devices, house.devices("m", 1) as (newcomer,):
+            await house.give_model(operator, tmp_path)
+            submitted = await operator.submit(masked_task("m", "m", rounds=2), "m")
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            parts = []
+            for device, assignment in zip(devices, assignments, strict=True):
+                task = task_from_json(assignment.task_json)
+                parts.append(device.masked_part(assignment, task, contribution(task, 1)))
+                await device.report_trained(assignment.round)
+            await devices[0].until(assignments[0].round, rounds_pb2.KEYS)
+            house.terminate()
+            await asyncio.sleep(0.2)
+            status, body = await asyncio.to_thread(get, house, "/readyz")
+            assert status == 503
+            assert "shutting down" in json.loads(body)["checks"]["draining"]
+            refusal = await raised(newcomer.check_in())
+            assert isinstance(refusal, DrainingError)
+            assert 0.2 <= (refusal.retry_after_s or 0.0) <= 0.6  # retry_after_s to three times it
+            ways = (device.take_part_masked(part) for device, part in zip(devices, parts, strict=True))
+            events = await asyncio.gather(*ways)
+            assert {event.stage for event in events} == {rounds_pb2.CLOSED}
+            assert (await ended(house))[0] == 0
+            return submitted.task_id
+
+    try:
+        house.start()
+        task_id = run(story())
+        assert stages(house, task_id) == [(1, 1, "closed")]
+        assert "Traceback" not in house.log.read_text()
+        with house.store() as store:
+            last = store.audit(lambda log, db: log.read(db, last=1))[0]
+        assert last.action == "server.stop"
+    finally:
+        house.close()
+
+
+def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path) -> None:
+    house = House(tmp_path, drain_s=60.0)
+
+    async def until_stopped() -> tuple[str, str]:
+        async with house.operator() as operator, house.devices("a", 2) as training, house.devices("b", 3) as waiting:
+            await house.give_model(operator, tmp_path)
+            cohort = CohortSpec(size=2, min_reports=2)
+            first = await operator.submit(tiny_task("a", "a", cohort=cohort), "a")
+            second = await operator.submit(tiny_task("b", "b"), "b")
+            await asyncio.gather(*(device.assignment() for device in training))
+            asked = [asyncio.create_task(raised(device.check_in())) for device in waiting]
+            await asyncio.sleep(0.5)
+            house.terminate()
+            assert all(isinstance(error, DrainingError) for error in await asyncio.gather(*asked))
+            code, took_s = await ended(house)
+            assert code == 0
+            assert took_s < 5
+            return first.task_id, second.task_id
+
+    try:
+        house.start()
+        first, second = run(until_stopped())
+        assert stages(house, first) == [(1, 1, "training")]
+        assert stages(house, second) == [(1, 1, "selecting")]
+        house.start()
+        with house.store() as store:
+            resumed = store.last_round(first)
+        assert resumed is not None
+        assert (resumed.attempt, resumed.stage.value) == (1, "training")
+    finally:
+        house.close()
+
+
+def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    house = House(tmp_path, drain_s=60.0)
+    credentials = [house.device("c") for _ in range(2)]
+
+    async def until_killed() -> tuple[str, rounds_pb2.RoundRef]:
+        async with (
+            house.operator() as operator,
+            LightDevice(house.address, credentials[0]) as one,
+            LightDevice(house.address, credentials[1]) as two,
+        ):
+            await house.give_model(operator, tmp_path)
+            cohort = CohortSpec(size=2, min_reports=2)
+            submitted = await operator.submit(tiny_task("c", "c", cohort=cohort), "c")
+            ref, task = await in_upload([one, two])
+            assert (await one.upload(ref, contribution(task, 1))).accepted
+            house.terminate()
+            try:
+                await asyncio.to_thread(house.process.wait, 1.0)
+                raise AssertionError("it did not wait for the upload stage")
+            except subprocess.TimeoutExpired:
+                house.terminate()
+            code, took_s = await ended(house)
+            assert (code, took_s < 2) == (-signal.SIGTERM, True)
+            return submitted.task_id, ref
+
+    async def until_closed(ref: rounds_pb2.RoundRef) -> None:
+        async with LightDevice(house.address, credentials[1]) as two, house.operator() as operator:
+            (status,) = await operator.tasks()
+            task = task_from_json(status.task_json)
+            assert (await two.upload(ref, contribution(task, 2))).accepted
+            await two.until(ref, rounds_pb2.CLOSED)
+
+    try:
+        house.start()
+        task_id, ref = run(until_killed())
+        house.start()
+        run(until_closed(ref))
+        assert stages(house, task_id) == [(1, 1, "closed")]
+    finally:
+        house.close()
