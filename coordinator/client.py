@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -16,7 +16,7 @@ from mien.records import to_mapping
 from mien.shell.files import storage_errors
 from mien.specs import TaskSpec, Threshold
 from mien.wire import CHUNK_BYTES, PROTOCOL_VERSIONS
-from mien.wire.canonical import task_to_json, to_canonical_json
+from mien.wire.canonical import parse_json, task_to_json, to_canonical_json
 from mien.wire.status import CODE_KEY, from_rpc_error
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
 
@@ -76,18 +76,40 @@ class Coordinator:
 
     async def models(self) -> list[models_pb2.ModelManifest]:
         """Return every model's manifest without its layout, oldest first."""
+        return [model for model, _ in await self.standings()]
+
+    async def standings(self) -> list[tuple[models_pb2.ModelManifest, operator_pb2.ModelStatus]]:
+        """Return every model's manifest without its layout and where it stands, oldest first."""
         reply = await self._answer(self._operator.ListModels(operator_pb2.ListModelsRequest(), timeout=TIMEOUT_S))
-        return list(reply.models)
+        return list(zip(reply.models, reply.statuses, strict=True))
 
     async def manifest(self, model_id: str = "") -> models_pb2.ModelManifest:
         """Return a model's manifest; without an id the released one's."""
         request = models_pb2.GetManifestRequest(model_id=model_id)
         return await self._answer(self._models.GetManifest(request, timeout=TIMEOUT_S))
 
-    async def release(self, model_id: str) -> models_pb2.ModelManifest:
-        """Return the model that is in force from now on."""
-        request = operator_pb2.ReleaseModelRequest(model_id=model_id)
+    async def release(
+        self, model_id: str, *, share: float = 1.0, despite_gates: bool = False
+    ) -> models_pb2.ModelManifest:
+        """Return the model that is in force from now on, for that share of the devices."""
+        request = operator_pb2.ReleaseModelRequest(model_id=model_id, share=share, despite_gates=despite_gates)
         return await self._answer(self._operator.ReleaseModel(request, timeout=TIMEOUT_S))
+
+    async def roll_back(self, population: str = "") -> models_pb2.ModelManifest:
+        """Return the model that is in force again, for a population or that of the newest release."""
+        request = operator_pb2.RollBackRequest(population=population)
+        return await self._answer(self._operator.RollBack(request, timeout=TIMEOUT_S))
+
+    async def add_evaluation(self, model_id: str, record: Mapping[str, Any]) -> None:
+        """Keep a measurement of a model."""
+        request = operator_pb2.AddEvaluationRequest(model_id=model_id, record_json=to_canonical_json(dict(record)))
+        await self._answer(self._operator.AddEvaluation(request, timeout=TIMEOUT_S))
+
+    async def evaluations(self, model_id: str) -> list[dict[str, Any]]:
+        """Return all measurements of a model, oldest first."""
+        request = operator_pb2.ListEvaluationsRequest(model_id=model_id)
+        reply = await self._answer(self._operator.ListEvaluations(request, timeout=TIMEOUT_S))
+        return [parse_json(record, what="an evaluation's record") for record in reply.record_json]
 
     async def add_threshold(self, model_id: str, threshold: Threshold) -> models_pb2.ModelManifest:
         """Return the model with one more threshold."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.settings import Settings, check_address, check_limits, port_of
+from mien.errors import ConfigError
 
+_SET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LIMITS: Final = {
     "crl_fetch_s": (0.2, 3600.0),
     "crl_max_age_s": (1.0, 30 * 86400.0),
@@ -17,6 +21,8 @@ _LIMITS: Final = {
     "restart_grace_s": (0.0, 3600.0),
     "max_step_ratio": (1e-6, 1e6),
     "max_aborted": (1, 1000),
+    "gates_limit_s": (1.0, 7 * 86400.0),
+    "keep_round_models": (0, 1_000_000),
     "metrics_port": (0, 65535),
     "max_calls": (16, 100_000),
     "max_model_bytes": (1024, 16 * 1024**3),
@@ -25,17 +31,43 @@ _LIMITS: Final = {
 
 
 @dataclass(frozen=True)
+class EvaluationSets:
+    """The operator's evaluation sets: folders name/*.jpg by the set's name, of pictures and of aligned crops."""
+
+    raw: Mapping[str, str] = field(default_factory=dict)
+    crops: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, those of pictures first."""
+        return (*self.raw, *self.crops)
+
+    def chosen(self, names: tuple[str, ...]) -> EvaluationSets:
+        """Return the sets of these names, all for none; raises ConfigError for one that there is not."""
+        if unknown := [name for name in names if name not in self.names]:
+            raise ConfigError(f"there is no evaluation set {unknown[0]!r}; name it in coordinator.toml, then restart")
+        wanted = names or self.names
+        return EvaluationSets(
+            {name: folder for name, folder in self.raw.items() if name in wanted},
+            {name: folder for name, folder in self.crops.items() if name in wanted},
+        )
+
+
+@dataclass(frozen=True)
 class CoordinatorConfig:
     """What a coordinator needs to know. Addresses are host:port, with IPv6 addresses in brackets.
 
     `address` is where devices and operators reach the coordinator, `listen` where it listens (default: every interface
     at that port), `names` are further names for its certificate. `registrar_address` is asked for revocations,
-    `registrar_admin_address` for invites. `database_url` and `blobs_url` default to files in the coordinator's folder.
+    `registrar_admin_address` for invites. `database_url` and `blobs_url` default to files in the coordinator's folder;
+    `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the pause that it is told afterwards.
     Metrics and health are told over plain HTTP at `metrics_port` of `metrics_host`; port 0 is off.
     A round is aborted when its step is larger than `max_step_ratio` of the model's norm; a task pauses after
-    `max_aborted` aborted attempts in a row.
+    `max_aborted` aborted attempts in a row. `evaluation_sets` (pictures) and `evaluation_crops` (aligned crops) name
+    folders name/*.jpg as NAME=FOLDER: with one or more, gates judge candidates on them, each within `gates_limit_s`.
+    Each task's newest `keep_round_models` are kept besides those that something refers to.
     """
 
     address: str
@@ -43,8 +75,9 @@ class CoordinatorConfig:
     names: tuple[str, ...] = ()
     registrar_address: str = ""
     registrar_admin_address: str = "127.0.0.1:7441"
-    database_url: str = ""
-    blobs_url: str = ""
+    database_url: str = field(default="", repr=False)
+    blobs_url: str = field(default="", repr=False)
+    blobs_endpoint: str = ""
     spool_folder: str = ""
     crl_fetch_s: float = 5.0
     crl_max_age_s: float = 86400.0
@@ -55,6 +88,10 @@ class CoordinatorConfig:
     restart_grace_s: float = 30.0
     max_step_ratio: float = 1.0
     max_aborted: int = 5
+    evaluation_sets: tuple[str, ...] = ()
+    evaluation_crops: tuple[str, ...] = ()
+    gates_limit_s: float = 3600.0
+    keep_round_models: int = 100
     max_calls: int = 4096
     max_model_bytes: int = 1024**3
     max_shard_bytes: int = 256 * 1024**2
@@ -68,6 +105,12 @@ class CoordinatorConfig:
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
         check_limits(self, _LIMITS)
+        _folders_by_name((*self.evaluation_sets, *self.evaluation_crops))
+
+    @property
+    def sets(self) -> EvaluationSets:
+        """What candidates are judged on."""
+        return EvaluationSets(_folders_by_name(self.evaluation_sets), _folders_by_name(self.evaluation_crops))
 
     @property
     def listens_at(self) -> str:
@@ -78,6 +121,19 @@ class CoordinatorConfig:
     def server_names(self) -> tuple[str, ...]:
         """Every name and address that the server's certificate covers."""
         return tuple(dict.fromkeys((self.address.rpartition(":")[0], *self.names, "localhost", "127.0.0.1")))
+
+
+def _folders_by_name(named: tuple[str, ...]) -> dict[str, str]:
+    """Return folders by the names of their evaluation sets; raises ConfigError for what is no NAME=FOLDER."""
+    folders: dict[str, str] = {}
+    for text in named:
+        name, _, folder = text.partition("=")
+        if not _SET_NAME.fullmatch(name) or not folder or name in folders:
+            raise ConfigError(
+                f"evaluation set {text!r} is not NAME=FOLDER with a name of its own (letters, digits, '-', '_', '.')"
+            )
+        folders[name] = folder
+    return folders
 
 
 SETTINGS: Final = Settings(CoordinatorConfig, "coordinator")

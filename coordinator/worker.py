@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mien.errors import TABLE, CorruptDataError, MienError, MissingDependencyError
+from mien.errors import TABLE, ConfigError, CorruptDataError, MienError, MissingDependencyError, UnreachableError
+from mien.evaluation.gates import Evidence
+from mien.records import from_mapping
 
 _MODULE: Final = "simulation.worker"
 _BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
@@ -30,7 +33,50 @@ def import_model(source: Path, out: Path, *, adapter: bool = False) -> None:
 def evaluate(model: Path, data: Path, protocol: str, *, aligned: bool = False) -> dict[str, Any]:
     """Return the record of a protocol on a folder of faces, for a model folder as `model export` writes it."""
     flags = ["--json", *(["--aligned"] if aligned else [])]
-    text = _run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, *flags])
+    return _object(_run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, *flags]))
+
+
+async def check(
+    reference: Path, candidate: Path, gates: Path, sets: Mapping[str, str], crops: Mapping[str, str], *, limit_s: float
+) -> tuple[Evidence, list[dict[str, Any]]]:
+    """Return what gates judge a candidate by, and the records of its measurements; models are folders.
+
+    `gates` is a file of JSON; `sets` and `crops` are folders by the names of evaluation sets. The child ends with the
+    caller, and after `limit_s` (UnreachableError).
+    """
+    _require()
+    named = [*_flags("--set", sets), *_flags("--crops", crops)]
+    paths = ["--reference", str(reference), "--candidate", str(candidate), "--gates", str(gates)]
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", _MODULE, "check", *paths, *named, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(limit_s):
+            printed, told = await child.communicate()
+    except TimeoutError:
+        raise UnreachableError(f"the measurement took more than {limit_s:.0f} s (gates_limit_s)") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode != 0:
+        lines = told.decode(errors="replace").strip().splitlines()
+        raise _error(child.returncode or 1, lines[-1] if lines else "")
+    answer = _object(printed.decode())
+    try:
+        return from_mapping(Evidence, answer["evidence"]), list(answer["records"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CorruptDataError("the gates gave no evidence; the worker is of another version") from error
+
+
+def _flags(flag: str, folders: Mapping[str, str]) -> list[str]:
+    return [part for name, folder in folders.items() for part in (flag, f"{name}={folder}")]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return the one JSON object that the worker prints."""
     try:
         record = json.loads(text)
     except ValueError as error:
@@ -40,15 +86,18 @@ def evaluate(model: Path, data: Path, protocol: str, *, aligned: bool = False) -
     return record
 
 
-def _run(arguments: Sequence[str]) -> str:
-    """Return what the worker prints; its progress goes to our stderr, its error becomes ours."""
+def _require() -> None:
+    """Raise MissingDependencyError unless the worker can run here; nothing of it is imported."""
     for module, extra in (("torch", "train"), ("simulation", "simulation"), ("onnxruntime", "train")):
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError(
                 f"this needs {module}, which is not installed; run: pip install 'mien[{extra}]'"
             )
-    if importlib.util.find_spec(_MODULE) is None:
-        raise MissingDependencyError(f"this needs {_MODULE}, which is not installed; install 'mien[simulation]'")
+
+
+def _run(arguments: Sequence[str]) -> str:
+    """Return what the worker prints; its progress goes to our stderr, its error becomes ours."""
+    _require()
     command = [sys.executable, "-m", _MODULE, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

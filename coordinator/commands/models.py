@@ -1,11 +1,11 @@
-"""mien-coordinator model: list, import, export, release, evaluate."""
+"""mien-coordinator model: list, show, import, export, release, rollback, evaluate."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +13,20 @@ import typer
 from rich.table import Table
 
 from coordinator.commands.common import Home, Json, ask, id_table, moment, now, say
+from coordinator.home import CoordinatorHome
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
+from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors, write_atomically
-from mien.specs import Threshold
+from mien.wire.canonical import model_from_json
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2
+    from mien.wire.v1 import models_pb2, operator_pb2
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep models: import, release, export, evaluate.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Keep models: import, release, roll back, export, evaluate."
+)
 
 Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 'released' for the one in force.")]
 
@@ -31,27 +35,105 @@ SPEC, THETA, SHARD = "model.json", "theta.f32", "public_shard.safetensors"
 
 
 @app.command("list")
-def list_models(home: Home, as_json: Json = False) -> None:
-    """List all models, oldest first.
+def list_models(
+    home: Home,
+    every: Annotated[bool, typer.Option("--all", help="Also the models of single rounds, never offered.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List models and where they stand: candidate, released, rejected or retired; oldest first.
 
-    Example: mien-coordinator model list
+    Example: mien-coordinator model list --all
     """
-    models = ask(home, lambda coordinator: coordinator.models())
+    found = ask(home, lambda coordinator: coordinator.standings())
+    models = [(model, status) for model, status in found if every or as_json or status.state != "round"]
 
     def human() -> None:
-        table = id_table("model", "made from", "created (UTC)", "size", "public faces", "")
-        for model in models:
+        table = id_table("model", "state", "made from", "created (UTC)", "size", "public faces")
+        for model, status in models:
             table.add_row(
                 model.model_id[:16],
-                model.parent_model_id[:16] or "imported",
+                _state(status),
+                _origin(model, status),
                 moment(model.created_unix_s * 1000),
-                f"{model.theta.size_bytes / 1e6:.1f} MB",
+                "given up" if status.removed else f"{model.theta.size_bytes / 1e6:.1f} MB",
                 "yes" if model.HasField("public_shard") else "–",
-                "released" if model.released else "",
             )
         shell.OUT.print(table if models else "There is no model yet; mien-coordinator model import brings one.")
 
-    shell.emit({"models": [to_plain(model) for model in models]}, as_json=as_json, human=human)
+    result = {"models": [{**to_plain(model), **_standing(status)} for model, status in models]}
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def _state(status: operator_pb2.ModelStatus) -> str:
+    """Return where a model stands, in words."""
+    words = status.state
+    if status.state == "released" and status.share < 1:
+        words += f" to {status.share:.4g} of the phones"
+    return f"{words}: {status.reason}" if status.reason else words
+
+
+def _origin(model: models_pb2.ModelManifest, status: operator_pb2.ModelStatus) -> str:
+    if not model.parent_model_id:
+        return "imported"
+    return f"{model.parent_model_id[:16]}, round {status.round}"
+
+
+def _standing(status: operator_pb2.ModelStatus) -> dict[str, Any]:
+    """Return where a model stands, as plain data."""
+    return {
+        "state": status.state,
+        "share": status.share,
+        "reason": status.reason,
+        "population": status.population,
+        "task_id": status.task_id,
+        "round": status.round,
+        "removed": status.removed,
+    }
+
+
+@app.command()
+def show(model: Model, home: Home, as_json: Json = False) -> None:
+    """Show one model: where it stands, its thresholds, and every measurement that was kept of it.
+
+    Example: mien-coordinator model show 3f0c --json
+    """
+
+    async def question(coordinator: Coordinator) -> dict[str, Any]:
+        found = await find_model(coordinator, model)
+        statuses = {status.model_id: status for _, status in await coordinator.standings()}
+        spec, _ = model_from_json(found.spec_json)
+        return {
+            **to_plain(found),
+            **_standing(statuses[found.model_id]),
+            "backbone": spec.backbone,
+            "terms": spec.terms,
+            "thresholds": [to_mapping(threshold) for threshold in spec.thresholds],
+            "evaluations": await coordinator.evaluations(found.model_id),
+        }
+
+    result = ask(home, question)
+
+    def human() -> None:
+        table = Table("", "value")
+        for name in ("model_id", "state", "share", "reason", "population", "backbone", "terms"):
+            table.add_row(name, str(result[name]))
+        for threshold in result["thresholds"]:
+            table.add_row(
+                f"threshold on {threshold['dataset']}", f"{threshold['value']:.4f}: FMR {threshold['fmr']:.2g}"
+            )
+        for record in result["evaluations"]:
+            table.add_row(f"{record['protocol']} on {record.get('dataset', 'all sets')}", _in_short(record))
+        shell.OUT.print(table)
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def _in_short(record: Mapping[str, Any]) -> str:
+    """Return the gist of a measurement; --json shows all of it."""
+    if "passed" in record:
+        return "passed" if record["passed"] else "; ".join(record["reasons"])
+    rates = [f"{name} {record[name]:.4f}" for name in ("eer", "accuracy") if name in record]
+    return ", ".join([*rates, f"{record['mated']} mated, {record['non_mated']} non-mated"])
 
 
 @app.command("import")
@@ -124,23 +206,61 @@ async def _export(coordinator: Coordinator, wanted: str, out: Path) -> models_pb
 
 
 @app.command()
-def release(model: Model, home: Home, as_json: Json = False) -> None:
-    """Make a model the one that devices verify with and new tasks start from.
+def release(
+    model: Model,
+    home: Home,
+    share: Annotated[
+        str, typer.Option(help="How many of the phones get it: 10% or 0.1; again with more to go on.")
+    ] = "100%",
+    despite_gates: Annotated[
+        bool, typer.Option("--despite-gates", help="Also if its gates rejected it, or have not judged it yet.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a model the one that devices verify with and new tasks start from, for all phones or a share of them.
 
-    Example: mien-coordinator model release 3f0c
+    Example: mien-coordinator model release 3f0c --share 10%
     """
+    part = share_of(share)
 
     async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
-        return await coordinator.release((await find_model(coordinator, model)).model_id)
+        model_id = (await find_model(coordinator, model)).model_id
+        return await coordinator.release(model_id, share=part, despite_gates=despite_gates)
 
-    _tell(ask(home, question), as_json, "released")
+    _tell(ask(home, question), as_json, "released" if part == 1 else f"released to {part:.4g} of the phones")
+
+
+@app.command()
+def rollback(
+    home: Home,
+    population: Annotated[str, typer.Option(help="Whose phones; default: those of the newest release.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Put the model in force again that was before the newest release; again to go one further.
+
+    Example: mien-coordinator model rollback
+    """
+    _tell(ask(home, lambda coordinator: coordinator.roll_back(population)), as_json, "in force again")
+
+
+def share_of(text: str) -> float:
+    """Return a share written as 10% or 0.1; raises ConfigError for anything else."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"--share is {text!r}; write a share of the phones above 0 and up to 100%, such as 10%")
+    return share
 
 
 @app.command()
 def evaluate(
     model: Model,
     home: Home,
-    data: Annotated[Path, typer.Option(help="Folder with the faces.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the faces; default: every evaluation set of coordinator.toml.")
+    ] = None,
     protocol: Annotated[str, typer.Option(help="lfw (ten-fold) or folder (all pairs of name/*.jpg).")] = "folder",
     aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
     keep_thresholds: Annotated[
@@ -148,54 +268,68 @@ def evaluate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a model on faces, in a child process that needs the simulation extra.
+    """Measure a model on faces, in a child process that needs the simulation extra. The coordinator keeps the record.
 
     Example: mien-coordinator model evaluate released --data ./lfw --protocol lfw --json
     """
     if protocol not in ("lfw", "folder"):
         raise ConfigError(f"--protocol is {protocol!r}; known: lfw, folder")
-    if not data.is_dir():
-        raise NotFoundError(f"there is no folder {data}; name the folder that holds the faces")
-    from coordinator import worker
+    sets = [(data, aligned)] if data is not None else _configured_sets(home)
+    for folder, _ in sets:
+        if not folder.is_dir():
+            raise NotFoundError(f"there is no folder {folder}; name the folder that holds the faces")
+    records = _measured(home, model, sets, protocol)
 
-    with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
-        ask(home, lambda coordinator: _export(coordinator, model, Path(temporary)))
-        record = worker.evaluate(Path(temporary), data, protocol, aligned=aligned)
-    record["command"] = shlex.join(["mien-coordinator", *sys.argv[1:]])  # the worker's names a folder that is gone
+    async def keep(coordinator: Coordinator) -> None:
+        for record in records:
+            await coordinator.add_evaluation(record["model_id"], record)
+
+    ask(home, keep)
     if keep_thresholds:
-        thresholds = thresholds_of(record)
-
-        async def keep(coordinator: Coordinator) -> None:
-            for threshold in thresholds:
-                await coordinator.add_threshold(threshold.model_id, threshold)
-
-        ask(home, keep)
-        record["thresholds_kept"] = len(thresholds)
+        records[0]["thresholds_kept"] = _keep_thresholds(home, records[0])
 
     def human() -> None:
-        table = Table("measure", "value")
-        for name, value in record.items():
-            table.add_row(name, str(value))
-        shell.OUT.print(table)
+        for record in records:
+            table = Table("measure", "value")
+            for name, value in record.items():
+                table.add_row(name, str(value))
+            shell.OUT.print(table)
 
-    shell.emit(record, as_json=as_json, human=human)
+    shell.emit(records[0] if data is not None else {"evaluations": records}, as_json=as_json, human=human)
 
 
-def thresholds_of(record: Mapping[str, Any]) -> list[Threshold]:
-    """Return the thresholds in an evaluation's record, with where they come from; not what could not be measured."""
-    points = [point for point in record.get("points", ()) if -1.0 <= point.get("threshold", 2.0) <= 1.0]
-    return [
-        Threshold(
-            value=point["threshold"],
-            fmr=point["fmr"],
-            dataset=record["dataset"],
-            num_mated=point["num_mated"],
-            num_non_mated=point["num_non_mated"],
-            model_id=record["model_id"],
-            date=f"{now():%Y-%m-%d}",
-        )
-        for point in points
-    ]
+def _configured_sets(home: Path) -> list[tuple[Path, bool]]:
+    """Return the folders of the coordinator's evaluation sets, and whether they hold aligned crops."""
+    sets = CoordinatorHome(home).resolve().config.sets
+    folders = [*((folder, False) for folder in sets.raw.values()), *((folder, True) for folder in sets.crops.values())]
+    if not folders:
+        raise ConfigError("coordinator.toml names no evaluation_sets; add one, or give --data")
+    return [(Path(folder), aligned) for folder, aligned in folders]
+
+
+def _measured(home: Path, model: str, sets: Sequence[tuple[Path, bool]], protocol: str) -> list[dict[str, Any]]:
+    """Return the records of a model on each folder."""
+    from coordinator import worker
+
+    command = shlex.join(["mien-coordinator", *sys.argv[1:]])  # the worker's names a folder that is gone
+    with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
+        ask(home, lambda coordinator: _export(coordinator, model, Path(temporary)))
+        records = [worker.evaluate(Path(temporary), folder, protocol, aligned=crops) for folder, crops in sets]
+    return [{**record, "command": command} for record in records]
+
+
+def _keep_thresholds(home: Path, record: Mapping[str, Any]) -> int:
+    """Add what a record measured to the model's manifest; returns how many thresholds that were."""
+    from coordinator.thresholds import thresholds_of
+
+    thresholds = thresholds_of(record, now())
+
+    async def keep(coordinator: Coordinator) -> None:
+        for threshold in thresholds:
+            await coordinator.add_threshold(threshold.model_id, threshold)
+
+    ask(home, keep)
+    return len(thresholds)
 
 
 async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:

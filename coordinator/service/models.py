@@ -27,7 +27,7 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
         """Return a model's manifest; without an id the one in force for a device, an operator's newest release."""
         peer = caller()
         if peer.role is Role.DEVICE:
-            released = await self._thread.run(self._store.released, peer.population)
+            released = await self._thread.run(self._store.released, peer.population, peer.id)
         else:
             released = await self._thread.run(self._store.last_release)
         model_id = request.model_id or (released.model_id if released is not None else "")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from coordinator.clock import Clock
+from coordinator.releases import ModelState, Standing
 from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
@@ -21,7 +22,7 @@ from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
 from mien.layout import ParameterLayout, model_id
 from mien.records import from_mapping
 from mien.specs import ModelSpec, Threshold
-from mien.wire.canonical import model_from_json, model_to_json, parse_json, task_from_json
+from mien.wire.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
 from mien.wire.status import choose_version
 from mien.wire.tensors import PublicShard
 from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
@@ -92,19 +93,57 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     # Models
 
     async def ListModels(self, request: operator_pb2.ListModelsRequest, context: Any) -> operator_pb2.ListModelsReply:
-        """Return every model's manifest, layouts left out: they can be long, and GetManifest has them."""
+        """Return every model's manifest and where it stands; layouts are left out: they can be long."""
         models = await self._thread.run(self._store.models)
-        released = await self._thread.run(self._store.released_ids)
-        short = [replace(model, spec_json=b"") for model in models]
+        standings = await self._thread.run(self._store.standings)
+        statuses = [_model_status(model, standings.get(model.model_id, Standing(ModelState.ROUND))) for model in models]
         return operator_pb2.ListModelsReply(
-            models=[manifest(model, is_released=model.model_id in released) for model in short]
+            models=[
+                manifest(replace(model, spec_json=b""), is_released=status.state == ModelState.RELEASED)
+                for model, status in zip(models, statuses, strict=True)
+            ],
+            statuses=statuses,
         )
 
     async def ReleaseModel(self, request: operator_pb2.ReleaseModelRequest, context: Any) -> models_pb2.ModelManifest:
-        """Return the model that is in force from now on."""
+        """Return the model that is in force from now on, for all devices or a share of them."""
         model = await self._thread.run(self._store.model, request.model_id)
-        await self._thread.run(self._store.release, model.model_id, population=model.population, actor=caller().id)
+        await self._thread.run(
+            self._store.release,
+            model.model_id,
+            population=model.population,
+            actor=caller().id,
+            share=request.share or 1.0,
+            despite_gates=request.despite_gates,
+        )
         return manifest(model, is_released=True)
+
+    async def RollBack(self, request: operator_pb2.RollBackRequest, context: Any) -> models_pb2.ModelManifest:
+        """Return the model that is in force again."""
+        newest = await self._thread.run(self._store.last_release)
+        population = request.population or (None if newest is None else newest.population)
+        release = await self._thread.run(self._store.roll_back, population, actor=caller().id)
+        return manifest(await self._thread.run(self._store.model, release.model_id), is_released=True)
+
+    async def AddEvaluation(
+        self, request: operator_pb2.AddEvaluationRequest, context: Any
+    ) -> operator_pb2.AddEvaluationReply:
+        """Keep a measurement of a model; raises CorruptDataError for what is no record of it."""
+        model = await self._thread.run(self._store.model, request.model_id)
+        record = parse_json(request.record_json, what="the evaluation's record")
+        if not isinstance(record, dict) or record.get("model_id") != model.model_id:
+            raise CorruptDataError("the evaluation's record is not of this model; evaluate it again")
+        kept = to_canonical_json(record)
+        await self._thread.run(self._store.add_evaluation, model.model_id, kept, actor=caller().id)
+        return operator_pb2.AddEvaluationReply()
+
+    async def ListEvaluations(
+        self, request: operator_pb2.ListEvaluationsRequest, context: Any
+    ) -> operator_pb2.ListEvaluationsReply:
+        """Return all measurements of a model, oldest first."""
+        model = await self._thread.run(self._store.model, request.model_id)
+        found = await self._thread.run(self._store.evaluations, model.model_id)
+        return operator_pb2.ListEvaluationsReply(record_json=[evaluation.record_json for evaluation in found])
 
     async def AddThreshold(self, request: operator_pb2.AddThresholdRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model with one more threshold; the same again changes nothing."""
@@ -203,6 +242,19 @@ class _Bytes:
             piece, self._rest = piece[:count], piece[count:]
             count -= len(piece)
             yield piece
+
+
+def _model_status(model: ModelRecord, standing: Standing) -> operator_pb2.ModelStatus:
+    return operator_pb2.ModelStatus(
+        model_id=model.model_id,
+        state=standing.state.value,
+        share=standing.share,
+        reason=standing.reason,
+        population=model.population or "",
+        task_id=model.task_id or "",
+        round=model.round or 0,
+        removed=model.removed_ms is not None,
+    )
 
 
 def _status(task: TaskRecord) -> operator_pb2.TaskStatus:

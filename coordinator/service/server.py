@@ -18,6 +18,7 @@ from cryptography import x509
 from coordinator import audit, pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
+from coordinator.gatekeeper import Gatekeeper
 from coordinator.home import CoordinatorHome
 from coordinator.metrics import Metrics, Now
 from coordinator.privacy.budgets import Budgets
@@ -36,8 +37,8 @@ from coordinator.service.operator import OperatorService
 from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService
 from coordinator.settings import settings_sha256
-from coordinator.store.blobs import BlobStore
 from coordinator.store.measured import MeasuredStore, MeasuredThread
+from coordinator.store.blobs import BlobStore
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store, StoreThread
 from coordinator.tls import ServerLeaf
@@ -119,9 +120,13 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         async with _fresh_revocations(revocations, config), _told_to_monitoring(probes, config):
             await engine.start()
             await server.start()
+            gates = asyncio.create_task(_gatekeeper(engine, stores, clock, config).run(), name="gates")
+            gates.add_done_callback(_gates_ended)
             try:
                 yield port
             finally:
+                gates.cancel()
+                await asyncio.wait({gates})
                 engine.drain()
                 await engine.finish(config.drain_s)
                 await engine.stop()
@@ -174,8 +179,10 @@ def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
         max_step_ratio=config.max_step_ratio,
         max_aborted=config.max_aborted,
         restart_grace_s=config.restart_grace_s,
+        has_gates=bool(config.sets.names),
+        keep_round_models=config.keep_round_models,
     )
-    return EngineSettings(config.check_in_hold_s, config.retry_after_s, runner)
+    return EngineSettings(config.check_in_hold_s, config.retry_after_s, runner, config.sets.names)
 
 
 def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> OperatorService:
@@ -188,6 +195,15 @@ def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: Coor
         max_model_bytes=config.max_model_bytes,
         max_shard_bytes=config.max_shard_bytes,
     )
+
+
+def _gatekeeper(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> Gatekeeper:
+    return Gatekeeper(engine, stores, clock, config.sets, limit_s=config.gates_limit_s)
+
+
+def _gates_ended(ended: asyncio.Task[None]) -> None:
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        _LOG.error("gates stopped by an internal error; candidates wait for a restart", exc_info=error)
 
 
 def _ca(home: CoordinatorHome) -> x509.Certificate:

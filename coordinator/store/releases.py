@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from coordinator import audit
 from coordinator.clock import Clock
 from coordinator.releases import Standing, before, in_force, standings
 from coordinator.store.records import (
@@ -85,6 +86,11 @@ class ReleaseStore(ABC):
         self._log(
             db, actor, "model.release", model_id, {**detail, **({"despite_gates": True} if despite_gates else {})}
         )
+
+    def _release_candidate(self, db: sa.Connection, candidate: CandidateRecord, population: str, share: float) -> None:
+        """Release what passed its gates, to everybody where nothing is released to the others."""
+        share = share if in_force(_history(db, population)) is not None else 1.0
+        self._release(db, candidate.model_id, population, audit.COORDINATOR, share)
 
     def roll_back(self, population: str | None, *, actor: str) -> ReleaseRecord:
         """Return the release of the model that was in force before, now in force again for all devices.

@@ -14,7 +14,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,14 +28,13 @@ from coordinator.audit import AuditLog
 from coordinator.clock import Clock, to_ms
 from coordinator.privacy import account
 from coordinator.rounds.machine import COUNTED, REPORTED, Stage, Step
+from coordinator.rounds.verdicts import Decision, Verdict
 from coordinator.store import releases
 from coordinator.store.database import database_errors, open_migrated
 from coordinator.store.records import (
     BlobId,
-    CandidateRecord,
     DeviceRecord,
     Duty,
-    EvaluationRecord,
     ModelRecord,
     RoundChange,
     RoundRecord,
@@ -175,22 +174,27 @@ class Store(ReleaseStore):
             _update_task(db, task)
             self._log(db, actor, action, task.task_id, {"reason": task.reason})
 
-    def save_verdict(
-        self,
-        candidate: CandidateRecord,
-        task: TaskRecord,
-        evaluations: Sequence[EvaluationRecord] = (),
-        *,
-        release_share: float = 0.0,
-    ) -> None:
-        """Commit what the gates say of a candidate, what that makes of its task, and a release where it is due."""
+    def save_verdict(self, decision: Decision, verdict: Verdict) -> None:
+        """Commit what the gates say of a candidate, what that makes of its task, and a release where it is due.
+
+        A release to a share of the devices is one to all where nothing is released to the others.
+        """
+        task, candidate, offer = decision.task, decision.candidate, verdict.candidate
+        detail: dict[str, object] = {"task": task.task_id, "round": offer.round}
         with self._transaction() as db:
-            releases.decide(db, candidate)
-            releases.keep_evaluations(db, evaluations)
-            detail = {"task": task.task_id, "round": candidate.round, "reason": candidate.reason}
-            self._log(db, audit.COORDINATOR, f"gates.{candidate.state}", candidate.model_id, detail)
-            if release_share > 0:
-                self._release(db, candidate.model_id, task.population, audit.COORDINATOR, release_share)
+            if candidate is not None:
+                releases.decide(db, candidate)
+                detail["reason"] = candidate.reason
+            else:
+                detail["reason"] = verdict.problem
+            if verdict.spec_json is not None:
+                described = sa.update(MODELS).where(MODELS.c.model_id == offer.model_id)
+                db.execute(described.values(spec_json=verdict.spec_json))
+            releases.keep_evaluations(db, verdict.evaluations)
+            outcome = "unjudged" if candidate is None else candidate.state.value
+            self._log(db, audit.COORDINATOR, f"gates.{outcome}", offer.model_id, detail)
+            if candidate is not None and decision.release_share > 0:
+                self._release_candidate(db, candidate, task.population, decision.release_share)
             _update_task(db, task)
             self._log(db, audit.COORDINATOR, f"task.{task.state}", task.task_id, {"reason": task.reason})
 

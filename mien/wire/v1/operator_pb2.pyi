@@ -111,16 +111,72 @@ class ListModelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListModelsReply(_message.Message):
-    __slots__ = ("models",)
+    __slots__ = ("models", "statuses")
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedCompositeFieldContainer[_models_pb2.ModelManifest]
-    def __init__(self, models: _Optional[_Iterable[_Union[_models_pb2.ModelManifest, _Mapping]]] = ...) -> None: ...
+    statuses: _containers.RepeatedCompositeFieldContainer[ModelStatus]
+    def __init__(self, models: _Optional[_Iterable[_Union[_models_pb2.ModelManifest, _Mapping]]] = ..., statuses: _Optional[_Iterable[_Union[ModelStatus, _Mapping]]] = ...) -> None: ...
+
+class ModelStatus(_message.Message):
+    __slots__ = ("model_id", "state", "share", "reason", "population", "task_id", "round", "removed")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    state: str
+    share: float
+    reason: str
+    population: str
+    task_id: str
+    round: int
+    removed: bool
+    def __init__(self, model_id: _Optional[str] = ..., state: _Optional[str] = ..., share: _Optional[float] = ..., reason: _Optional[str] = ..., population: _Optional[str] = ..., task_id: _Optional[str] = ..., round: _Optional[int] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class ReleaseModelRequest(_message.Message):
+    __slots__ = ("model_id", "share", "despite_gates")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    DESPITE_GATES_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    share: float
+    despite_gates: bool
+    def __init__(self, model_id: _Optional[str] = ..., share: _Optional[float] = ..., despite_gates: _Optional[bool] = ...) -> None: ...
+
+class RollBackRequest(_message.Message):
+    __slots__ = ("population",)
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    def __init__(self, population: _Optional[str] = ...) -> None: ...
+
+class AddEvaluationRequest(_message.Message):
+    __slots__ = ("model_id", "record_json")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORD_JSON_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    record_json: bytes
+    def __init__(self, model_id: _Optional[str] = ..., record_json: _Optional[bytes] = ...) -> None: ...
+
+class AddEvaluationReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListEvaluationsRequest(_message.Message):
     __slots__ = ("model_id",)
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     def __init__(self, model_id: _Optional[str] = ...) -> None: ...
+
+class ListEvaluationsReply(_message.Message):
+    __slots__ = ("record_json",)
+    RECORD_JSON_FIELD_NUMBER: _ClassVar[int]
+    record_json: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, record_json: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ImportModelHeader(_message.Message):
     __slots__ = ("spec_json", "theta", "public_shard")

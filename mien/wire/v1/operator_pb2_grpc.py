@@ -92,6 +92,21 @@ class OperatorStub:
                 request_serializer=mien_dot_v1_dot_operator__pb2.AddThresholdRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
                 _registered_method=True)
+        self.RollBack = channel.unary_unary(
+                '/mien.v1.Operator/RollBack',
+                request_serializer=mien_dot_v1_dot_operator__pb2.RollBackRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
+                _registered_method=True)
+        self.AddEvaluation = channel.unary_unary(
+                '/mien.v1.Operator/AddEvaluation',
+                request_serializer=mien_dot_v1_dot_operator__pb2.AddEvaluationRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.AddEvaluationReply.FromString,
+                _registered_method=True)
+        self.ListEvaluations = channel.unary_unary(
+                '/mien.v1.Operator/ListEvaluations',
+                request_serializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsReply.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -167,6 +182,26 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RollBack(self, request, context):
+        """Puts the model in force again that was before the newest release.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddEvaluation(self, request, context):
+        """Keeps a measurement of a model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvaluations(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -224,6 +259,21 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.AddThreshold,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.AddThresholdRequest.FromString,
                     response_serializer=mien_dot_v1_dot_models__pb2.ModelManifest.SerializeToString,
+            ),
+            'RollBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBack,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.RollBackRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_models__pb2.ModelManifest.SerializeToString,
+            ),
+            'AddEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddEvaluation,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.AddEvaluationRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.AddEvaluationReply.SerializeToString,
+            ),
+            'ListEvaluations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvaluations,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -524,6 +574,87 @@ class Operator:
             '/mien.v1.Operator/AddThreshold',
             mien_dot_v1_dot_operator__pb2.AddThresholdRequest.SerializeToString,
             mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/RollBack',
+            mien_dot_v1_dot_operator__pb2.RollBackRequest.SerializeToString,
+            mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/AddEvaluation',
+            mien_dot_v1_dot_operator__pb2.AddEvaluationRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.AddEvaluationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvaluations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/ListEvaluations',
+            mien_dot_v1_dot_operator__pb2.ListEvaluationsRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.ListEvaluationsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,11 @@ class OperatorStub:
     ImportModel: _grpc.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]
     """Uploads an imported model: header first, then theta's bytes, then the public shard's."""
     AddThreshold: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AddThresholdRequest, _models_pb2.ModelManifest]
+    RollBack: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RollBackRequest, _models_pb2.ModelManifest]
+    """Puts the model in force again that was before the newest release."""
+    AddEvaluation: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AddEvaluationRequest, _operator_pb2.AddEvaluationReply]
+    """Keeps a measurement of a model."""
+    ListEvaluations: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListEvaluationsRequest, _operator_pb2.ListEvaluationsReply]
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -69,6 +74,11 @@ class OperatorAsyncStub(OperatorStub):
     ImportModel: _aio.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]  # type: ignore[assignment]
     """Uploads an imported model: header first, then theta's bytes, then the public shard's."""
     AddThreshold: _aio.UnaryUnaryMultiCallable[_operator_pb2.AddThresholdRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
+    RollBack: _aio.UnaryUnaryMultiCallable[_operator_pb2.RollBackRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
+    """Puts the model in force again that was before the newest release."""
+    AddEvaluation: _aio.UnaryUnaryMultiCallable[_operator_pb2.AddEvaluationRequest, _operator_pb2.AddEvaluationReply]  # type: ignore[assignment]
+    """Keeps a measurement of a model."""
+    ListEvaluations: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListEvaluationsRequest, _operator_pb2.ListEvaluationsReply]  # type: ignore[assignment]
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     """What an operator says to the coordinator. Mutual TLS with an operator's certificate."""
@@ -152,5 +162,28 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.AddThresholdRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_pb2.ModelManifest, _abc.Awaitable[_models_pb2.ModelManifest]]: ...
+
+    @_abc_1.abstractmethod
+    def RollBack(
+        self,
+        request: _operator_pb2.RollBackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_models_pb2.ModelManifest, _abc.Awaitable[_models_pb2.ModelManifest]]:
+        """Puts the model in force again that was before the newest release."""
+
+    @_abc_1.abstractmethod
+    def AddEvaluation(
+        self,
+        request: _operator_pb2.AddEvaluationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.AddEvaluationReply, _abc.Awaitable[_operator_pb2.AddEvaluationReply]]:
+        """Keeps a measurement of a model."""
+
+    @_abc_1.abstractmethod
+    def ListEvaluations(
+        self,
+        request: _operator_pb2.ListEvaluationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListEvaluationsReply, _abc.Awaitable[_operator_pb2.ListEvaluationsReply]]: ...
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

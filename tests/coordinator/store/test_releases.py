@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from coordinator.clock import Clock
 from coordinator.rounds.machine import RoundState, Stage
+from coordinator.rounds.verdicts import Decision, Verdict
 from coordinator.store.database import migrate, open_engine, sqlite_url
 from coordinator.store.records import (
     BlobId,
@@ -48,10 +49,15 @@ def close_round(store: Store, name: str, number: int, state: CandidateState | No
     store.save_round(RoundChange(record, state_, model=made, task=after, candidate=offered))
 
 
-def decided(store: Store, state: CandidateState, reason: str = "") -> CandidateRecord:
+def judge(store: Store, verdict: CandidateState, reason: str = "", **changes: Any) -> None:
+    """Save a verdict on the candidate of task t1 that waits; `changes` are those of what is decided and of the task."""
     waiting = store.candidate("t1", CandidateState.WAITING)
     assert waiting is not None
-    return replace(waiting, state=state, reason=reason, decided_ms=5)
+    candidate = replace(waiting, state=verdict, reason=reason, decided_ms=5)
+    evaluations = changes.pop("evaluations", ())
+    share = changes.pop("release_share", 0.0)
+    decision = Decision(replace(store.task("t1"), **changes), candidate, share)
+    store.save_verdict(decision, Verdict(waiting, evaluations=evaluations, spec_json=b'{"spec":1}'))
 
 
 def test_roll_out_and_back(store: Store) -> None:
@@ -85,7 +91,7 @@ def test_what_gates_rejected_or_have_not_judged_is_not_released_by_accident(stor
     close_round(store, "b", 1, CandidateState.WAITING)
     with pytest.raises(ConfigError, match="have not decided"):
         store.release(B, population="default", actor="alice")
-    store.save_verdict(decided(store, CandidateState.FAILED, "too weak"), store.task("t1"))
+    judge(store, CandidateState.FAILED, "too weak")
     with pytest.raises(ConfigError, match="failed its gates: too weak"):
         store.release(B, population="default", actor="alice")
     assert store.standings()[B].reason == "too weak"
@@ -96,12 +102,13 @@ def test_what_gates_rejected_or_have_not_judged_is_not_released_by_accident(stor
 def test_a_verdict_its_release_and_its_records_are_one_transaction(store: Store) -> None:
     close_round(store, "b", 1, CandidateState.WAITING)
     evaluation = EvaluationRecord(B, b'{"eer":0.1}', 5, "coordinator")
-    after = replace(store.task("t1"), state=TaskState.DONE)
+    changes: dict[str, Any] = {"state": TaskState.DONE, "evaluations": (evaluation,)}
     with pytest.raises(ConfigError):
-        store.save_verdict(decided(store, CandidateState.PASSED), after, [evaluation], release_share=2.0)
+        judge(store, CandidateState.PASSED, **changes, release_share=2.0)
     assert store.candidate("t1", CandidateState.WAITING) is not None
     assert (store.task("t1").state, store.evaluations(B)) == (TaskState.RUNNING, [])
-    store.save_verdict(decided(store, CandidateState.PASSED), after, [evaluation], release_share=1.0)
+    judge(store, CandidateState.PASSED, **changes, release_share=1.0)
+    assert store.model(B).spec_json == b'{"spec":1}'
     release = store.released("default")
     assert release is not None
     assert (release.model_id, release.released_by) == (B, "system:coordinator")
@@ -111,10 +118,10 @@ def test_a_verdict_its_release_and_its_records_are_one_transaction(store: Store)
 def test_the_state_to_go_back_to_is_kept_for_the_last_that_passed(store: Store) -> None:
     close_round(store, "b", 1, CandidateState.WAITING, arrays_sha256="1" * 64)
     assert store.state_blobs() == {"1" * 64}
-    store.save_verdict(decided(store, CandidateState.PASSED), store.task("t1"))
+    judge(store, CandidateState.PASSED)
     close_round(store, "c", 2, CandidateState.WAITING, arrays_sha256="2" * 64, revealed_sha256="3" * 64)
     assert store.state_blobs() == {"1" * 64, "2" * 64, "3" * 64}
-    store.save_verdict(decided(store, CandidateState.FAILED), store.task("t1"))
+    judge(store, CandidateState.FAILED)
     assert store.state_blobs() == {"1" * 64}
     passed = store.candidate("t1", CandidateState.PASSED)
     assert passed is not None

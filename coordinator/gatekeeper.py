@@ -1,0 +1,138 @@
+"""Has candidates measured, one after another, and tells their tasks what the gates say."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from coordinator import audit, worker
+from coordinator.clock import Clock
+from coordinator.config import EvaluationSets
+from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.engine import Engine
+from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.runner import TaskRunner
+from coordinator.rounds.verdicts import Verdict
+from coordinator.store.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord
+from coordinator.thresholds import thresholds_of
+from mien.errors import LateError, MienError
+from mien.evaluation.gates import Evidence, judge
+from mien.records import to_mapping
+from mien.shell.files import write_atomically
+from mien.specs import GateSpec, TaskSpec
+from mien.wire.canonical import model_from_json, model_to_json, to_canonical_json
+
+_LOG: Final = structlog.get_logger()
+PROTOCOL: Final = ("gates", "1")
+
+
+class Gatekeeper:
+    """Judges the candidates of all tasks of one engine, in a child process that may take its time."""
+
+    def __init__(self, engine: Engine, stores: Stores, clock: Clock, sets: EvaluationSets, *, limit_s: float) -> None:
+        self._engine, self._stores, self._clock = engine, stores, clock
+        self._sets, self._limit_s = sets, limit_s
+
+    async def run(self) -> None:
+        """Judge whatever waits, until cancelled; what was not finished is begun again after a restart."""
+        while True:
+            count = self._engine.changed.count
+            for runner in self._engine.checking():
+                await self._serve(runner)
+            await self._engine.changed.after(count)
+
+    async def _serve(self, runner: TaskRunner) -> None:
+        thread, store = self._stores.thread, self._stores.store
+        candidate = await thread.run(store.candidate, runner.task.task_id, CandidateState.WAITING)
+        if candidate is None:
+            return
+        verdict = await self._verdict(runner.plan.task, runner.task.base_model_id, candidate)
+        try:
+            await runner.hear(verdict)
+        except LateError:
+            _LOG.info("verdict came after the task's end", task=runner.task.name)
+        except MienError as error:
+            _LOG.error("verdict was not kept; it is made again after a restart", reason=error.message)
+
+    async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
+        """Return what the gates say; what keeps them from measuring is said, too, and is not the candidate's fault."""
+        try:
+            reference, model, evidence, records = await self._measure(task, base_model_id, candidate)
+        except MienError as error:
+            _LOG.warning("candidate not checked", task=task.name, round=candidate.round, reason=error.message)
+            return Verdict(candidate, problem=error.message)
+        reasons = judge(task.gates, evidence)
+        _LOG.info("gates", task=task.name, round=candidate.round, passed=not reasons, reasons=list(reasons))
+        made_by = f"mien-coordinator serve: gates of task {task.name}, round {candidate.round}"
+        summary = _summary(task.gates, candidate, reference, evidence, reasons)
+        kept = [{**record, "command": made_by} for record in (*records, summary)]
+        now_ms = self._clock.now_ms()
+        return Verdict(
+            candidate,
+            reasons=reasons,
+            evaluations=tuple(
+                EvaluationRecord(candidate.model_id, to_canonical_json(record), now_ms, audit.COORDINATOR)
+                for record in kept
+            ),
+            spec_json=self._described(model, records) if records and not reasons else None,
+        )
+
+    async def _measure(
+        self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord
+    ) -> tuple[ModelRecord, ModelRecord, Evidence, list[dict[str, Any]]]:
+        """Return the released model (or the one that the task began with), the candidate, and what was measured."""
+        thread, store = self._stores.thread, self._stores.store
+        sets = self._sets.chosen(task.gates.sets)
+        release = await thread.run(store.released, task.population)
+        reference = await thread.run(store.model, base_model_id if release is None else release.model_id)
+        model = await thread.run(store.model, candidate.model_id)
+        with tempfile.TemporaryDirectory(prefix="mien-gates-") as temporary:
+            folder = Path(temporary)
+            for name, each in (("reference", reference), ("candidate", model)):
+                await in_thread(self._write, each, folder / name)
+            write_atomically(folder / "gates.json", to_canonical_json(to_mapping(task.gates)))
+            evidence, records = await worker.check(
+                *(folder / "reference", folder / "candidate", folder / "gates.json"),
+                *(sets.raw, sets.crops),
+                limit_s=self._limit_s,
+            )
+        return reference, model, evidence, records
+
+    def _write(self, model: ModelRecord, folder: Path) -> None:
+        """Lay a model down as `model export` does."""
+        folder.mkdir()
+        with (folder / "theta.f32").open("wb") as file:
+            for piece in self._stores.models.stream(model.theta.sha256):
+                file.write(piece)
+        write_atomically(folder / "model.json", model.spec_json)
+
+    def _described(self, model: ModelRecord, records: list[dict[str, Any]]) -> bytes:
+        """Return the candidate's description with the thresholds that the first set measured on it."""
+        spec, layout = model_from_json(model.spec_json)
+        found = thresholds_of(records[0], self._clock.now_utc())
+        return model_to_json(replace(spec, thresholds=(*spec.thresholds, *found)), layout)
+
+
+def _summary(
+    gates: GateSpec,
+    candidate: CandidateRecord,
+    reference: ModelRecord,
+    evidence: Evidence,
+    reasons: tuple[str, ...],
+) -> dict[str, Any]:
+    """Return the verdict as a record beside those of the measurements."""
+    name, version = PROTOCOL
+    return {
+        "protocol": name,
+        "protocol_version": version,
+        "model_id": candidate.model_id,
+        "reference_model_id": reference.model_id,
+        "gates": to_mapping(gates),
+        "evidence": to_mapping(evidence),
+        "passed": not reasons,
+        "reasons": list(reasons),
+    }

@@ -1,0 +1,107 @@
+"""What a gate's verdict makes of a task, as pure functions: hold it, let it go on, pause it, or take it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from coordinator.store.records import (
+    CandidateRecord,
+    CandidateState,
+    EvaluationRecord,
+    ModelRecord,
+    TaskRecord,
+    TaskState,
+)
+from mien.specs import TaskSpec
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gates say of a candidate: everything against it (nothing: it passes), or why they cannot say anything.
+
+    `evaluations` are the measurements that they judged by, `spec_json` its description with thresholds measured on it.
+    """
+
+    candidate: CandidateRecord
+    reasons: tuple[str, ...] = ()
+    problem: str = ""
+    evaluations: tuple[EvaluationRecord, ...] = field(default=(), repr=False)
+    spec_json: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is committed for a verdict; `candidate` is None where there was none, `release_share` 0 for no release."""
+
+    task: TaskRecord
+    candidate: CandidateRecord | None = None
+    release_share: float = 0.0
+
+
+def offered(
+    spec: TaskSpec, task: TaskRecord, model: ModelRecord, *, has_gates: bool, now_ms: int
+) -> CandidateRecord | None:
+    """Return a closed round's model as a candidate where it is due to be one; `task` is as it is after the round."""
+    if not spec.gates.is_due(task.rounds_closed, spec.rounds):
+        return None
+    state = CandidateState.WAITING if has_gates else CandidateState.UNCHECKED
+    return CandidateRecord(
+        model.model_id, task.task_id, task.rounds_closed, state, now_ms, task.arrays_sha256, task.revealed_sha256
+    )
+
+
+def after_round(spec: TaskSpec, task: TaskRecord, candidate: CandidateRecord | None, now_ms: int) -> TaskRecord:
+    """Return a task after a round that closed: held while the gates judge its model, over after its last round."""
+    if candidate is not None and candidate.state is CandidateState.WAITING:
+        return replace(task, state=TaskState.CHECKING) if task.state is TaskState.RUNNING else task
+    return task.ended(TaskState.DONE, "", now_ms) if task.rounds_closed >= spec.rounds else task
+
+
+def decide(
+    spec: TaskSpec, task: TaskRecord, verdict: Verdict, passed_before: CandidateRecord | None, now_ms: int
+) -> Decision:
+    """Return what a verdict makes of its task; `passed_before` is what there is to go back to besides its first model.
+
+    A task that somebody paused meanwhile stays so unless it is over. Rounds that are taken back count: they were run,
+    and what they opened stays in the privacy ledger.
+    """
+    offer = verdict.candidate
+    name = f"model {offer.model_id[:12]} of round {offer.round}"
+    if verdict.problem:
+        reason = f"{name} could not be checked: {verdict.problem}; mend that, then task resume"
+        return Decision(replace(task, state=TaskState.PAUSED, reason=reason))
+    is_over = task.rounds_closed >= spec.rounds
+    if not verdict.reasons:
+        passed = replace(offer, state=CandidateState.PASSED, reason="", decided_ms=now_ms)
+        state = TaskState.RUNNING if task.state is TaskState.CHECKING else task.state
+        after = task.ended(TaskState.DONE, "", now_ms) if is_over else replace(task, state=state)
+        return Decision(after, passed, spec.gates.share if spec.gates.release == "automatic" else 0.0)
+    against = "; ".join(verdict.reasons)
+    failed = replace(offer, state=CandidateState.FAILED, reason=against, decided_ms=now_ms)
+    if spec.gates.on_failure == "rollback":
+        back, which = _taken_back(task, passed_before)
+        reason = f"{name} failed its gates ({against}); went back to {which}"
+        state = TaskState.RUNNING if task.state is TaskState.CHECKING else task.state
+        after = back.ended(TaskState.DONE, reason, now_ms) if is_over else replace(back, state=state, reason=reason)
+        return Decision(after, failed)
+    reason = f"{name} failed its gates: {against}"
+    if is_over:
+        return Decision(task.ended(TaskState.FAILED, reason, now_ms), failed)
+    reason += "; task resume goes on from it all the same, task cancel ends the task"
+    return Decision(replace(task, state=TaskState.PAUSED, reason=reason), failed)
+
+
+def resumed(candidate: CandidateRecord | None) -> TaskState:
+    """Return the state in which a paused task goes on: a candidate that waits is judged first."""
+    return TaskState.RUNNING if candidate is None else TaskState.CHECKING
+
+
+def _taken_back(task: TaskRecord, passed: CandidateRecord | None) -> tuple[TaskRecord, str]:
+    """Return a task on the last model that passed, or its first one, and that model's name in words."""
+    if passed is None:
+        back = replace(task, model_id=task.base_model_id, arrays_sha256=None, revealed_sha256=None)
+        return back, "the model that the task began with"
+    back = replace(
+        task, model_id=passed.model_id, arrays_sha256=passed.arrays_sha256, revealed_sha256=passed.revealed_sha256
+    )
+    return back, f"model {passed.model_id[:12]} of round {passed.round}"

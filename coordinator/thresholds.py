@@ -1,0 +1,36 @@
+"""Thresholds out of an evaluation's record, as far as its data measured them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from mien.evaluation.gates import is_measurable
+from mien.specs import Threshold
+
+
+def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
+    """Return the thresholds in an evaluation's record, with where they come from.
+
+    Left out is what could not be measured: a point at which fewer than 30 non-mated errors were to be expected.
+    """
+    points = [point for point in record.get("points", ()) if _is_measured(point)]
+    return [
+        Threshold(
+            value=point["threshold"],
+            fmr=point["fmr"],
+            dataset=record["dataset"],
+            num_mated=point["num_mated"],
+            num_non_mated=point["num_non_mated"],
+            model_id=record["model_id"],
+            date=f"{now:%Y-%m-%d}",
+        )
+        for point in points
+    ]
+
+
+def _is_measured(point: Mapping[str, Any]) -> bool:
+    if "threshold" not in point or not -1.0 <= point["threshold"] <= 1.0:
+        return False
+    return is_measurable(point["target_fmr"], point["num_non_mated"])
