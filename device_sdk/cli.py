@@ -338,6 +338,12 @@ def participate(
     source_aligned: Annotated[
         bool, typer.Option("--source-aligned", help="The source's pictures are aligned crops of 112x112 already.")
     ] = False,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate", help="Train nothing: judge candidate models on these faces, where a task asks for it."
+        ),
+    ] = False,
     min_cohort: Annotated[int | None, typer.Option(help="Agree to sums over at least this many devices.")] = None,
     allow_reveal: Annotated[
         list[str] | None, typer.Option(help="Agree to show the coordinator this in clear, e.g. class_embeddings.")
@@ -364,11 +370,14 @@ def participate(
     1 when --rounds was not reached.
 
     Everybody enrolled here who agreed trains, or one of them with --person. With --source an operator's labelled faces
-    do, which are read anew at each start and never stored.
+    do, which are read anew at each start and never stored. With --validate these faces train nothing: they judge the
+    candidates of tasks with federated validation. Keep them apart from faces that train, in a home of their own.
 
     Example: mien-device participate --until-idle
 
     Example: mien-device participate --source faces/source --until-idle
+
+    Example: mien-device participate --validate --source faces/held-out --until-idle
     """
     from device_sdk.conditions import StatedConditions
     from device_sdk.participate import Counted
@@ -391,6 +400,7 @@ def participate(
             conditions=StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
             source=source,
             source_aligned=source_aligned,
+            validate=validate,
         ):
             ended += 1
             counted += isinstance(outcome, Counted)

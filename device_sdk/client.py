@@ -71,6 +71,16 @@ class Stage(Enum):
         return cls(value) if value in {stage.value for stage in cls} else cls.OTHER
 
 
+class Duty(Enum):
+    """What a round asks of its devices, and what a device offers to do."""
+
+    TRAIN = "train"
+    VALIDATE = "validate"
+
+
+_DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDATE}
+
+
 @dataclass(frozen=True)
 class RoundRef:
     """One attempt of one round of a task."""
@@ -107,6 +117,7 @@ class Assignment:
     stage: Stage
     reply: bytes = field(repr=False)
     reply_stream: Blob | None = None
+    duty: Duty = Duty.TRAIN
 
 
 @dataclass(frozen=True)
@@ -202,13 +213,20 @@ class CoordinatorClient:
         check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
         return hello
 
-    def check_in(self, backbones: tuple[str, ...], *, min_cohort: int = 0) -> Assignment | Wait:
+    def check_in(
+        self, backbones: tuple[str, ...], *, min_cohort: int = 0, duty: Duty = Duty.TRAIN
+    ) -> Assignment | Wait:
         """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
 
         `min_cohort` is the owner's floor: said beforehand, so that no round waits for a device that would refuse it.
+        `duty` is what this device offers to do.
         """
         request = rounds_pb2.CheckInRequest(
-            population=self.identity.population, software=software(), backbones=backbones, min_cohort=min_cohort
+            population=self.identity.population,
+            software=software(),
+            backbones=backbones,
+            min_cohort=min_cohort,
+            duty=_DUTIES[duty],
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":
@@ -461,7 +479,15 @@ def _assignment(message: rounds_pb2.Assignment) -> Assignment:
         Stage.of(message.stage),
         message.reply,
         _blob(message.reply_stream),
+        _duty(message.duty),
     )
+
+
+def _duty(value: int) -> Duty:
+    duty = next((duty for duty, number in _DUTIES.items() if number == value), None)
+    if duty is None:
+        raise VersionError("the coordinator asks for something that this program does not know; upgrade mien")
+    return duty
 
 
 def _blob(ref: common_pb2.BlobRef) -> Blob | None:

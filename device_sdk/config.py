@@ -14,9 +14,10 @@ from device_sdk.faces import QualityPolicy
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
+from mien.specs import REVEALS
 
 _MAX_BYTES: Final = 64 * 1024
-REVEALABLE: Final = ("class_embeddings",)
+REVEALABLE: Final = REVEALS
 WEAKER_PROFILES: Final = ("honest_but_curious",)
 
 

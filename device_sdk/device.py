@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from device_sdk.attempts import Attempts
 from device_sdk.backup import seal_backup, unseal_backup
-from device_sdk.client import CoordinatorClient, Manifest
+from device_sdk.client import CoordinatorClient, Duty, Manifest
 from device_sdk.clock import Clock, SystemClock
 from device_sdk.conditions import Conditions, StatedConditions
 from device_sdk.config import ResolvedConfig, load_config
@@ -354,11 +354,13 @@ class Device:
         conditions: Conditions | None = None,
         source: str | os.PathLike[str] | None = None,
         source_aligned: bool = False,
+        validate: bool = False,
     ) -> Iterator[RoundOutcome]:
         """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
 
         After each round the released model is taken over if it is another one. One process per home may take part.
-        `source` is a folder of labelled faces that train in place of the people enrolled here; see `read_source`.
+        `source` is a folder of labelled faces that train in place of the people enrolled here; see `read_source`. With
+        `validate` this device judges candidate models on its faces, and trains nothing.
         """
         settings = self.config.values.participation
         agreement = Agreement(
@@ -384,6 +386,7 @@ class Device:
                     self.clock,
                     self._tell,
                     source=faces,
+                    duty=Duty.VALIDATE if validate else Duty.TRAIN,
                 )
 
             def after_round(_outcome: RoundOutcome) -> None:

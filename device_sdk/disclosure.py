@@ -124,6 +124,29 @@ def _what_leaves(task: TaskSpec, layout: ContributionLayout, num_images: int, nu
     )
 
 
+def judging_disclosure(
+    task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int, num_people: int
+) -> tuple[str, ...]:
+    """Return the sentences to show before this device judges candidates; `task` is the validators' own."""
+    (scores,) = (lane for lane in layout.summed if lane.size > 1)
+    masked = task.privacy.is_masked
+    return (
+        f"What leaves this phone: {scores.size} numbers, one for each candidate model: how well it tells the "
+        f"{num_people} people here apart, on {num_images} images of them"
+        + (", under masks that are random to whoever sees them alone." if masked else "."),
+        *(_masked_sums(task, min_cohort) if masked else _plain_scores(task, min_cohort)),
+        "No photo, no crop and no embedding leaves it, and nothing is trained on them.",
+    )
+
+
+def _plain_scores(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
+    return (
+        f"They are meant to be seen only as part of a sum over at least {task.cohort.min_reports} devices (this device "
+        f"agrees to {min_cohort} or more).",
+        "Sums of this task are not masked: the coordinator sees this phone's scores, which say how hard its faces are.",
+    )
+
+
 def _masked_part(task: TaskSpec) -> str:
     return "all but what is shown in clear" if task.privacy.reveals else "all of it"
 

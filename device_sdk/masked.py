@@ -47,12 +47,16 @@ GRACE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class SumTerms:
-    """What a device itself holds of a round under secure aggregation, kept with what it trained for the round."""
+    """What a device itself holds of a round under secure aggregation, kept with what it trained for the round.
+
+    `shared` is the hash, in hex, of what the method told this device and has to tell all others alike.
+    """
 
     task: TaskSpec
     model_id: str
     model: ModelSpec
     layout: ContributionLayout
+    shared: str = ""
 
     def assignment(self, ref: RoundRef) -> Assignment:
         """Return what message 0 must agree with."""
@@ -90,7 +94,8 @@ class SumTerms:
             )
 
     def _ids(self, ref: RoundRef) -> RoundIds:
-        return RoundIds.of(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id)
+        told = bytes.fromhex(self.shared)
+        return RoundIds.of(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id, shared=told)
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,16 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from device_sdk.attempts import Attempts, check_promise, promised
-from device_sdk.client import Assignment, CoordinatorClient, Progress, RoundRef, Stage, StageEvent, Wait
+from device_sdk.client import Assignment, CoordinatorClient, Duty, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
 from device_sdk.conditions import Conditions
-from device_sdk.disclosure import Agreement, check_agreed, disclosure
+from device_sdk.disclosure import Agreement, check_agreed, disclosure, judging_disclosure
 from device_sdk.gallery import Gallery, Pending, consent_ended
+from device_sdk.judging import Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
 from device_sdk.models import Model, ModelStore
 from device_sdk.pool import Pool, RoundFaces, pool_of
@@ -50,7 +51,15 @@ from mien.errors import (
 )
 from mien.layout import ParameterPart
 from mien.methods import METHODS
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, StoppableRuntime
+from mien.methods.base import (
+    CANDIDATES,
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Runtime,
+    StoppableRuntime,
+    shared_words,
+)
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
 from mien.specs import TaskSpec
@@ -135,9 +144,10 @@ _PART_IS_BAD: Final = (LayoutMismatchError, CorruptDataError, NonFiniteError, Vi
 
 @dataclass(frozen=True)
 class Plan:
-    """An assignment with all that follows from it on this device."""
+    """An assignment with all that follows from it on this device; `task` is the assignment's as its own sum sees it."""
 
     assignment: Assignment
+    task: TaskSpec
     pool: Pool
     method: Method
     model: Model
@@ -155,8 +165,9 @@ def local_seed(device_id: str, task: TaskSpec, ref: RoundRef) -> int:
 class Participant:
     """A device that takes part in rounds. `runtime_for` gives the runtime that trains a model.
 
-    With a `source` its faces train instead of the gallery's people. `random_bytes` and `local_seed` are where chance
-    comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
+    With a `source` its faces train instead of the gallery's people. `duty` is what this device offers: to train, or to
+    judge candidates on faces that do not. `random_bytes` and `local_seed` are where chance comes in: keys, masks and
+    rounding from the one, batches and mirrored images from the other.
     """
 
     client: CoordinatorClient
@@ -171,6 +182,7 @@ class Participant:
     random_bytes: RandomBytes = secrets.token_bytes
     source: SourceFaces | None = None
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
+    duty: Duty = Duty.TRAIN
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
@@ -187,7 +199,7 @@ class Participant:
             return self._finish(pending)
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
-        answer = self.client.check_in((), min_cohort=self.agreement.min_cohort)
+        answer = self.client.check_in((), min_cohort=self.agreement.min_cohort, duty=self.duty)
         if isinstance(answer, Wait):
             return answer
         self.tell(
@@ -200,21 +212,21 @@ class Participant:
         return self._take_part(answer, pool)
 
     def _take_part(self, assignment: Assignment, pool: Pool) -> RoundOutcome | Failed:
-        ref, task = assignment.round, assignment.task
+        ref = assignment.round
         try:
             # 4. Model and public faces, by hash; is the task what the owner agreed to, and what this program knows?
             plan = self._plan(assignment, pool)
             terms = self._terms(plan)
             # 5. Say what leaves the phone, before anything does.
-            floor = self.agreement.min_cohort
-            people, images = pool.num_people, pool.num_images
-            for sentence in disclosure(task, plan.layout, num_images=images, min_cohort=floor, num_people=people):
+            for sentence in self._disclosure(plan):
                 self.tell(Event("disclosure", sentence))
             if unmet := self.conditions.unmet():
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
-            # 6. Train.
+            # 6. Train, or judge what others trained.
             faces = pool.faces(self.gallery, ref.task_id, plan.method)
-            output = self._train(plan, faces)
+            check_apart(self.duty, faces.private, plan.method)
+            told = self._told(plan)
+            output = self._train(plan, faces, told) if self.duty is Duty.TRAIN else self._judge(plan, faces, told)
             # 7. Keep what was made, before anyone is told.
             pending = Pending(
                 people=faces.people,
@@ -223,7 +235,7 @@ class Participant:
                 attempt=ref.attempt,
                 contribution=output.contribution.to_bytes(),
                 private=output.private,
-                terms=terms,
+                terms=None if terms is None else replace(terms, shared=self._shared(plan, told)),
                 per_identity=plan.method.per_identity,
                 source=faces.source,
             )
@@ -240,7 +252,7 @@ class Participant:
 
         Raises BudgetExceededError for one sum more than the task promised this device; asked again when the sum begins.
         """
-        task = plan.assignment.task
+        task = plan.task
         if not task.privacy.is_masked:
             return None
         terms = SumTerms(task, plan.model.model_id, plan.model.spec, plan.layout)
@@ -249,25 +261,42 @@ class Participant:
         check_promise(task.privacy.dp, earlier, coming.round)
         return terms
 
+    def _disclosure(self, plan: Plan) -> tuple[str, ...]:
+        floor, people, images = self.agreement.min_cohort, plan.pool.num_people, plan.pool.num_images
+        if self.duty is Duty.VALIDATE:
+            return judging_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
+        return disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
+
+    def _shared(self, plan: Plan, told: Arrays) -> str:
+        """Return the hash of what all devices of the round are told alike, in hex."""
+        names = plan.method.shared_reply if self.duty is Duty.TRAIN else (CANDIDATES,)
+        return shared_words(told, names).hex()
+
     def _plan(self, assignment: Assignment, pool: Pool) -> Plan:
+        check_duty(assignment.duty, self.duty)
         task = assignment.task
         method = METHODS.get(task.method)
         if method is None:
             raise ConfigError(f"task {task.name!r} uses method {task.method!r}, unknown to this program; upgrade mien")
         from_mapping(method.options, task.options, where="options.")
+        if self.duty is Duty.VALIDATE:
+            task = stage_of(method, task).validators_task(task)
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
         pool.check(method)
         model = self._fetch(assignment.model_id)
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
-        layout = method.contribution_layout(task, part, model.spec.input.dim)
+        if self.duty is Duty.VALIDATE:
+            layout = stage_of(method, assignment.task).contribution_layout(assignment.task)
+        else:
+            layout = method.contribution_layout(task, part, model.spec.input.dim)
         check_agreed(task, layout, self.agreement)
         if layout.sha256 != assignment.contribution_sha256:
             raise LayoutMismatchError(
                 f"task {task.name!r} expects a contribution of form {assignment.contribution_sha256[:12]}, this "
                 f"program would send {layout.sha256[:12]}; upgrade the older of the two"
             )
-        return Plan(assignment, pool, method, model, part, layout)
+        return Plan(assignment, task, pool, method, model, part, layout)
 
     def _fetch(self, model_id: str) -> Model:
         if self.models.has(model_id):
@@ -287,9 +316,11 @@ class Participant:
         self.models.keep_only([kept for kept in (self.gallery.model_id, model_id) if kept])
         return fetched
 
-    def _train(self, plan: Plan, faces: RoundFaces) -> DeviceOutput:
-        task, spec = plan.assignment.task, plan.model.spec.input
+    def _train(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
+        task, spec, device_id = plan.task, plan.model.spec.input, self.client.identity.device_id
         shard = self.models.load_shard(plan.model)
+        # Rows by number are left out where a number is another's now.
+        rows = () if faces.is_continued else plan.method.per_identity
         inp = DeviceInput(
             task=task,
             part=plan.part,
@@ -298,10 +329,11 @@ class Participant:
             crops=fit_crops(faces.crops, spec),
             labels=faces.labels,
             private=faces.private,
-            reply=self._reply(plan, faces),
+            reply={name: values for name, values in told.items() if name not in rows},
             public_crops=shard.crops if shard else None,
             public_labels=shard.labels if shard else None,
-            seed=self.local_seed(self.client.identity.device_id, task, plan.assignment.round),
+            seed=self.local_seed(device_id, task, plan.assignment.round),
+            device=device_id,
         )
         self.tell(Event("training", f"Training on {len(faces.crops)} images."))
         output = self._watched_round(plan, inp)
@@ -310,8 +342,17 @@ class Participant:
         self.tell(Event("trained", "Trained.", dict(output.metrics)))
         return output
 
-    def _reply(self, plan: Plan, faces: RoundFaces) -> Arrays:
-        """Return what the server tells this device; rows by number are left out where a number is another's now."""
+    def _judge(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
+        task, spec = plan.assignment.task, plan.model.spec.input
+        crops = fit_crops(faces.crops, spec)
+        work = Judged(task, plan.part, plan.model.theta, told, crops, faces.labels, faces.private)
+        self.tell(Event("judging", f"Judging candidate models on {len(crops)} images."))
+        output = judge(stage_of(plan.method, task), work, self.runtime_for(plan.model))
+        self.tell(Event("judged", "Judged.", dict(output.metrics)))
+        return output
+
+    def _told(self, plan: Plan) -> Arrays:
+        """Return what the server tells this device."""
         what, assignment = "what the method tells this phone", plan.assignment
         told, blob = [assignment.reply], assignment.reply_stream
         if blob is not None:
@@ -322,9 +363,7 @@ class Participant:
             told.append(
                 self.client.download_reply(assignment.round, blob, most_bytes=most, what=what, progress=progress)
             )
-        arrays = {name: values for data in told if data for name, values in unpack_tensors(data, what=what).items()}
-        rows = () if faces.is_continued else plan.method.per_identity
-        return {name: values for name, values in arrays.items() if name not in rows}
+        return {name: values for data in told if data for name, values in unpack_tensors(data, what=what).items()}
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
         """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it."""
@@ -347,7 +386,7 @@ class Participant:
                 return self._refuse(ref, keys_gone, pending)
             if not counts:
                 self.client.report_trained(ref)
-                self.tell(Event("reported", "Waiting until enough other phones have trained."))
+                self.tell(Event("reported", "Waiting until enough other phones have done their part."))
             with closing(self.client.follow(ref)) as events:
                 return self._follow(pending, events, counts=counts)
         except _ROUND_IS_OVER as error:

@@ -223,8 +223,8 @@ class Validation:
     """A second stage of a round, in which validators, a role of their own, judge candidates for the next model.
 
     Where it `is_on`, `candidates` are made of the trainers' total, each validator's `validate` gives one contribution
-    of `contribution_layout`, and `server_step` takes both totals in place of the method's own. No score is larger than
-    `score_bound`.
+    of `contribution_layout`, and `server_step` takes both totals in place of the method's own. `faces` are the pairs
+    that a validator makes of its labelled crops, always the same. No score is larger than `score_bound`.
     """
 
     is_on: Callable[[TaskSpec], bool]
@@ -233,6 +233,7 @@ class Validation:
     validate: Callable[[ValidationInput, Runtime], DeviceOutput]
     server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Total], ServerState]
     score_bound: Callable[[TaskSpec], float]
+    faces: Callable[[Crops, NDArray[np.int64]], ValidationFaces]
 
     def validators_task(self, task: TaskSpec) -> TaskSpec:
         """Return the task as validators' own sum sees it: their cohort, nothing in clear, numbers that scores fit into.

@@ -381,6 +381,20 @@ def normalise_scores(
     return score_T / math.sqrt(variance + options.epsilon), np.array([mean, variance], np.float32)
 
 
+MOST_FOLDS: Final = 5
+
+
+def own_faces(crops: NDArray[np.uint8], labels: NDArray[np.int64]) -> ValidationFaces:
+    """Return a validator's pairs in as many folds as its people allow; raises ConfigError for too few of them."""
+    num_people = len(np.unique(labels))
+    if num_people < 4 or np.bincount(labels).max() < 2:
+        raise ConfigError(
+            f"a validator needs four people or more, with two pictures or more each; here are {num_people} people with "
+            f"{len(labels)} pictures in all"
+        )
+    return validation_faces(crops, labels, num_folds=min(MOST_FOLDS, num_people // 2))
+
+
 def validation_faces(
     crops: NDArray[np.uint8], labels: NDArray[np.int64], *, num_folds: int = 5, max_mated: int = 1000, seed: int = 0
 ) -> ValidationFaces:
@@ -427,6 +441,7 @@ PFM_FV: Final = Method(
         validate=validate,
         server_step=validated_step,
         score_bound=score_bound,
+        faces=own_faces,
     ),
     shared_reply=(ROUND, MOMENTUM, HISTORY),
     identities="several",

@@ -53,6 +53,7 @@ OPTIONS = {
         "--person",
         "--source",
         "--source-aligned",
+        "--validate",
         "--min-cohort",
         "--allow-plain-sums",
         "--allow-profile",
