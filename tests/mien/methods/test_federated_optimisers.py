@@ -103,15 +103,14 @@ def test_the_coordinator_refuses_what_needs_validators_and_takes_pfm_alone() -> 
     assert [lane.name for lane in plan.contribution.summed][-1] == "delta"
 
 
-def test_a_momentum_that_fits_into_no_message_is_refused_when_the_task_is_planned() -> None:
+def test_a_momentum_that_fits_into_no_message_is_planned_all_the_same() -> None:
+    """It is streamed to devices: 600 KB here."""
     spec = FaceInputSpec(dim=128)
     backbone = Backbone("wide", spec, {"embedding": nn.Sequential(nn.Flatten(), nn.Linear(3 * 112 * 112, 4))})
     layout = layout_of(backbone)
     model = model_to_json(ModelSpec("wide", layout.sha256, spec, "made up", "none", ("*",)), layout)
-    for method in ("scaffold", "mime"):
-        with pytest.raises(ConfigError, match="name a smaller part in trainable"):
-            plan_task(replace(TASK, method=method), model, has_public_faces=False)
-    plan_task(replace(TASK, method="fedprox"), model, has_public_faces=False)
+    for method in ("scaffold", "mime", "fedprox"):
+        plan_task(replace(TASK, method=method), model, has_public_faces=False)
 
 
 def test_a_cohort_without_validators_is_refused() -> None:
