@@ -16,7 +16,6 @@ from coordinator.registrar.client import hello
 from coordinator.registrar.doctor import Finding
 from coordinator.registrar.home import check_validity
 from coordinator.service.revocations import Revocations
-from coordinator.store.blobs import BlobStore
 from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
@@ -111,7 +110,7 @@ class _Examination:
         return f"{newest.position} entries, each following from the one before"
 
     async def models(self) -> str:
-        blobs = BlobStore(self._home.blobs_url(self._home.resolve().config, "models"))
+        blobs = self._home.blobs(self._home.resolve().config, "models")
         count = 0
         for sha256 in blobs:
             blobs.verify(sha256)

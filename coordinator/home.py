@@ -11,7 +11,7 @@
     registrar-operator.pem       what the registrar made of it, for `device invite`
     registrar.crl                the registrar's newest revocation list
     coordinator.toml             settings
-    coordinator.db  models/  states/  spool/
+    coordinator.db  models/  states/  spool/  staging/
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cryptography import x509
 
     from coordinator import pki
+    from coordinator.store.blobs import BlobStore
 
 _OWN_OPERATOR = "coordinator"
 
@@ -114,6 +115,13 @@ class CoordinatorHome:
     def blobs_url(self, config: CoordinatorConfig, kind: str) -> str:
         """Return where blobs of a kind (models, states) lie: in this folder unless the settings name a URL."""
         return f"{config.blobs_url.rstrip('/')}/{kind}" if config.blobs_url else str(self.folder / kind)
+
+    def blobs(self, config: CoordinatorConfig, kind: str) -> BlobStore:
+        """Return the blobs of a kind (models, states); raises what an object store refuses."""
+        from coordinator.store.blobs import BlobStore
+
+        url = self.blobs_url(config, kind)
+        return BlobStore(url, endpoint=config.blobs_endpoint, staging=self.folder / "staging")
 
     def spool_folder(self, config: CoordinatorConfig) -> Path:
         """Return where contributions lie until their round has closed."""

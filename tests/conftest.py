@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import postgres
+from tests.servers import postgres, s3
 from tests.servers.postgres import PostgresServer
+from tests.servers.s3 import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,15 @@ def postgres_server() -> Iterator[PostgresServer]:
     if reason := postgres.missing():
         pytest.skip(reason)
     with postgres.postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A running S3-compatible server, its line whole. Skips where moto is not installed."""
+    if reason := s3.missing():
+        pytest.skip(reason)
+    with s3.s3_server() as server:
         yield server
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.settings import Settings, check_address, check_limits, port_of
@@ -34,7 +34,7 @@ class RegistrarConfig:
     listen: str = ""
     admin_listen: str = ""
     names: tuple[str, ...] = ()
-    store_url: str = ""
+    store_url: str = field(default="", repr=False)
     device_certificate_days: int = 7
     renewal_grace_days: int = 30
     invite_valid_s: int = 86400

@@ -38,7 +38,6 @@ from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService
 from coordinator.settings import settings_sha256
 from coordinator.store.measured import MeasuredStore, MeasuredThread
-from coordinator.store.blobs import BlobStore
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store, StoreThread
 from coordinator.tls import ServerLeaf
@@ -168,8 +167,8 @@ def open_stores(
     return Stores(
         store=store,
         thread=StoreThread() if metrics is None else MeasuredThread(metrics),
-        models=BlobStore(home.blobs_url(config, "models")),
-        states=ServerStates(BlobStore(home.blobs_url(config, "states")), key),
+        models=home.blobs(config, "models"),
+        states=ServerStates(home.blobs(config, "states"), key),
         spool=Spool(Path(home.spool_folder(config)), key),
     )
 

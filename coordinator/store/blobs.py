@@ -1,6 +1,7 @@
 """Content-addressed files on any fsspec file system: a folder by default, an object store by URL.
 
 A blob's name is the SHA-256 of its bytes. Whatever is written is whole or absent; whatever is read is checked.
+A new blob is gathered in a local file, and appears under its name in one step: a rename, or one upload.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import hashlib
 import os
 import re
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -18,6 +20,7 @@ from typing import Any, Final
 
 import fsspec
 
+from coordinator.store.buckets import bucket_errors, is_bucket, open_bucket
 from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError, DiskFullError
 from mien.shell.files import storage_errors, sync_folder
@@ -27,19 +30,30 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobStore:
-    """Blobs under one URL. Every method may be called from any thread."""
+    """Blobs under one URL. Every method may be called from any thread.
 
-    def __init__(self, url: str) -> None:
-        try:
-            self._fs, root = fsspec.core.url_to_fs(url)
-        except (ValueError, ImportError) as error:
-            raise ConfigError("blobs_url cannot be used: give a folder, or a URL and install its driver") from error
+    `endpoint` is the address of an S3-compatible store; `staging` is a local folder for blobs on their way to another
+    machine (default: the system's temporary one). Methods raise UnreachableError when an object store does not answer
+    and KeyStoreError when it refuses the credentials; nothing has changed then.
+    """
+
+    def __init__(self, url: str, *, endpoint: str = "", staging: Path | None = None) -> None:
+        self._errors: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        if is_bucket(url):
+            self._errors = bucket_errors
+            self._fs, root = open_bucket(url, endpoint)
+        else:
+            try:
+                self._fs, root = fsspec.core.url_to_fs(url)
+            except (ValueError, ImportError) as error:
+                raise ConfigError("blobs_url cannot be used: give a folder, or a URL and install its driver") from error
         self._root = str(root).rstrip("/")
-        self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
         self._checked: set[str] = set()
         self._lock = threading.Lock()
+        self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
+        self._staging = Path(self._root) if self._is_local else staging or Path(tempfile.gettempdir())
         with write_errors("the blob folder"):
-            self._fs.makedirs(self._root, exist_ok=True)
+            self._staging.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _path(self, sha256: str) -> str:
         if not _SHA256.fullmatch(sha256):
@@ -48,7 +62,8 @@ class BlobStore:
 
     def exists(self, sha256: str) -> bool:
         """Return whether a blob is there."""
-        return bool(self._fs.exists(self._path(sha256)))
+        with self._errors():
+            return bool(self._fs.exists(self._path(sha256)))
 
     def put(self, data: bytes | memoryview) -> BlobId:
         """Return the address of `data`, which is durable when this returns."""
@@ -64,7 +79,19 @@ class BlobStore:
 
     def writer(self) -> BlobWriter:
         """Return a new blob in the making; nothing of it stays unless it is committed."""
-        return BlobWriter(self._fs, f"{self._root}/.{uuid.uuid4().hex}", self._path, is_local=self._is_local)
+        return BlobWriter(self._staging / f".{uuid.uuid4().hex}", self._move if self._is_local else self._upload)
+
+    def _move(self, temporary: Path, sha256: str) -> None:
+        path = Path(self._path(sha256))
+        path.parent.mkdir(exist_ok=True)
+        temporary.replace(path)
+        sync_folder(path.parent)
+        sync_folder(path.parent.parent)
+
+    def _upload(self, temporary: Path, sha256: str) -> None:
+        with self._errors():
+            self._fs.put_file(str(temporary), self._path(sha256))
+        temporary.unlink()
 
     def read(self, sha256: str) -> bytes:
         """Return a blob's bytes, checked; raises CorruptDataError when it is missing or damaged."""
@@ -75,7 +102,8 @@ class BlobStore:
 
     def _read(self, sha256: str) -> Any:
         try:
-            return self._fs.cat_file(self._path(sha256))
+            with self._errors():
+                return self._fs.cat_file(self._path(sha256))
         except FileNotFoundError as error:
             raise _missing(sha256) from error
 
@@ -99,7 +127,7 @@ class BlobStore:
 
     def _pieces(self, sha256: str, offset: int) -> Iterator[bytes]:
         try:
-            with self._fs.open(self._path(sha256), "rb") as file:
+            with self._errors(), self._fs.open(self._path(sha256), "rb") as file:
                 file.seek(offset)
                 while piece := file.read(CHUNK_BYTES):
                     yield piece
@@ -108,15 +136,15 @@ class BlobStore:
 
     def remove(self, sha256: str) -> None:
         """Forget a blob, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), self._errors():
             self._fs.rm_file(self._path(sha256))
         with self._lock:
             self._checked.discard(sha256)
 
     def remove_unfinished(self) -> None:
         """Clear away what a crash left half-written; only while no other program writes here."""
-        for path in self._fs.glob(f"{self._root}/.*"):
-            self._fs.rm_file(path)
+        for path in self._staging.glob("." + "[0-9a-f]" * 32):
+            path.unlink(missing_ok=True)
 
     def keep_only(self, hashes: Collection[str]) -> None:
         """Forget everything else: what a crash or a refused import left between a blob and its commit."""
@@ -125,7 +153,9 @@ class BlobStore:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the hashes of all blobs."""
-        for path in self._fs.find(self._root):
+        with self._errors():
+            paths = self._fs.find(self._root)
+        for path in paths:
             name = str(path).rpartition("/")[2]
             if _SHA256.fullmatch(name):
                 yield name
@@ -134,13 +164,14 @@ class BlobStore:
 class BlobWriter:
     """A blob in the making. Use as a context manager, from one thread at a time."""
 
-    def __init__(self, fs: Any, temporary: str, address: Callable[[str], str], *, is_local: bool) -> None:
-        self._fs, self._temporary, self._address, self._is_local = fs, temporary, address, is_local
+    def __init__(self, temporary: Path, publish: Callable[[Path, str], None]) -> None:
+        """`publish` takes the whole file and its hash, and lets it appear under its name in one step."""
+        self._temporary, self._publish = temporary, publish
         self._digest = hashlib.sha256()
         self._size = 0
         self._is_open = True
         with write_errors("a blob"):
-            self._file = fs.open(temporary, "wb")
+            self._file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def __enter__(self) -> BlobWriter:
         return self
@@ -165,22 +196,11 @@ class BlobWriter:
             raise CorruptDataError("the bytes are not those that were announced; send them again")
         with write_errors("a blob"):
             self._file.flush()
-            if self._is_local:
-                os.fsync(self._file.fileno())
+            os.fsync(self._file.fileno())
             self._file.close()
-            self._move(self._address(blob.sha256))
+            self._publish(self._temporary, blob.sha256)
         self._is_open = False
         return blob
-
-    def _move(self, path: str) -> None:
-        folder = path.rpartition("/")[0]
-        self._fs.makedirs(folder, exist_ok=True)
-        if self._is_local:  # a rename within one folder tree replaces in one step; fsspec's move may copy
-            Path(self._temporary).replace(path)
-            sync_folder(Path(folder))
-            sync_folder(Path(folder).parent)
-        else:
-            self._fs.mv(self._temporary, path)
 
     def abandon(self) -> None:
         """Leave nothing behind, unless the blob was committed."""
@@ -190,7 +210,7 @@ class BlobWriter:
         with contextlib.suppress(OSError):  # what could not be written cannot be flushed either: it is thrown away
             self._file.close()
         with contextlib.suppress(OSError):
-            self._fs.rm_file(self._temporary)
+            self._temporary.unlink()
 
 
 @contextlib.contextmanager

@@ -71,10 +71,12 @@ def test_nothing_stays_of_a_blob_that_was_not_committed(blobs: BlobStore, tmp_pa
 
 def test_what_a_crash_left_is_cleared_away(blobs: BlobStore, tmp_path: Path) -> None:
     blob = blobs.put(b"whole")
-    blobs.writer().write(b"half")  # never committed, as after a kill
+    writer = blobs.writer()
+    writer.write(b"half")  # never committed, as after a kill
     assert len(list((tmp_path / "blobs").glob(".*"))) == 1
     blobs.remove_unfinished()
     assert list((tmp_path / "blobs").glob(".*")) == []
+    writer.abandon()
     assert blobs.read(blob.sha256) == b"whole"
 
 

@@ -1,21 +1,25 @@
-"""The coordinator over PostgreSQL: what was acknowledged survives kills of either program."""
+"""The coordinator over PostgreSQL and an object store: what was acknowledged survives the loss of any of them."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mien.errors import UnavailableError
 from mien.specs import CohortSpec, DeadlineSpec
 from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, log_lines, run, tiny_task
-from tests.integration.light_device import Sent, contribution, raised
+from tests.integration.light_device import THETA, Sent, contribution, raised
 from tests.integration.test_durability import by_device, check_history
-from tests.integration.test_rounds import in_upload
+from tests.integration.test_rounds import expected_theta, in_upload
 from tests.servers.postgres import PASSWORD, PostgresServer
+from tests.servers.s3 import S3Server
 
 DEVICES = 3
 KILLS = 3
@@ -120,3 +124,48 @@ def test_a_database_that_stays_away_is_told_to_devices(
     finally:
         house.close()
         postgres_server.start()
+
+
+def test_an_object_store_that_goes_away_while_a_round_closes(
+    postgres_url: str, s3_server: S3Server, tmp_path: Path
+) -> None:
+    """Everything elsewhere: rows in PostgreSQL, blobs in a bucket. The sum waits until the bucket can be reached."""
+    bucket = f"s3://{s3_server.new_bucket()}/mien"
+    house = House(tmp_path, database_url=postgres_url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
+
+    async def story() -> None:
+        house.start()
+        async with house.operator() as operator, house.devices("s3", DEVICES) as devices:
+            first = await house.give_model(operator, tmp_path)
+            await operator.submit(tiny_task("s3", "s3", cohort=CohortSpec(DEVICES, DEVICES)), "s3")
+            ref, task = await in_upload(devices)
+            assert await devices[0].download((await devices[0].manifest(first)).theta.sha256) == THETA.tobytes()
+            data = [contribution(task, i) for i in range(DEVICES)]
+            for device, sent in zip(devices[:-1], data[:-1], strict=True):
+                assert (await device.upload(ref, sent)).accepted
+            await asyncio.to_thread(s3_server.cut)
+            assert (await devices[-1].upload(ref, data[-1])).accepted
+            await asyncio.to_thread(_until, lambda: log_lines(house, "cannot close the round yet") != [])
+            await asyncio.to_thread(s3_server.mend)
+            event = await devices[0].until(ref)
+            assert event.stage == rounds_pb2.CLOSED
+            made = await devices[0].download((await devices[0].manifest(event.model_id)).theta.sha256)
+            assert np.abs(np.frombuffer(made, "<f4") - expected_theta(THETA, task, data)).max() < 1e-6
+
+    try:
+        run(story())
+        assert house.stop() == 0
+    finally:
+        s3_server.cut()
+        s3_server.mend()
+        house.close()
+    assert not (house.home.folder / "models").exists()
+    assert not list((house.home.folder / "staging").iterdir())
+    assert "Traceback" not in house.log.read_text()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)

@@ -1,0 +1,168 @@
+"""A real S3-compatible server (moto) on loopback, asked over HTTP, and a line to it that a test can cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.servers import free_port
+
+READY_S = 60.0
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test-id",
+    "AWS_SECRET_ACCESS_KEY": "test-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+def missing() -> str:
+    """Return why no server can be started here, nothing if one can."""
+    lacking = [name for name in ("moto", "s3fs", "flask") if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(lacking)}; install mien[dev]" if lacking else ""
+
+
+class S3Server:
+    """One server, its objects in memory. `endpoint` goes through a line that `cut` and `mend` break and repair."""
+
+    def __init__(self, folder: Path) -> None:
+        self._direct, self._port = free_port(), free_port()
+        self.endpoint = f"http://127.0.0.1:{self._port}"
+        with (folder / "log").open("ab") as log:
+            command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._direct)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        end = time.monotonic() + READY_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"moto did not start:\n{(folder / 'log').read_text()[-4000:]}")
+            time.sleep(0.05)
+        self._line = _Line(self._port, self._direct)
+        self.mend = self._line.mend
+        self.cut = self._line.cut
+        self.mend()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+
+    def new_bucket(self) -> str:
+        """Return the name of a new bucket."""
+        name = f"mien-{secrets.token_hex(6)}"
+        with urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{self._direct}/{name}", method="PUT"), timeout=10
+        ) as answer:
+            assert answer.status == 200
+        return name
+
+    @contextlib.contextmanager
+    def checking_credentials(self) -> Iterator[None]:
+        """Let nobody in who has no credentials of the server's, which nobody has, while the block runs."""
+        self._allow("0")
+        try:
+            yield
+        finally:
+            self._allow("inf")
+
+    def _allow(self, count: str) -> None:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._direct}/moto-api/reset-auth",
+            data=count.encode(), method="POST", headers={"Content-Type": "text/plain"},
+        )  # fmt: skip
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self._direct}/moto-api/", timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+class _Line:
+    """Forwards one port of loopback to another, on a thread of its own."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self._port, self._target = port, target
+        self._loop = asyncio.new_event_loop()
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._run(self._mend())
+
+    def cut(self) -> None:
+        """Break all connections, and take none."""
+        self._run(self._cut())
+
+    def close(self) -> None:
+        """End the thread."""
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _run(self, what: Any) -> None:
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+
+    async def _mend(self) -> None:
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self._port)
+
+    async def _cut(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._open:
+            writer.transport.abort()
+        while self._open:
+            await asyncio.sleep(0.01)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        self._open |= {writer, back}
+        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        for end in (writer, back):
+            end.transport.abort()
+        self._open -= {writer, back}
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Run a server while the block runs, with credentials for it in the environment."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    with tempfile.TemporaryDirectory(prefix="mien-s3-") as name:
+        server = S3Server(Path(name))
+        try:
+            yield server
+        finally:
+            server.close()
+            for variable, value in before.items():
+                if value is None:
+                    del os.environ[variable]
+                else:
+                    os.environ[variable] = value
