@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coordinator.rounds.plan import TaskPlan, plan_task
-from coordinator.rounds.server_step import check_step, close_round
+from coordinator.rounds.server_step import add_up, check_step, close_round, make_candidates, take_judged_step
+from coordinator.rounds.states import ServerStates
+from coordinator.store.blobs import BlobStore
+from coordinator.store.sealing import MasterKey
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods.base import ServerState
@@ -108,3 +112,80 @@ def test_what_is_revealed_needs_the_tasks_consent() -> None:
         privacy=PrivacySpec(reveals=("class_embeddings",), min_cohort=2, secure_aggregation="off"),
     )
     assert [lane.name for lane in plan(agreed).contribution.revealed] == ["class_embedding"]
+
+
+# Rounds with validators
+
+JUDGED = replace(
+    TASK,
+    method="pfm_fv",
+    privacy=PrivacySpec(("local_models",), 2, secure_aggregation="off"),
+    options={"candidates": 2, "mixing": 0.25},
+    validators=CohortSpec(size=2, min_reports=2),
+)
+TRAINED = [
+    ("d1", np.array([1, 1, 0.5, 0.25, *(1, 3), *(4, 0), *(12, 0)], "<f4").tobytes()),
+    ("d2", np.array([1, 1, 1.5, 0.75, *(3, 1), *(0, 24), *(0, 8)], "<f4").tobytes()),
+]
+"""Updates (4, 0) and (0, 8), weighted (1, 3) for the first candidate and (3, 1) for the second."""
+
+
+def scored(*scores: tuple[float, float]) -> list[tuple[str, bytes]]:
+    return [(f"v{i}", np.array([1, 1, *each], "<f4").tobytes()) for i, each in enumerate(scores)]
+
+
+def test_a_hand_computed_round_with_validators() -> None:
+    """Candidates move by (1, 6) and (3, 2); the second wins, and a quarter of it is mixed in: (1.5, 5)."""
+    made = plan(JUDGED)
+    assert made.validators is not None
+    total, _ = add_up(made, TRAINED)
+    candidates = make_candidates(made, start(JUDGED), total, max_step_ratio=10.0)
+    assert candidates.tolist() == [[4.0, 10.0], [6.0, 6.0]]
+    scores, _ = add_up(made.validators, scored((1.0, 1.5), (2.0, 2.5)))
+    closed = take_judged_step(made, start(JUDGED), total, scores, max_step_ratio=10.0)
+    assert closed.state.theta.tolist() == [1.0, 2.0, 4.5, 9.0]
+    assert (closed.num_reports, closed.state.rounds) == (2, 1)
+    assert closed.metrics == {"score_1": 1.5, "score_2": 2.0}
+    same, _ = add_up(made.validators, scored((2.0, 1.0), (2.0, 2.9999999)))
+    stays = take_judged_step(made, start(JUDGED), total, same, max_step_ratio=10.0)
+    assert stays.state.theta.tolist() == [1.0, 2.0, 4.0, 10.0], "of equals the first: w stays"
+
+
+def test_a_candidate_that_could_not_become_a_model_is_refused_before_anybody_judges_it() -> None:
+    made = plan(JUDGED)
+    total, _ = add_up(made, TRAINED)
+    with pytest.raises(NonFiniteError, match="max_step_ratio"):
+        make_candidates(made, start(JUDGED), total, max_step_ratio=1.0)
+
+
+def test_validators_have_a_plan_of_their_own() -> None:
+    made = plan(JUDGED)
+    assert made.validators is not None
+    assert [(lane.name, lane.size) for lane in made.validators.contribution.summed][2:] == [("scores", 2)]
+    assert made.validators.task.cohort == JUDGED.validators
+    assert plan(replace(JUDGED, options={"validation": "off"}, validators=None)).validators is None
+    masked = PrivacySpec(("local_models",), 3)
+    cohort = CohortSpec(size=3, min_reports=3)
+    masks = plan(replace(JUDGED, privacy=masked, cohort=cohort, validators=replace(cohort, size=5)))
+    assert masks.validators is not None
+    terms = [each.round_config("ab" * 8, 1, 1, "0" * 64) for each in (masks, masks.validators)]
+    assert [config.cohort.n_max for config in terms] == [3, 5]
+    assert terms[0].task_sha256 != terms[1].task_sha256
+    told = masks.round_config("ab" * 8, 1, 1, "0" * 64, shared=b"words")
+    assert told.app_graph_sha256 != terms[0].app_graph_sha256
+
+
+def test_a_trainers_total_is_kept_to_the_last_bit_and_sealed(tmp_path: Path) -> None:
+    total, _ = add_up(plan(JUDGED), TRAINED)
+    total.vector[4] = 1 / 3
+    blobs = BlobStore(str(tmp_path))
+    states = ServerStates(blobs, MasterKey(bytes(32)))
+    sha256 = states.put_total("t1", total)
+    again = states.total("t1", sha256, total.layout)
+    assert again.vector.tobytes() == total.vector.tobytes()
+    assert again.num_reports == 2
+    assert total.vector.tobytes()[32:40] not in blobs.read(sha256)
+    with pytest.raises(CorruptDataError):
+        states.total("t2", sha256, total.layout)
+    with pytest.raises(CorruptDataError, match="another form"):
+        states.total("t1", sha256, plan().contribution)
