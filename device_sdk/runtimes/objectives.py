@@ -170,7 +170,7 @@ def _fedfr_branch(at: LossInput) -> Tensor:
         return cross_entropy(logits_BK, target_BK)
     return dfc_loss(
         cosines(personal_BD, omega_LD),
-        target_BK[:, : len(omega_LD)],
+        target_BK[:, : omega_LD.shape[0]],  # `len` would make it one number in an exported graph
         at.private["bias"],
         scale=constants["branch_scale"],
         margin=constants["branch_margin"],

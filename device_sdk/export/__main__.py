@@ -1,0 +1,82 @@
+"""`python -m device_sdk.export MODEL --out FOLDER`: make a model's graphs for phones without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
+from mien.errors import MissingDependencyError, NotFoundError
+from mien.layout import ParameterLayout, ParameterPart
+from mien.shell import cli as shell
+from mien.shell.files import read_limited, storage_errors
+from mien.specs import ModelSpec
+from mien.wire.canonical import MAX_JSON_BYTES, model_from_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+_ALL: Final = "all"
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A folder that `mien-coordinator model export` wrote.")],
+    out: Annotated[Path, typer.Option(help="Where a folder named after the model's layout is made.")],
+    objective: Annotated[
+        list[str] | None, typer.Option(help="What phones will train; may be repeated; 'all' for every one there is.")
+    ] = None,
+    part: Annotated[
+        Literal["tail", "full", "both"], typer.Option(help="The part that phones train by default, all of it, or both.")
+    ] = "tail",
+    trainable: Annotated[
+        list[str] | None, typer.Option(help="Tensors that a task trains, as in its `trainable`; instead of --part.")
+    ] = None,
+    arcface_margin: Annotated[float, typer.Option(help="The margin of arcface, which its graph has built in.")] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Write the graphs with which phones embed and train through ONNX Runtime. They hold no parameters.
+
+    Example: python -m device_sdk.export ./model --out ./graphs --objective positive_hinge --objective fedfr
+    """
+    try:
+        from device_sdk.export.build import DEFAULT_OBJECTIVES, export_graphs
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"making graphs (not running them) needs {error.name}: install the train extra (pip install mien[train])"
+        ) from error
+    spec, layout = _read(model)
+    names = exportable() if objective and _ALL in objective else objective or DEFAULT_OBJECTIVES
+    forms: list[ObjectiveForm] = []
+    for name in names:
+        forms += standard_forms(name, arcface_margin=arcface_margin)
+    parts = [layout.part(trainable)] if trainable else _parts(spec, layout, part)
+    with storage_errors(str(out)):
+        manifest = export_graphs(
+            spec, layout, out, forms=forms, parts=parts, tell=lambda _: None if as_json else shell.ERR.print(_)
+        )
+    total = sum(graph.size_bytes for graph in manifest.graphs)
+    result = {"folder": str(out / layout.sha256), "num_graphs": len(manifest.graphs), "size_bytes": total}
+    shell.emit(
+        result,
+        as_json=as_json,
+        human=lambda: shell.OUT.print(f"{len(manifest.graphs)} graphs, {total / 1e6:.1f} MB, in {result['folder']}"),
+    )
+
+
+def _read(model: Path) -> tuple[ModelSpec, ParameterLayout]:
+    path = model / "model.json"
+    if not path.is_file():
+        raise NotFoundError(f"there is no {path}; name a folder that `mien-coordinator model export` wrote")
+    return model_from_json(read_limited(path, MAX_JSON_BYTES, what=str(path)))
+
+
+def _parts(spec: ModelSpec, layout: ParameterLayout, wanted: str) -> list[ParameterPart]:
+    default, whole = layout.part(spec.trainable or ("*",)), layout.part(("*",))
+    if wanted == "both":
+        return [default] if default.names == whole.names else [default, whole]
+    return [default] if wanted == "tail" else [whole]
+
+
+if __name__ == "__main__":
+    shell.run(app)

@@ -1,0 +1,186 @@
+"""What lies in a folder of exported graphs, and finding the right one. Imports no torch.
+
+::
+
+    <layout hash>/graphs.json       what each file is, with its hash
+    <layout hash>/embed.onnx        parameters and crops -> embeddings
+    <layout hash>/trunk_<stage>.onnx, tail_<stage>.onnx
+                                    the same in two pieces, cut before the first trained stage
+    <layout hash>/train_<form>_<full|tail>.onnx
+                                    one step of SGD
+    <layout hash>/loss_<form>.onnx  an objective's loss as a function of embeddings
+
+Graphs hold no parameters: they belong to an architecture, not to a model, and outlive releases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from mien.errors import ConfigError, CorruptDataError, LayoutMismatchError, NotFoundError, VersionError
+from mien.layout import ParameterLayout, ParameterPart
+from mien.records import from_mapping
+from mien.shell.files import read_limited, write_atomically
+from mien.specs import FaceInputSpec, ModelSpec
+
+VERSION: Final = 1
+MANIFEST: Final = "graphs.json"
+MAX_GRAPH_BYTES: Final = 2**26
+_MAX_MANIFEST_BYTES: Final = 2**22
+
+GraphKind = Literal["embed", "trunk", "tail", "train", "loss"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph file. `stage` is where the network is cut, `part` names what is trained, `form` the objective."""
+
+    file: str
+    kind: GraphKind
+    sha256: str
+    size_bytes: int
+    stage: str = ""
+    part: tuple[str, ...] = ()
+    form: str = ""
+
+    def __post_init__(self) -> None:
+        if Path(self.file).name != self.file or not self.file.endswith(".onnx"):
+            raise CorruptDataError("a list of graphs names a file outside its folder; export the graphs again")
+
+
+@dataclass(frozen=True)
+class GraphManifest:
+    """All graphs of one architecture with its face input."""
+
+    backbone: str
+    layout_sha256: str
+    input: FaceInputSpec
+    graphs: tuple[Graph, ...]
+    version: int = VERSION
+
+    def to_json(self) -> bytes:
+        """Return the manifest as bytes for a file."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> GraphManifest:
+        """Return the manifest that `to_json` wrote; raises CorruptDataError, VersionError for that of a newer mien."""
+        try:
+            value: Any = json.loads(data)
+        except ValueError as error:
+            raise CorruptDataError("the list of graphs is not JSON; export the graphs again") from error
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise VersionError("the list of graphs is of another version of mien; export the graphs again")
+        try:
+            return from_mapping(cls, value)
+        except ConfigError as error:
+            raise CorruptDataError(f"the list of graphs is damaged ({error.message}); export them again") from error
+
+
+@dataclass(frozen=True)
+class GraphFolder:
+    """The graphs of one architecture on disk, each checked against its hash when it is read."""
+
+    folder: Path
+    manifest: GraphManifest
+
+    @classmethod
+    def open(cls, root: Path, spec: ModelSpec, layout: ParameterLayout) -> GraphFolder:
+        """Return the graphs for a model that lie in `root`, in the folder named after its layout.
+
+        Raises NotFoundError where there are none, LayoutMismatchError where they are for other crops.
+        """
+        folder = folder_for(root, layout)
+        if not (folder / MANIFEST).is_file():
+            raise NotFoundError(
+                f"there are no graphs for {spec.backbone} in {root}: without torch, a device needs those that "
+                "`python -m device_sdk.export MODEL --out FOLDER` writes"
+            )
+        manifest = GraphManifest.from_json(
+            read_limited(folder / MANIFEST, _MAX_MANIFEST_BYTES, what="the list of graphs")
+        )
+        if manifest.layout_sha256 != layout.sha256 or manifest.input != spec.input:
+            raise LayoutMismatchError("the graphs are for another model or other crops; export them for this one")
+        return cls(folder, manifest)
+
+    def find(self, kind: GraphKind, *, stage: str = "", part: tuple[str, ...] = (), form: str = "") -> Graph:
+        """Return the graph of that description; raises NotFoundError saying what to export."""
+        for graph in self.manifest.graphs:
+            if (graph.kind, graph.stage, graph.part, graph.form) == (kind, stage, part, form):
+                return graph
+        if kind not in ("train", "loss"):
+            raise NotFoundError(f"the graphs lack {kind} {stage}; export them again")
+        trained = ", ".join(part[:3]) + (" ..." if len(part) > 3 else "")
+        raise NotFoundError(
+            f"no graph trains {trained or 'this model'} with objective {form}; export it "
+            f"(`python -m device_sdk.export`), or use torch"
+        )
+
+    def holds(self, kind: GraphKind, *, stage: str) -> bool:
+        """Return whether there is a graph of inference of that kind."""
+        return any((graph.kind, graph.stage) == (kind, stage) for graph in self.manifest.graphs)
+
+    def read(self, graph: Graph) -> bytes:
+        """Return a graph's bytes; raises CorruptDataError when they are not those that were exported."""
+        path = self.folder / graph.file
+        if not path.is_file():
+            raise CorruptDataError(f"graph {graph.file} is missing; export the graphs again")
+        data = read_limited(path, MAX_GRAPH_BYTES, what=f"graph {graph.file}")
+        if hashlib.sha256(data).hexdigest() != graph.sha256:
+            raise CorruptDataError(f"graph {graph.file} is damaged or was changed; export the graphs again")
+        return data
+
+
+def folder_for(root: Path, layout: ParameterLayout) -> Path:
+    """Return where in `root` the graphs of an architecture lie."""
+    return root / layout.sha256
+
+
+def write_graph(folder: Path, graph: Graph, data: bytes) -> Graph:
+    """Write a graph's file and return its entry with hash and size."""
+    write_atomically(folder / graph.file, data)
+    return dataclasses.replace(graph, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+
+
+# --- how a model is cut ---
+
+
+def stage_of(name: str) -> str:
+    """Return the stage that a tensor belongs to."""
+    return name.split(".", 1)[0]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model cut before the first trained stage; `trunk` is None where that is the first stage of all."""
+
+    stage: str
+    trunk: ParameterPart | None
+    tail: ParameterPart
+    frozen: ParameterPart | None
+
+    @property
+    def word(self) -> str:
+        """How files call what is trained: the full network, or its tail."""
+        return "full" if self.trunk is None else "tail"
+
+
+def cut_for(part: ParameterPart) -> Cut:
+    """Return how a model is cut to train `part`: the tensors before, from there on, and of these the frozen ones."""
+    layout = part.layout
+    stages = list(dict.fromkeys(stage_of(entry.name) for entry in layout.entries))
+    first = min(stages.index(stage_of(name)) for name in part.names)
+    before = [e.name for e in layout.entries if stages.index(stage_of(e.name)) < first]
+    tail = [e.name for e in layout.entries if stages.index(stage_of(e.name)) >= first]
+    trained = set(part.names)
+    frozen = [name for name in tail if name not in trained]
+    return Cut(stages[first], _part(layout, before), ParameterPart(layout, tuple(tail)), _part(layout, frozen))
+
+
+def _part(layout: ParameterLayout, names: list[str]) -> ParameterPart | None:
+    return ParameterPart(layout, tuple(names)) if names else None

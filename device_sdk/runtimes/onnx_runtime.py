@@ -1,0 +1,343 @@
+"""ONNX Runtime: embeds and trains with exported graphs, the same update as torch's, and no torch anywhere in its path.
+
+The graphs (`device_sdk.export`) hold a whole step of SGD; parameters, momentum and batches go in, and come out changed.
+
+Suffixes of tensors: N crops, B batch, D embedding, C channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, form_of
+from device_sdk.export.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
+from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
+from device_sdk.runtimes.schedule import Batch, batches
+from mien.contribution import Arrays
+from mien.errors import ConfigError, CorruptDataError, LateError, LayoutMismatchError, NonFiniteError
+from mien.layout import ParameterLayout, ParameterPart, Vector
+from mien.methods.base import Crops, Embeddings, Objective, StepRule, Trained, never_stop
+from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
+
+# Crops of one forward pass without gradients, as in the torch runtime.
+INFERENCE_BATCH: Final = 4
+TAIL_BATCH: Final = 32
+_NO_CORRECTION: Final = np.zeros(1, np.float32)
+Feed = dict[str, NDArray[np.float32]]
+Flags = NDArray[np.bool_]
+# What ONNX Runtime may raise for a graph that it cannot load or run; it has no public base class for them.
+_STATE: Final = onnxruntime.capi.onnxruntime_pybind11_state
+_REFUSALS: Final = (
+    _STATE.Fail,
+    _STATE.InvalidGraph,
+    _STATE.InvalidProtobuf,
+    _STATE.InvalidArgument,
+    _STATE.NotImplemented,
+)
+
+
+class OnnxRuntime:
+    """Embeds and trains one architecture with the graphs in a folder; behaves as `TorchRuntime`, with the same draws.
+
+    Crops' features before the first trained stage are kept in memory (`cache_bytes`). Equal inputs and seeds give equal
+    results on one machine with one thread.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        layout: ParameterLayout,
+        graphs: GraphFolder,
+        *,
+        threads: int = 1,
+        cache_bytes: int = DEFAULT_CAPACITY_BYTES,
+        cache: FeatureCache | None = None,
+    ) -> None:
+        """Take the graphs of the model's layout; raises LayoutMismatchError for those of another one."""
+        if graphs.manifest.layout_sha256 != layout.sha256:
+            raise LayoutMismatchError("the graphs are for another model; export them for this one")
+        self._layout = layout
+        self._engine = _Engine(spec.input, graphs, threads, FeatureCache(cache_bytes) if cache is None else cache)
+        default = cut_for(layout.part(spec.trainable or ("*",)))
+        # Before anything is trained, embedding takes the two pieces only where they were exported.
+        self._cut = default if graphs.holds("trunk", stage=default.stage) else cut_for(layout.part())
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
+
+        Raises NonFiniteError for an embedding that is not finite, ConfigError for crops of another size.
+        """
+        return _normalised(self.features(theta, crops))
+
+    def features(self, theta: Vector, crops: Crops) -> NDArray[np.float32]:
+        """Return embeddings (N, dim) of aligned crops as the backbone gives them, not normalised (see `embed`)."""
+        images = _Images(self._engine, self._cut, self._layout.check(theta), crops)
+        emb_ND = images.embed_all(self._cut.tail.gather(theta))
+        if not np.isfinite(emb_ND).all():
+            raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
+        return emb_ND
+
+    def train(
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> Trained:
+        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+
+        The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
+        parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
+        which is asked before every step, says so, NotFoundError where no graph trains that part and objective.
+        """
+        self._check_trainable(part, crops, objective, local)
+        theta = self._layout.check(theta)
+        cut = self._cut = cut_for(part)
+        job = _Training(self._engine, cut, part, objective, local, theta)
+        images = _Images(self._engine, cut, theta, crops)
+        loss_before = job.evaluate(images)
+        num_steps = 0
+        for batch in batches(local, len(crops), np.random.default_rng(seed)):
+            if should_stop():
+                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
+            job.step(images, batch)
+            num_steps += 1
+        loss_after = job.evaluate(images)
+        if not np.isfinite(job.values).all():
+            raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
+        return Trained(
+            part,
+            theta,
+            job.values,
+            private=dict(job.private),
+            loss_before=loss_before,
+            loss_after=loss_after,
+            num_steps=num_steps,
+            velocity=dict(job.private_velocity),
+        )
+
+    def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
+        """Raise for what cannot be trained, before anything is loaded."""
+        if part.layout.sha256 != self._layout.sha256:
+            raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
+        if len(crops) == 0:
+            raise ConfigError("there are no images to train on; enrol first")
+        if local.batch_norm == "train":
+            raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
+
+
+class _Engine:
+    """ONNX Runtime's sessions of one architecture's graphs, each loaded when it is first used."""
+
+    def __init__(self, spec: FaceInputSpec, graphs: GraphFolder, threads: int, cache: FeatureCache) -> None:
+        self.spec = spec
+        self.cache = cache
+        self._graphs = graphs
+        self._threads = threads
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+
+    def run(
+        self, kind: GraphKind, feed: Feed, *, stage: str = "", part: tuple[str, ...] = (), form: str = ""
+    ) -> dict[str, Any]:
+        """Return the outputs of a graph by name; raises NotFoundError where there is none of that description."""
+        graph = self._graphs.find(kind, stage=stage, part=part, form=form)
+        session = self._session(graph)
+        names = [output.name for output in session.get_outputs()]
+        wanted = {given.name for given in session.get_inputs()}
+        try:
+            results = session.run(names, {name: values for name, values in feed.items() if name in wanted})
+        except _REFUSALS as error:
+            raise ConfigError(
+                f"ONNX Runtime refused {graph.file}: the tensors that the task gives do not fit each other or the "
+                "graph; export the graphs again, or use torch"
+            ) from error
+        return dict(zip(names, results, strict=True))
+
+    def require(self, kind: GraphKind, *, stage: str, part: tuple[str, ...], form: str) -> None:
+        """Raise NotFoundError where there is no such graph, before any work is done."""
+        self._graphs.find(kind, stage=stage, part=part, form=form)
+
+    def _session(self, graph: Graph) -> onnxruntime.InferenceSession:
+        if graph.file not in self._sessions:
+            try:
+                self._sessions[graph.file] = onnxruntime.InferenceSession(
+                    self._graphs.read(graph), self._options(graph.kind), providers=["CPUExecutionProvider"]
+                )
+            except _REFUSALS as error:
+                raise CorruptDataError(f"ONNX Runtime cannot load {graph.file}; export the graphs again") from error
+        return self._sessions[graph.file]
+
+    def _options(self, kind: GraphKind) -> onnxruntime.SessionOptions:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors; they are raised too
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads use no battery
+        if kind == "train":
+            # Optimisers join equal values of both passes, and so keep those of the first alive for the second: half as
+            # much memory again, for no time. Planning memory by pattern costs as much, for each size of a batch.
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.enable_mem_pattern = False
+        return options
+
+
+class _Images:
+    """One device's crops as the tail sees them: what the frozen trunk makes of them is computed once and remembered."""
+
+    def __init__(self, engine: _Engine, cut: Cut, theta: Vector, crops: Crops) -> None:
+        self._engine = engine
+        self._cut = cut
+        self._crops = crops
+        self._trunk = None if cut.trunk is None else cut.trunk.gather(theta)
+        self._trunk_id = (
+            b"" if self._trunk is None else hashlib.sha256(cut.stage.encode() + self._trunk.tobytes()).digest()
+        )
+
+    def __len__(self) -> int:
+        return len(self._crops)
+
+    def batch(self, indices: NDArray[np.int64], flipped: Flags) -> NDArray[np.float32]:
+        """Return what enters the tail for some crops, mirrored where `flipped` says so."""
+        crops = self._crops[indices]
+        if self._trunk is None:
+            return self._engine.spec.network_input(np.where(flipped[:, None, None, None], crops[:, :, ::-1], crops))
+        return np.stack(self._engine.cache.features(self._trunk_id, crops, flipped, self._compute))
+
+    def embed_all(self, tail: Vector) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of all crops as they are, with the tail's parameters as given."""
+        size = INFERENCE_BATCH if self._trunk is None else TAIL_BATCH
+        pieces = [
+            self._embed(np.arange(start, min(start + size, len(self))), tail) for start in range(0, len(self), size)
+        ]
+        return np.concatenate(pieces) if pieces else np.empty((0, self._engine.spec.dim), np.float32)
+
+    def _embed(self, indices: NDArray[np.int64], tail: Vector) -> NDArray[np.float32]:
+        x = self.batch(indices, np.zeros(len(indices), np.bool_))
+        kind: GraphKind = "embed" if self._trunk is None else "tail"
+        stage = "" if self._trunk is None else self._cut.stage
+        embeddings: NDArray[np.float32] = self._engine.run(kind, {"frozen": tail, "x": x}, stage=stage)["embeddings"]
+        return embeddings
+
+    def _compute(self, crops: Crops) -> Iterator[NDArray[np.float32]]:
+        assert self._trunk is not None
+        for start in range(0, len(crops), INFERENCE_BATCH):
+            x = self._engine.spec.network_input(crops[start : start + INFERENCE_BATCH])
+            yield from self._engine.run("trunk", {"frozen": self._trunk, "x": x}, stage=self._cut.stage)["features"]
+
+
+class _Training:
+    """One device's local training: the part's values, the private tensors, and the momentum of both."""
+
+    def __init__(
+        self, engine: _Engine, cut: Cut, part: ParameterPart, objective: Objective, local: LocalSpec, theta: Vector
+    ) -> None:
+        self._engine = engine
+        self._cut = cut
+        self._part = part
+        self._form = form_of(objective)
+        engine.require("train", stage=cut.stage, part=part.names, form=self._form.name)
+        self._local = local
+        self._rule = _checked(objective.step_rule, part)
+        self._theta = theta
+        self._received = part.gather(theta)
+        self.values = self._received
+        self.private: Arrays = {name: np.array(objective.private[name], np.float32) for name, _ in self._form.private}
+        self.private_velocity: Arrays = {
+            name: np.array(objective.velocity.get(name, np.zeros_like(values)), np.float32)
+            for name, values in self.private.items()
+        }
+        self._velocity = np.zeros(part.size, np.float32)
+        self._per_crop = dict(objective.per_crop)
+        self._constant_feed = _constant_feed(self._form, objective, local)
+        if cut.frozen is not None:
+            self._constant_feed["frozen"] = cut.frozen.gather(theta)
+
+    def evaluate(self, images: _Images) -> float:
+        """Return the loss over all crops as they are."""
+        tail = self._cut.tail.gather(self._part.scatter(self._theta, self.values))
+        everything = Batch(np.arange(len(images)), np.zeros(len(images), np.bool_), 1.0)
+        feed = {**self._constant_feed, **self._private_feed(), **self._rows(everything, len(images))}
+        feed["embeddings"] = images.embed_all(tail)
+        return float(self._engine.run("loss", feed, form=self._form.name)["loss"])
+
+    def step(self, images: _Images, batch: Batch) -> None:
+        """Take one step on a batch; raises NonFiniteError where its loss is not finite."""
+        private_lr = self._local.lr if self._local.private_lr is None else self._local.private_lr
+        feed = {
+            **self._constant_feed,
+            **self._private_feed(),
+            **self._rows(batch, len(images)),
+            **{f"velocity.{name}": values for name, values in self.private_velocity.items()},
+            "trained": self.values,
+            "velocity": self._velocity,
+            "x": images.batch(batch.indices, batch.flipped),
+            "lr": _number(batch.rate * self._local.lr),
+            "private_lr": _number(batch.rate * private_lr),
+            "correction": self._correction(),
+        }
+        out = self._engine.run("train", feed, stage=self._cut.stage, part=self._part.names, form=self._form.name)
+        if not np.isfinite(out["loss"]):
+            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
+        self.values, self._velocity = out["trained_out"], out["velocity_out"]
+        self.private = {name: out[f"private_out.{name}"] for name in self.private}
+        self.private_velocity = {name: out[f"velocity_out.{name}"] for name in self.private}
+
+    def _correction(self) -> NDArray[np.float32]:
+        """Return what the step's rule adds to the gradient: offset + mu (theta - theta_received)."""
+        rule = self._rule
+        added = _NO_CORRECTION if rule.offset is None else rule.offset
+        if rule.proximal:
+            added = added + np.float32(rule.proximal) * (self.values - self._received)
+        return np.asarray(added, np.float32)
+
+    def _private_feed(self) -> Feed:
+        return {f"private.{name}": values for name, values in self.private.items()}
+
+    def _rows(self, batch: Batch, num_crops: int) -> Feed:
+        """Return the batch's rows of what the objective has for each crop; weights are 1 where it has none."""
+        given = {SAMPLE_WEIGHT: np.ones(num_crops, np.float32), **self._per_crop}
+        rows = {
+            f"per_crop.{name}": np.asarray(given[name], np.float32)[batch.indices] for name, _ in self._form.per_crop
+        }
+        return rows | {"mirrored": batch.flipped.astype(np.float32)}
+
+
+def _constant_feed(form: ObjectiveForm, objective: Objective, local: LocalSpec) -> Feed:
+    """Return the inputs that stay the same from step to step."""
+    private_momentum = local.momentum if local.private_momentum is None else local.private_momentum
+    feed = {f"constant.{name}": _number(objective.constants[name]) for name in form.constants}
+    feed |= {f"unit_norm.{name}": _number(float(name in objective.unit_norm)) for name, _ in form.private}
+    return feed | {
+        "momentum": _number(local.momentum),
+        "private_momentum": _number(private_momentum),
+        "weight_decay": _number(local.weight_decay),
+        "gradient_scale": _number(objective.step_rule.gradient_scale),
+    }
+
+
+def _checked(rule: StepRule, part: ParameterPart) -> StepRule:
+    if rule.offset is not None and rule.offset.shape != (part.size,):
+        raise LayoutMismatchError(
+            f"the step's offset has shape {rule.offset.shape}, the trained part ({part.size},); use the model that was "
+            "assigned"
+        )
+    return rule
+
+
+def _number(value: float) -> NDArray[np.float32]:
+    return np.asarray(value, np.float32)
+
+
+def _normalised(emb_ND: NDArray[np.float32]) -> Embeddings:
+    """Return the rows at length 1 as `mien.heads.l2_normalise` makes them."""
+    unit: Embeddings = emb_ND / np.sqrt((emb_ND * emb_ND).sum(1, keepdims=True) + np.float32(1e-12))
+    return unit

@@ -1,0 +1,45 @@
+"""Which crops a training step sees, in which order and mirrored or not: the same in every runtime for one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.specs import LocalSpec
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Indices of a batch's crops, which of them are mirrored, and the factor on both learning rates."""
+
+    indices: NDArray[np.int64]
+    flipped: NDArray[np.bool_]
+    rate: float
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def batches(local: LocalSpec, num_crops: int, rng: np.random.Generator) -> Iterator[Batch]:
+    """Yield the batches of a round, drawn from `rng`: every crop once an epoch, the last batch with what is left.
+
+    With `local.steps` there are that many, in as many epochs as it takes.
+    """
+    size = local.batch_size or num_crops
+    epoch = num_batches = 0
+    while local.steps or epoch < local.epochs:
+        order = rng.permutation(num_crops)
+        flipped = rng.random(num_crops) < 0.5 if local.flip else np.zeros(num_crops, np.bool_)
+        rate = 0.1 if 0 < local.lr_drop_epoch <= epoch else 1.0
+        for start in range(0, num_crops, size):
+            indices = order[start : start + size]
+            if len(indices) == 1 and local.batch_norm == "train":  # one image has no statistics
+                continue
+            yield Batch(indices, flipped[indices], rate)
+            num_batches += 1
+            if num_batches == local.steps:
+                return
+        epoch += 1
