@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from coordinator.commands import audit, devices, models, privacy, tasks
+from coordinator.commands import audit, backups, devices, models, privacy, tasks
 from coordinator.commands.common import Home, Json, now, read_pem, say
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
@@ -52,6 +52,8 @@ app.add_typer(devices.app, name="device")
 app.add_typer(models.app, name="model")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(audit.app, name="audit")
+app.command()(backups.backup)
+app.command()(backups.restore)
 app.add_typer(config_app, name="config")
 app.add_typer(operator_app, name="operator")
 

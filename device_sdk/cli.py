@@ -22,9 +22,9 @@ from mien.errors import (
     LowQualityError,
     MultipleFacesError,
     NoFaceError,
-    NotFoundError,
 )
 from mien.shell import cli as shell
+from mien.shell.passwords import read_password
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 EXIT_UNKNOWN: Final = 1
 """Exit code of `verify` and `identify` for a good face that is not the person's, or nobody's."""
-
-_MAX_PASSWORD_BYTES: Final = 4096
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -609,31 +607,7 @@ def _verification(threshold: float | None, max_fmr: float | None) -> dict[str, A
 
 
 def _password(file: Path | None, *, confirm: bool) -> str:
-    if file is None:
-        if not _somebody_is_there():
-            raise ConfigError("nobody can type a password here; give --password-file")
-        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
-    password = _first_line(file).rstrip(b"\r\n")
-    if not password:
-        raise ConfigError(f"the first line of the password file {file.name} is empty; write the password there")
-    try:
-        return password.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the password file {file.name} is not UTF-8 text; save it as such") from error
-
-
-def _first_line(file: Path) -> bytes:
-    """Return a password file's first line; it may be a pipe, which has no size and can be read but once."""
-    try:
-        with file.open("rb") as stream:
-            line = stream.readline(_MAX_PASSWORD_BYTES + 2)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no password file {file.name}; check the path") from error
-    except OSError as error:
-        raise ConfigError(f"the password file {file.name} cannot be read ({error.strerror}); name another") from error
-    if len(line.rstrip(b"\r\n")) > _MAX_PASSWORD_BYTES:
-        raise ConfigError(f"the password file's first line is longer than {_MAX_PASSWORD_BYTES} bytes; name another")
-    return line
+    return read_password(file, confirm=confirm, can_ask=_somebody_is_there())
 
 
 def _ask_consent(name: str) -> bool:

@@ -1,0 +1,111 @@
+"""A backup taken by the command line in the middle of a masked round, restored elsewhere: the same round goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+from coordinator.backup import make_backup, restore_backup
+from coordinator.clock import Clock
+from coordinator.home import CoordinatorHome
+from mien.wire.canonical import task_from_json
+from mien.wire.v1 import rounds_pb2
+from tests.integration.house import House, masked_task, run
+from tests.integration.light_device import LightDevice, MaskedPart, contribution
+from tests.integration.test_operating import program
+
+
+def command(house: House, *arguments: str, password: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return program("coordinator.cli", *arguments, "--password-file", str(password), "--json", check=check)
+
+
+def test_a_round_goes_on_from_a_backup(house: House, tmp_path: Path) -> None:
+    """Two of five masked vectors are in when the backup is taken and the coordinator is lost; the others finish it."""
+    password, file, elsewhere = tmp_path / "password", tmp_path / "b.mien", tmp_path / "elsewhere"
+    password.write_text("correct horse battery\n")
+    credentials = [house.device("m") for _ in range(5)]
+    parts: list[MaskedPart] = []
+
+    async def until_lost() -> str:
+        devices = [LightDevice(house.address, each) for each in credentials]
+        async with house.operator() as operator:
+            await house.give_model(operator, tmp_path)
+            submitted = await operator.submit(masked_task("m", "m", rounds=2), "m")
+            assignments = await asyncio.gather(*(device.assignment() for device in devices))
+            for device, assignment in zip(devices, assignments, strict=True):
+                task = task_from_json(assignment.task_json)
+                parts.append(device.masked_part(assignment, task, contribution(task, 1)))
+                await device.report_trained(assignment.round)
+            ways = [
+                device.take_part_masked(part, gone_at=None if number < 2 else rounds_pb2.UPLOAD)
+                for number, (device, part) in enumerate(zip(devices, parts, strict=True))
+            ]
+            first_two = [asyncio.create_task(way) for way in ways[:2]]
+            await asyncio.gather(*ways[2:])
+            for device, part in zip(devices[:2], parts[:2], strict=True):
+                while not (await device.upload_status(part.ref)).accepted:
+                    await asyncio.sleep(0.05)
+            told = await asyncio.to_thread(
+                command, house, "backup", str(file), "--home", str(house.home.folder), password=password
+            )
+            assert json.loads(told.stdout)["audit_head"]
+            for task_ in first_two:
+                task_.cancel()
+            await asyncio.gather(*first_two, return_exceptions=True)
+        for device in devices:
+            await device.__aexit__(None)
+        return submitted.task_id
+
+    async def until_closed() -> None:
+        devices = [LightDevice(house.address, each) for each in credentials]
+        ways = (device.take_part_masked(part) for device, part in zip(devices, parts, strict=True))
+        events = await asyncio.gather(*ways)
+        assert {event.stage for event in events} == {rounds_pb2.CLOSED}
+        make = lambda task, _: contribution(task, 2)  # noqa: E731
+        await asyncio.gather(*(device.take_part(make) for device in devices))
+        for device in devices:
+            await device.__aexit__(None)
+
+    house.start()
+    task_id = run(until_lost())
+    house.kill()
+    command(house, "restore", str(file), "--home", str(elsewhere), password=password)
+    house.home = CoordinatorHome(elsewhere)
+    house.start()
+    run(until_closed())
+    assert house.stop() == 0
+    with house.store() as store:
+        rounds = [(r.round, r.attempt, r.stage.value, r.num_reports) for r in store.rounds(task_id)]
+        store.audit(lambda log, db: log.verify(db))
+    assert rounds == [(1, 1, "closed", 5), (2, 1, "closed", 5)]
+    again = command(house, "restore", str(file), "--home", str(elsewhere), password=password, check=False)
+    assert again.returncode == 16
+    assert "not empty" in again.stderr
+
+
+def test_backups_of_a_coordinator_that_closes_round_after_round(house: House, tmp_path: Path) -> None:
+    """Whatever instant a backup catches, what it restores to is whole."""
+
+    def there_and_back(number: int) -> None:
+        file, copy = tmp_path / f"{number}.mien", CoordinatorHome(tmp_path / f"copy-{number}")
+        make_backup(house.home, file, "correct horse battery", Clock(), with_data=True)
+        restore_backup(file, copy, "correct horse battery", Clock())
+
+    async def story() -> None:
+        async with house.operator() as operator, house.devices("m", 3) as devices:
+            await house.give_model(operator, tmp_path)
+            await operator.submit(masked_task("m", "m", rounds=1000, size=3), "m")
+            stop = asyncio.Event()
+            make = lambda task, a: contribution(task, a.round.round)  # noqa: E731
+            busy = [asyncio.create_task(device.take_part_stubbornly(make, [], stop)) for device in devices]
+            for number in range(3):
+                await asyncio.to_thread(there_and_back, number)
+            stop.set()
+            for task in busy:
+                task.cancel()
+            await asyncio.gather(*busy, return_exceptions=True)
+
+    house.start()
+    run(story())
