@@ -51,6 +51,11 @@ def disclosures(task: TaskSpec) -> list[str]:
             f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
             f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
         )
+    if task.validators is not None:
+        told.append(
+            f"In each round {task.validators.min_reports} validators or more also download the candidates for the next "
+            "model and judge them; of their scores this coordinator sees the sum."
+        )
     if privacy.dp.is_on:
         told += guarantee(task)
     return [*told, *(_REVEALED[name] for name in privacy.reveals)]

@@ -27,7 +27,18 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Submit training tasks and follow them.")
 
 _MAX_TASK_BYTES = 256 * 1024
-_STAGES = {1: "selecting", 2: "training", 5: "upload", 8: "closed", 9: "aborted"}
+_STAGES = {
+    1: "selecting",
+    2: "training",
+    3: "keys",
+    4: "shares",
+    5: "upload",
+    6: "consistency",
+    7: "unmask",
+    8: "closed",
+    9: "aborted",
+}
+_VALIDATE = 1
 
 
 @app.command()
@@ -201,6 +212,7 @@ def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
     return {
         "round": report.round.round,
         "attempt": report.round.attempt,
+        "duty": "validate" if report.duty == _VALIDATE else "train",
         "stage": _STAGES.get(report.stage, "unknown"),
         "num_selected": report.num_selected,
         "num_trained": report.num_trained,
@@ -241,8 +253,9 @@ class _View:
         for (number, attempt), report in sorted(self._rounds.items())[-self._SHOWN :]:
             stage = _STAGES.get(report.stage, "unknown")
             metrics = "  ".join(f"{name} {value:.4g}" for name, value in sorted(report.metrics.items()))
+            whose = " of validators" if report.duty == _VALIDATE else ""
             table.add_row(
-                f"{number}" if attempt == 1 else f"{number}, attempt {attempt}",
+                f"{number}" if attempt == 1 else f"{number}, attempt {attempt}{whose}",
                 f"{stage}: {report.reason}" if report.reason else stage,
                 str(report.num_selected),
                 str(report.num_trained),

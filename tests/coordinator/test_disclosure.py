@@ -49,3 +49,9 @@ def test_everything_that_can_be_revealed_has_words() -> None:
     for name in typing.cast("tuple[str, ...]", ("class_embeddings",)):
         PrivacySpec(reveals=(name,))
         assert name in _REVEALED
+
+
+def test_that_validators_see_candidates_is_said() -> None:
+    validators = CohortSpec(size=18, min_reports=17)
+    told = disclosures(TaskSpec("t", method="pfm_fv", cohort=COHORT, validators=validators))
+    assert "17 validators or more also download the candidates" in told[-1]

@@ -172,7 +172,10 @@ class MaskedPart:
 class LightDevice:
     """One device on one channel; use as an asynchronous context manager."""
 
-    def __init__(self, address: str, credentials: Credentials, *, root: bytes | None = None) -> None:
+    def __init__(
+        self, address: str, credentials: Credentials, *, root: bytes | None = None, backbone: str = "tiny"
+    ) -> None:
+        self.backbone = backbone
         self.id, self.population = credentials.device_id, credentials.population
         self._credentials, self._log = credentials, MemoryLog()
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
@@ -197,18 +200,18 @@ class LightDevice:
         *,
         population: str | None = None,
         timeout_s: float = SECONDS,
-        duty: rounds_pb2.Duty.ValueType = rounds_pb2.TRAIN,
+        duty: rounds_pb2.Duty = rounds_pb2.TRAIN,
     ) -> rounds_pb2.CheckInReply:
         """Return an assignment or a pause."""
         request = rounds_pb2.CheckInRequest(
             population=self.population if population is None else population,
             software="light",
-            backbones=["tiny"],
+            backbones=[self.backbone],
             duty=duty,
         )
         return await answer(self.rounds.CheckIn(request, timeout=timeout_s))
 
-    async def assignment(self, *, duty: rounds_pb2.Duty.ValueType = rounds_pb2.TRAIN) -> rounds_pb2.Assignment:
+    async def assignment(self, *, duty: rounds_pb2.Duty = rounds_pb2.TRAIN) -> rounds_pb2.Assignment:
         """Return an assignment, asking again after each pause."""
         while True:
             reply = await self.check_in(duty=duty)
