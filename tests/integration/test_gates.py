@@ -1,0 +1,202 @@
+"""Gates with real processes: what passes reaches a share of the phones, what fails never does, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.client import Coordinator
+from coordinator.releases import place
+from mien.errors import ConfigError
+from mien.methods import METHODS
+from mien.specs import CohortSpec, GateSpec, TaskSpec
+from mien.wire.canonical import model_to_json
+from mien.wire.v1 import operator_pb2
+from tests.integration.house import House, run, tiny_task
+from tests.integration.light_device import Credentials, LightDevice
+from tests.integration.real_fleet import small_model
+from tests.integration.test_operating import program
+from tests.simulation.test_worker import people_in
+
+GATES: dict[str, Any] = {"fmr": 0.1, "delta": 0.1, "max_cosine_rise": 0.3}
+TWO: dict[str, Any] = {"cohort": CohortSpec(size=2, min_reports=2)}
+MODEL = small_model()
+PART = MODEL.layout.part(MODEL.spec.trainable)
+
+
+def phone_of(house: House, credentials: Credentials) -> LightDevice:
+    """Return a light device that trains the small model."""
+    return LightDevice(house.address, credentials, backbone=MODEL.spec.backbone)
+
+
+def better(task: TaskSpec) -> np.ndarray[Any, Any]:
+    """Return an update that changes next to nothing."""
+    return 1e-3 * np.random.default_rng([*task.name.encode()]).standard_normal(PART.size)
+
+
+def worse(_task: TaskSpec) -> np.ndarray[Any, Any]:
+    """Return an update after which the last layer is nearly 0, but for a few weights: all faces look alike."""
+    after = np.zeros(PART.size)
+    after[:64] = 1.0
+    return after - PART.gather(MODEL.theta)
+
+
+def sent(update: Callable[[TaskSpec], np.ndarray[Any, Any]]) -> Callable[[TaskSpec, Any], bytes]:
+    """Return what a device sends whose model changed so, weight 1."""
+
+    def make(task: TaskSpec, _assignment: Any) -> bytes:
+        layout = METHODS[task.method].contribution_layout(task, PART, MODEL.spec.input.dim)
+        vector = np.zeros(layout.size, "<f4")
+        vector[layout.slices["count"]] = vector[layout.slices["weight"]] = 1.0
+        lane = max(layout.slices, key=lambda name: layout.slices[name].stop - layout.slices[name].start)
+        vector[layout.slices[lane]] = update(task)
+        return vector.tobytes()
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A coordinator with an evaluation set and a model in force for all."""
+    folder = tmp_path_factory.mktemp("gates")
+    people = people_in(folder / "public", 10, 3)
+    house = House(folder, evaluation_sets=(f"rendered={people}",), keep_round_models=1)
+    try:
+        house.start()
+        theta = folder / "theta.f32"
+        theta.write_bytes(MODEL.theta.astype("<f4").tobytes())
+
+        async def prepare() -> None:
+            async with house.operator() as operator:
+                await operator.import_model(model_to_json(MODEL.spec, MODEL.layout), theta, None)
+                await operator.release(MODEL.model_id)
+
+        asyncio.run(prepare())
+        yield house
+        assert house.stop() == 0
+    finally:
+        house.close()
+
+
+async def rounds(house: House, population: str, *updates: Callable[[TaskSpec], np.ndarray[Any, Any]]) -> None:
+    """Have two phones bring these updates, a round each."""
+    one, two = (phone_of(house, house.device(population)) for _ in range(2))
+    async with one, two:
+        for update in updates:
+            await asyncio.gather(*(phone.take_part(sent(update)) for phone in (one, two)))
+
+
+async def until(operator: Coordinator, task_id: str, *states: str) -> operator_pb2.TaskStatus:
+    """Return a task's status once it is in one of these states."""
+    async with asyncio.timeout(60):
+        async for event in operator.watch(task_id):
+            if event.task.state in states and not event.HasField("round"):
+                return event.task
+    raise AssertionError("the task ended otherwise")
+
+
+def test_what_passes_is_released_to_its_share_of_the_phones(gated: House) -> None:
+    async def story() -> None:
+        async with gated.operator() as operator:
+            gates = GateSpec(**GATES, share=0.5)
+            task = await operator.submit(tiny_task("good", "good", gates=gates, **TWO), "good")
+            await rounds(gated, "good", better)
+            done = await until(operator, task.task_id, "done", "paused", "failed")
+            assert (done.state, done.reason) == ("done", "")
+            statuses = {status.model_id: status for _, status in await operator.standings()}
+            assert (statuses[done.model_id].state, statuses[done.model_id].share) == ("released", 0.5)
+
+            has_new = set()
+            for _ in range(8):
+                credentials = gated.device("good")
+                async with phone_of(gated, credentials) as phone:
+                    model = (await phone.manifest()).model_id
+                    assert model == (
+                        done.model_id if place(credentials.device_id, done.model_id) < 0.5 else MODEL.model_id
+                    )
+                    has_new.add(model)
+            assert has_new == {done.model_id, MODEL.model_id}
+            assert (await operator.roll_back("good")).model_id == MODEL.model_id
+            async with phone_of(gated, gated.device("good")) as phone:
+                assert (await phone.manifest()).model_id == MODEL.model_id
+
+            kept = await operator.evaluations(done.model_id)
+            assert [record["protocol"] for record in kept] == ["folder-all-pairs", "gates"]
+            assert kept[0]["command"] == "mien-coordinator serve: gates of task good, round 1"
+            assert kept[1]["passed"]
+            spec = json.loads((await operator.manifest(done.model_id)).spec_json)["spec"]
+            measurable = [point for point in kept[0]["points"] if point["target_fmr"] * kept[0]["non_mated"] >= 30]
+            assert [t["value"] for t in spec["thresholds"]] == [point["threshold"] for point in measurable]
+
+    run(story())
+
+
+def test_what_fails_is_kept_and_the_task_goes_back(gated: House) -> None:
+    """A bad second round is taken back; the third goes on from the first one's model."""
+
+    async def story() -> None:
+        async with gated.operator() as operator:
+            gates = GateSpec(**GATES, every=1, release="manual", on_failure="rollback")
+            task = await operator.submit(tiny_task("back", "back", rounds=3, gates=gates, **TWO), "back")
+            await rounds(gated, "back", better, worse, better)
+            done = await until(operator, task.task_id, "done", "paused", "failed")
+            reports = {}
+            async for event in operator.watch(task.task_id):
+                if event.HasField("round"):
+                    reports[event.round.round.round] = event.round.model_id
+            statuses = {status.model_id: status for _, status in await operator.standings()}
+            assert [statuses[reports[n]].state for n in (1, 2, 3)] == ["candidate", "rejected", "candidate"]
+            assert "on rendered, " in statuses[reports[2]].reason
+            assert done.state == "done"
+            first, third = (gated.theta(reports[n]) for n in (1, 3))
+            np.testing.assert_allclose(
+                PART.gather(third), PART.gather(first) + better(tiny_task("back", "back")), atol=1e-6
+            )
+
+            home = ("--home", str(gated.home.folder))
+            refused = program("coordinator.cli", "model", "release", reports[2], *home, check=False)
+            assert (refused.returncode, "failed its gates" in refused.stderr) == (2, True)
+            program("coordinator.cli", "model", "release", reports[1][:16], "--share", "10%", *home)
+            shown = json.loads(program("coordinator.cli", "model", "show", reports[1], "--json", *home).stdout)
+            assert (shown["state"], shown["share"], len(shown["evaluations"])) == ("released", 0.1, 2)
+            assert json.loads(program("coordinator.cli", "model", "rollback", "--json", *home).stdout)["model_id"] == (
+                MODEL.model_id
+            )
+
+    run(story(), limit_s=200)
+
+
+def test_a_failed_candidate_pauses_its_task_across_a_restart(gated: House) -> None:
+    async def before() -> str:
+        async with gated.operator() as operator:
+            gates = GateSpec(**GATES, every=1)
+            task = await operator.submit(tiny_task("stop", "stop", rounds=2, gates=gates, **TWO), "stop")
+            await rounds(gated, "stop", worse)
+            return task.task_id
+
+    async def after(task_id: str) -> None:
+        async with gated.operator() as operator:
+            paused = await until(operator, task_id, "paused")
+            assert "of round 1 failed its gates: on rendered, " in paused.reason
+            assert "task resume goes on from it all the same" in paused.reason
+            assert (await operator.resume(task_id)).state == "running"
+            await operator.cancel(task_id)
+
+    task_id = run(before())
+    gated.kill()  # while the gates are at work
+    gated.start()
+    run(after(task_id))
+
+
+def test_an_unknown_set_is_refused_at_once(gated: House) -> None:
+    async def story() -> None:
+        async with gated.operator() as operator:
+            with pytest.raises(ConfigError, match="the coordinator's evaluation sets: rendered"):
+                await operator.submit(tiny_task("no", "no", gates=GateSpec(sets=("lfw",))), "no")
+
+    run(story())
