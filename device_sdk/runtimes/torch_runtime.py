@@ -18,6 +18,7 @@ from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images
+from device_sdk.runtimes.schedule import batches
 from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, load_theta
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
@@ -349,13 +350,11 @@ class _Training:
     def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool] = never_stop) -> int:
         """Train for `local.steps` or `local.epochs` and return the number of steps."""
         num_steps = 0
-        for epoch, batch, flipped in self._batches(len(images), rng):
+        for batch in batches(self._local, len(images), rng):
             if should_stop():
                 raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
-            self._step(images, batch, flipped, 0.1 if 0 < self._local.lr_drop_epoch <= epoch else 1.0)
+            self._step(images, batch.indices, batch.flipped, batch.rate)
             num_steps += 1
-            if num_steps == self._local.steps:
-                break
         return num_steps
 
     @torch.no_grad()
@@ -397,19 +396,6 @@ class _Training:
             rule.proximal,
             [tensor.detach().clone() for tensor, _ in chosen] if rule.proximal else [],
         )
-
-    def _batches(self, num_crops: int, rng: np.random.Generator) -> Iterator[tuple[int, Indices, Flags]]:
-        """Yield epoch, indices and mirroring of batches, drawn from `rng`; without end where steps are counted."""
-        size = self._local.batch_size or num_crops
-        epoch = 0
-        while self._local.steps or epoch < self._local.epochs:
-            order = rng.permutation(num_crops)
-            flipped = rng.random(num_crops) < 0.5 if self._local.flip else np.zeros(num_crops, np.bool_)
-            for start in range(0, num_crops, size):
-                batch = order[start : start + size]
-                if len(batch) > 1 or self._local.batch_norm == "eval":  # one image has no statistics
-                    yield epoch, batch, flipped[batch]
-            epoch += 1
 
     def _input(self, emb_BD: Tensor, batch: Indices, flipped: Flags) -> LossInput:
         chosen = torch.from_numpy(batch).to(self._device)
