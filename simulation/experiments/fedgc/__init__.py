@@ -103,9 +103,9 @@ def _systems(scale: Settings) -> Table:
     note = (
         "The paper's figures are for softmax, which the correction does not move here, at strengths from 0.01 to 20 "
         "and scales from 1 to 16. Embeddings of a pretrained network are long (12), so that short class embeddings "
-        "suffice, whose inner products are all alike: the correction takes their common mean away, which a softmax over a "
-        "client's own classes does not see, or, where it is strong enough for more, training diverges. CosFace shows "
-        "what the correction does, and the tables below use it."
+        "suffice, whose inner products are all alike: the correction takes their common mean away, which a softmax "
+        "over a client's own classes does not see, or, where it is strong enough for more, training diverges. CosFace "
+        "shows what the correction does, and the tables below use it."
     )
     return Table("Correction", tuple(rows), COLUMNS, LFW, note)
 
