@@ -32,4 +32,5 @@ FEDAWS = Method(
     server_step=fedface.server_step,
     reply=fedface.reply,
     needs_public_faces=fedface.needs_public_faces,
+    shared_reply=fedface.FEDFACE.shared_reply,
 )

@@ -273,4 +273,5 @@ FEDFACE = Method(
     server_step=server_step,
     reply=reply,
     needs_public_faces=needs_public_faces,
+    shared_reply=moments.SHARED,
 )

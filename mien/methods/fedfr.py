@@ -389,5 +389,6 @@ FEDFR = Method(
     reply=reply,
     needs_public_faces=lambda _task: True,
     identities="several",
+    shared_reply=(PHI,),
     per_identity=(W,),
 )

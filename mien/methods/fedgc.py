@@ -339,5 +339,6 @@ FEDGC = Method(
     reply=reply,
     needs_public_faces=needs_public_faces,
     identities="several",
+    shared_reply=moments.SHARED,
     per_identity=(W,),
 )

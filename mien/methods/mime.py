@@ -113,5 +113,6 @@ MIME = Method(
     server_step=server_step,
     reply=reply,
     identities="several",
+    shared_reply=(MOMENTUM,),
     per_identity=(CLASSES,),
 )

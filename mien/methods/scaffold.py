@@ -108,5 +108,6 @@ SCAFFOLD = Method(
     server_step=server_step,
     reply=reply,
     identities="several",
+    shared_reply=(CONTROL,),
     per_identity=(CLASSES,),
 )

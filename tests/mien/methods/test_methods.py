@@ -158,3 +158,10 @@ def test_a_margin_that_is_no_cosine_is_refused(name: str) -> None:
     task = task_of(METHODS[name], options={**OPTIONS.get(name, {}), "margin": 2.0})
     with pytest.raises(ConfigError, match=r"options\.margin"):
         METHODS[name].device_round(input_of(task), TINY.runtime())
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_what_all_devices_are_told_is_agreed_on(method: Method) -> None:
+    """Whatever the server carries is public, so each word of it is the same for all, and all devices agree on it."""
+    state = method.server_start(task_of(method), PART, TINY.theta)
+    assert method.reply(state, "one").keys() <= set(method.shared_reply)

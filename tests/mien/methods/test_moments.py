@@ -14,7 +14,7 @@ from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods import METHODS, moments
-from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState
+from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState, shared_words
 from mien.secagg.masks import WordStream
 from mien.secagg.quantise import NumberFormat
 from mien.secagg.vector import ContributionMap, decode, encode
@@ -259,3 +259,15 @@ def test_operators_and_owners_are_told_what_a_sum_of_moments_shows() -> None:
     with pytest.raises(ConfigError, match="--allow-reveal class_moment"):
         check_agreed(task, layout, Agreement(min_cohort=3))
     check_agreed(task, layout, Agreement(min_cohort=3, allow_reveal=frozenset({"class_moment"})))
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_all_devices_agree_on_what_is_asked_for(name: str) -> None:
+    """A server that asks one device alone for its moment would find its template in the sum: it gets no sum."""
+    method, state = METHODS[name], run(replace(task_of(name), rounds=3)).state
+    told = method.reply(state, "phone0")
+    assert {moments.MOMENT, moments.WANTED} <= told.keys()
+    agreed = shared_words(told, method.shared_reply)
+    assert agreed == shared_words(method.reply(state, "phone1"), method.shared_reply)
+    for shared in moments.SHARED:
+        assert shared_words({**told, shared: 1 - told[shared]}, method.shared_reply) != agreed
