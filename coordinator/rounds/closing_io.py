@@ -26,7 +26,8 @@ from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import Duty, ModelRecord, RoundRecord, TaskRecord
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
 from mien.contribution import Arrays, Total
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState

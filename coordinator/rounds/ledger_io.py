@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from coordinator.privacy import account
 from coordinator.rounds.plan import TaskPlan
 from coordinator.store.records import SumOpening
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
 from mien.dp.rounds import opening
 from mien.secagg import RoundConfig
 

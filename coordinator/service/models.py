@@ -12,7 +12,8 @@ from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import caller
 from coordinator.service.messages import check_hash, manifest
 from coordinator.store.blobs import BlobStore
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, OffsetError
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc
 

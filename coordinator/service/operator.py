@@ -16,8 +16,10 @@ from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
 from coordinator.service.messages import DUTIES, STAGES, check_hash, manifest, software
 from coordinator.store.blobs import BlobStore, BlobWriter
-from coordinator.store.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.records import BlobId, BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
+from mien import bundles
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
 from mien.layout import ParameterLayout, model_id
 from mien.records import from_mapping

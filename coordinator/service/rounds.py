@@ -16,7 +16,8 @@ from coordinator.service.access import caller
 from coordinator.service.messages import DUTIES, STAGES, STEP_STAGES, blob_ref, check_hash, software
 from coordinator.service.replies import ReplyStreams
 from coordinator.store.records import BlobId
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
 from mien.errors import CorruptDataError, LateError, OffsetError, PermissionDeniedError
 from mien.wire.status import choose_version
 from mien.wire.tensors import pack_tensors

@@ -39,7 +39,8 @@ from coordinator.service.rounds import RoundsService
 from coordinator.settings import settings_sha256
 from coordinator.store.measured import MeasuredStore, MeasuredThread
 from coordinator.store.sealing import MasterKey
-from coordinator.store.store import SCHEMA, Store, StoreThread
+from coordinator.store.store import SCHEMA, Store
+from coordinator.store.thread import StoreThread
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, DrainingError, KeyStoreError, MienError
 from mien.secagg.leaves import leaf_verifier

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from coordinator.rounds.machine import RoundState, Stage, Step
 from mien.dp.ledger import Opening
+from mien.errors import ReplayError
 
 
 class TaskState(StrEnum):
@@ -138,6 +139,15 @@ class UploadRecord:
     device_id: str
     blob: BlobId
     is_committed: bool
+
+    def agreeing(self, blob: BlobId) -> UploadRecord:
+        """Return the upload; raises ReplayError unless it is of these bytes."""
+        if self.blob != blob:
+            raise ReplayError(
+                "this device already began to send another contribution for this round; "
+                "abandon the round and check in again"
+            )
+        return self
 
 
 @dataclass(frozen=True)

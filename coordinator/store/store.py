@@ -1,27 +1,21 @@
 """The coordinator's database in the words of the domain; every method is one transaction.
 
-Calls block: `Store` runs on the one thread of `StoreThread`, so that the event loop stays free and writes keep their
-order.
+Calls block: `Store` runs on one thread (`coordinator.store.thread`), so that the event loop stays free and writes keep
+their order.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import functools
 import hashlib
 import json
 import math
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
-import structlog
 
 from coordinator import audit
 from coordinator.audit import AuditLog
@@ -57,19 +51,17 @@ from coordinator.store.tables import (
     UPLOADS,
 )
 from mien.audit import Anchor
-from mien.errors import LateError, NotFoundError, ReplayError, UnreachableError
+from mien.errors import LateError, NotFoundError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-_LOG: Final = structlog.get_logger()
-
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0007"
+SCHEMA: Final = "0008"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
 _MAX_REASON: Final = 400
+_IDS_AT_ONCE: Final = 500
 
 
 class Store(ReleaseStore):
@@ -254,9 +246,8 @@ class Store(ReleaseStore):
             if change.model is not None:
                 _keep_model(db, change.model)
             before = change.record
-            for device_id, step in change.steps.items():
-                _merge_participant(db, before.id, device_id, step, change.error_codes.get(device_id, ""), now_ms)
-            committed_bytes = sum(_commit_upload(db, before.id, device_id, now_ms) for device_id in change.committed)
+            _merge_participants(db, change, now_ms)
+            committed_bytes = _commit_uploads(db, before.id, change.committed, now_ms)
             after = dataclasses.replace(
                 _round_after(before, change, now_ms), upload_bytes=before.upload_bytes + committed_bytes
             )
@@ -337,25 +328,28 @@ class Store(ReleaseStore):
 
         Raises ReplayError when the device announced other bytes before.
         """
+        (upload,) = self.announce_uploads([UploadRecord(round_id, device_id, blob, is_committed=False)])
+        return upload.agreeing(blob)
+
+    def announce_uploads(self, uploads: Sequence[UploadRecord]) -> list[UploadRecord]:
+        """Return each of these uploads as it is kept from now on: what its device announced first, in that round."""
+        wanted = {(upload.round_id, upload.device_id): upload for upload in reversed(uploads)}
         with self._transaction() as db:
-            earlier = _upload_of(db, round_id, device_id)
-            if earlier is None:
-                db.execute(
-                    sa.insert(UPLOADS).values(
-                        round_id=round_id,
-                        device_id=device_id,
-                        sha256=blob.sha256,
-                        size_bytes=blob.size_bytes,
-                        announced_ms=self._clock.now_ms(),
-                    )
-                )
-                return UploadRecord(round_id, device_id, blob, is_committed=False)
-            if earlier.blob != blob:
-                raise ReplayError(
-                    "this device already began to send another contribution for this round; "
-                    "abandon the round and check in again"
-                )
-            return earlier
+            kept = {(upload.round_id, upload.device_id): upload for upload in _uploads_of(db, wanted)}
+            new = [
+                {
+                    "round_id": upload.round_id,
+                    "device_id": upload.device_id,
+                    "sha256": upload.blob.sha256,
+                    "size_bytes": upload.blob.size_bytes,
+                    "announced_ms": self._clock.now_ms(),
+                }
+                for key, upload in wanted.items()
+                if key not in kept
+            ]
+            if new:
+                db.execute(sa.insert(UPLOADS), new)
+            return [(wanted | kept)[upload.round_id, upload.device_id] for upload in uploads]
 
     def upload(self, round_id: int, device_id: str) -> UploadRecord | None:
         """Return what a device announced in a round, None if nothing."""
@@ -392,12 +386,25 @@ class Store(ReleaseStore):
 
     def saw_device(self, device_id: str, population: str, software: str) -> None:
         """Remember that a device called."""
-        now_ms = self._clock.now_ms()
-        news = {"population": population, "software": software[:80], "last_seen_ms": now_ms}
+        self.saw_devices([(device_id, population, software)])
+
+    def saw_devices(self, seen: Sequence[tuple[str, str, str]]) -> list[None]:
+        """Remember that devices called: (device id, population, software) each, the last word of one counts."""
+        now_ms, there = self._clock.now_ms(), set[str]()
+        rows = {of: {"of": of, "population": name, "software": text[:80], "now": now_ms} for of, name, text in seen}
         with self._transaction() as db:
-            known = sa.update(DEVICES).where(DEVICES.c.device_id == device_id).values(**news)
-            if db.execute(known).rowcount == 0:
-                db.execute(sa.insert(DEVICES).values(device_id=device_id, first_seen_ms=now_ms, **news))
+            for part in _parts(list(rows)):
+                there |= set(db.scalars(sa.select(DEVICES.c.device_id).where(DEVICES.c.device_id.in_(part))))
+            new = [row for of, row in rows.items() if of not in there]
+            values: dict[str, Any] = {name: sa.bindparam(name) for name in ("population", "software")}
+            values["last_seen_ms"] = sa.bindparam("now")
+            if new:
+                insert = sa.insert(DEVICES).values(device_id=sa.bindparam("of"), first_seen_ms=sa.bindparam("now"))
+                db.execute(insert.values(**values), new)
+            if known := [row for of, row in rows.items() if of in there]:
+                update = sa.update(DEVICES).where(DEVICES.c.device_id == sa.bindparam("of"))
+                db.execute(update.values(**values), known)
+        return [None] * len(seen)
 
     def devices(self) -> list[DeviceRecord]:
         """Return all devices that ever called, in order of their ids."""
@@ -436,70 +443,6 @@ class Store(ReleaseStore):
         with self._transaction() as db:
             if db.execute(sa.update(SETTINGS).where(SETTINGS.c.name == name).values(value=value)).rowcount == 0:
                 db.execute(sa.insert(SETTINGS).values(name=name, value=value))
-
-
-class StoreThread:
-    """Runs a store's methods one after another on a thread of its own, and outlives a database that goes away.
-
-    While the database does not answer, a call is tried again for `patience_s` and then raises UnreachableError; what
-    it would have written may then be there or not. `settle` never leaves that open.
-    """
-
-    def __init__(self, *, patience_s: float = 10.0, retry_s: float = 0.5) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._patience_s, self._retry_s = patience_s, retry_s
-        self._closing = threading.Event()
-        self._down_since: float | None = None
-
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `call` returns, without blocking the event loop. What has begun is finished even when the
-        caller goes away.
-        """
-        future = self._pool.submit(self._answer, functools.partial(call, *args, **kwargs), self._patience_s)
-        answer = asyncio.wrap_future(future)
-        answer.add_done_callback(_heard)
-        while True:
-            done, _ = await asyncio.wait({answer}, timeout=self._patience_s)
-            if done:
-                return answer.result()
-            if self._down_since is not None and future.cancel():  # behind a call that has to know
-                raise UnreachableError("the database does not answer; try again", retry_after_s=5.0)
-
-    async def settle(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `call` returns, however long the database is away: for a write whose outcome has to be known.
-
-        `call` gives the same answer when it is asked again. Raises UnreachableError only once this thread is closed.
-        """
-        future = self._pool.submit(self._answer, functools.partial(call, *args, **kwargs), math.inf)
-        return await asyncio.shield(asyncio.wrap_future(future))
-
-    def _answer(self, call: Callable[[], T], patience_s: float) -> T:
-        end = time.monotonic() + patience_s
-        while True:
-            try:
-                answer = call()
-            except UnreachableError as error:
-                if self._down_since is None:
-                    self._down_since = time.monotonic()
-                    _LOG.error("the database does not answer; it is asked again and again", reason=error.message)
-                if time.monotonic() >= end or self._closing.wait(self._retry_s):
-                    raise
-            else:
-                if self._down_since is not None:
-                    _LOG.warning("the database answers again", after_s=round(time.monotonic() - self._down_since, 1))
-                    self._down_since = None
-                return answer
-
-    def close(self) -> None:
-        """Wait for what has begun."""
-        self._closing.set()
-        self._pool.shutdown(wait=True)
-
-
-def _heard(answer: asyncio.Future[Any]) -> None:
-    """Take note of how a call ended that nobody may wait for any more."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 # Rows to records and back
@@ -634,13 +577,34 @@ def _upload(row: sa.Row[Any]) -> UploadRecord:
     return UploadRecord(row.round_id, row.device_id, BlobId(row.sha256, row.size_bytes), row.committed_ms is not None)
 
 
-def _commit_upload(db: sa.Connection, round_id: int, device_id: str, now_ms: int) -> int:
-    """Let an upload count and return how many bytes that adds: none if it counted already."""
-    upload = _found(_upload_of(db, round_id, device_id), "upload", device_id)
-    if upload.is_committed:
-        return 0
-    db.execute(sa.update(UPLOADS).where(_is_upload(round_id, device_id)).values(committed_ms=now_ms))
-    return upload.blob.size_bytes
+def _uploads_of(db: sa.Connection, keys: Collection[tuple[int, str]]) -> list[UploadRecord]:
+    """Return the uploads that are kept under these rounds and devices."""
+    found: list[UploadRecord] = []
+    for round_id in {round_id for round_id, _ in keys}:
+        devices = [device_id for round_, device_id in keys if round_ == round_id]
+        for part in _parts(devices):
+            wanted = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id.in_(part))
+            found += [_upload(row) for row in db.execute(sa.select(UPLOADS).where(wanted))]
+    return found
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield ids in parts that fit one statement."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield ids[start : start + _IDS_AT_ONCE]
+
+
+def _commit_uploads(db: sa.Connection, round_id: int, device_ids: Sequence[str], now_ms: int) -> int:
+    """Let uploads count and return how many bytes that adds: those that counted already add none."""
+    kept = {upload.device_id: upload for upload in _uploads_of(db, [(round_id, device) for device in device_ids])}
+    added = 0
+    for device_id in dict.fromkeys(device_ids):
+        upload = _found(kept.get(device_id), "upload", device_id)
+        added += 0 if upload.is_committed else upload.blob.size_bytes
+    for part in _parts([device_id for device_id, upload in kept.items() if not upload.is_committed]):
+        pending = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id.in_(part))
+        db.execute(sa.update(UPLOADS).where(pending).values(committed_ms=now_ms))
+    return added
 
 
 def _keep_steps(db: sa.Connection, round_id: int, steps: Iterable[StepRecord]) -> None:
@@ -652,13 +616,26 @@ def _keep_steps(db: sa.Connection, round_id: int, steps: Iterable[StepRecord]) -
             db.execute(sa.insert(STEPS).values(**values, message=step.message))
 
 
-def _merge_participant(
-    db: sa.Connection, round_id: int, device_id: str, step: Step, error_code: str, now_ms: int
-) -> None:
-    values: dict[str, Any] = {"step": step.value, "changed_ms": now_ms}
-    if error_code:
-        values["error_code"] = error_code
-    same = sa.and_(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.device_id == device_id)
-    if db.execute(sa.update(PARTICIPANTS).where(same).values(**values)).rowcount == 0:
-        new = {"error_code": "", **values, "round_id": round_id, "device_id": device_id}
-        db.execute(sa.insert(PARTICIPANTS).values(**new))
+def _merge_participants(db: sa.Connection, change: RoundChange, now_ms: int) -> None:
+    """Keep how far participants got, and why one left; a reason that is there already stays."""
+    round_id, there = change.record.id, set[str]()
+    for part in _parts(list(change.steps)):
+        same = sa.and_(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.device_id.in_(part))
+        there |= set(db.scalars(sa.select(PARTICIPANTS.c.device_id).where(same)))
+    rows = [
+        {"of": device_id, "step": step.value, "changed_ms": now_ms, "code": change.error_codes.get(device_id, "")}
+        for device_id, step in change.steps.items()
+    ]
+    new = [row for row in rows if row["of"] not in there]
+    known = [row for row in rows if row["of"] in there]
+    if new:
+        made = [{"round_id": round_id, "device_id": r.pop("of"), "error_code": r.pop("code"), **r} for r in new]
+        db.execute(sa.insert(PARTICIPANTS), made)
+    if known:
+        code = sa.bindparam("code", type_=sa.String)
+        update = sa.update(PARTICIPANTS).where(
+            PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.device_id == sa.bindparam("of")
+        )
+        kept = sa.case((code == "", PARTICIPANTS.c.error_code), else_=code)
+        values = {"step": sa.bindparam("step"), "changed_ms": sa.bindparam("changed_ms"), "error_code": kept}
+        db.execute(update.values(**values), known)
