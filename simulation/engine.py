@@ -27,7 +27,7 @@ from mien.methods.base import (
     ValidationInput,
 )
 from mien.specs import TaskSpec
-from simulation.sums import Sums, cohort_sum
+from simulation.sums import CohortSum, Sums, cohort_sum
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,8 @@ def rounds(
             private[device] = output.private
         total, cohort = cohort_total.total(), replace(cohort, private=private)
         if method.validation is not None and method.needs_validators(task):
-            state, cohort = _validated_step(method.validation, task, part, state, total, cohort, runtime)
+            scores = _scores(method.validation, task, sums, number)
+            state, cohort = _validated_step(method.validation, task, part, state, total, cohort, runtime, scores)
         else:
             state = method.server_step(task, part, state, total, revealed)
         yield Step(state, cohort, _record(number, devices, total))
@@ -190,6 +191,12 @@ def device_seed(task: TaskSpec, device: str, number: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def _scores(stage: Validation, task: TaskSpec, sums: Sums, number: int) -> CohortSum:
+    """Return the empty sum of validators' scores; in the ring it is that of the task's own validators."""
+    theirs = stage.validators_task(task) if sums == "ring" else task
+    return cohort_sum(theirs, stage.contribution_layout(task), sums, number)
+
+
 def _validated_step(
     stage: Validation,
     task: TaskSpec,
@@ -198,17 +205,17 @@ def _validated_step(
     total: Total,
     cohort: Cohort,
     runtime: Runtime,
+    scores: CohortSum,
 ) -> tuple[ServerState, Cohort]:
     """Return the server's state after every validator has judged the candidates, and what validators keep now."""
-    candidates = stage.candidates(task, part, state, total)
-    scores = Total.empty(stage.contribution_layout(task))
+    candidates, layout = stage.candidates(task, part, state, total), stage.contribution_layout(task)
     private = dict(cohort.validator_private)
     for name in sorted(cohort.validators):
         inp = ValidationInput(task, candidates, cohort.validators[name], private.get(name, {}))
         output = stage.validate(inp, runtime)
-        scores = scores.plus(_received(scores.layout, {}, name, output))
+        scores.add(name, _received(layout, {}, name, output))
         private[name] = output.private
-    return stage.server_step(task, part, state, total, scores), replace(cohort, validator_private=private)
+    return stage.server_step(task, part, state, total, scores.total()), replace(cohort, validator_private=private)
 
 
 def _received(

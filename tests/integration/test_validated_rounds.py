@@ -111,11 +111,12 @@ class Judge:
     house: House
     private: Arrays = field(default_factory=dict)
 
-    async def take_part(self) -> rounds_pb2.StageEvent:
-        """Return the last event of a round."""
+    async def take_part(self, *, changed: Arrays | None = None) -> rounds_pb2.StageEvent:
+        """Return the last event of a round; `changed` is what a lying server tells this validator alone."""
         assignment = await self.device.assignment(duty=rounds_pb2.VALIDATE)
         assert assignment.duty == rounds_pb2.VALIDATE
-        task, reply = task_from_json(assignment.task_json), unpack_tensors(assignment.reply, what="reply")
+        task = task_from_json(assignment.task_json)
+        reply = {**unpack_tensors(assignment.reply, what="reply"), **(changed or {})}
         theta = np.asarray(self.house.theta(assignment.model_id), np.float32)
         candidates = tuple(TINY.part().scatter(theta, values) for values in reply["candidates"])
         inp = ValidationInput(task, candidates, self.faces, self.private)
@@ -201,6 +202,7 @@ def simulated(task: TaskSpec, trainers: Sequence[Trainer], judges: Sequence[Judg
     )
     done = run_task(
         task, TINY.part(), TINY.spec.input.dim, TINY.theta, cohort, TINY.runtime(),
+        sums="ring" if task.privacy.is_masked else "exact",
         after_round=lambda state, _record: states.append(state),
     )  # fmt: skip
     return done, states
@@ -282,6 +284,33 @@ def test_validators_who_stay_away_pause_the_task_and_what_was_trained_waits_for_
     np.testing.assert_allclose(home.theta(reports[-1].model_id), state.theta, atol=1e-6)
 
 
+def test_what_waits_for_validators_goes_with_the_task(home: House) -> None:
+    task = task_of("given-up", PLAIN, rounds=1)
+
+    def kept() -> int:
+        return sum(path.is_file() for path in (home.home.folder / "states").rglob("*"))
+
+    async def story() -> tuple[int, list[operator_pb2.RoundReport], int]:
+        async with home.operator() as operator, everybody(home, task.population) as (trainers, _judges):
+            status, before = await operator.submit(task, task.name), kept()
+            await all_of(trainers)
+            assert kept() == before + 1
+            assert (await state_of(operator, status.task_id)).rounds_closed == 0
+            await operator.cancel(status.task_id)
+            reports = await outcome(operator, status.task_id)
+            async with asyncio.timeout(10):
+                while kept() > before:
+                    await asyncio.sleep(0.02)
+            return before, reports, kept()
+
+    before, reports, after = run(story(), limit_s=30.0)
+    assert [(report.stage, report.duty) for report in reports] == [
+        (rounds_pb2.CLOSED, rounds_pb2.TRAIN),
+        (rounds_pb2.ABORTED, rounds_pb2.VALIDATE),
+    ]
+    assert after == before
+
+
 async def state_of(operator: Coordinator, task_id: str) -> operator_pb2.TaskStatus:
     return next(task for task in await operator.tasks() if task.task_id == task_id)
 
@@ -319,16 +348,21 @@ def test_kill_9_between_the_two_stages(house: House, tmp_path: Path, moment: str
     np.testing.assert_allclose(house.theta(reports[-1].model_id), state.theta, atol=1e-4)
 
 
-def test_a_trainer_that_is_told_other_weights_gives_no_sum(home: House) -> None:
+@pytest.mark.parametrize("whose", ["trainer", "validator"])
+def test_one_who_is_told_something_else_gives_no_sum(home: House, whose: str) -> None:
     """The server's words are bound into the keys: one who heard others finds terms that are not its own, and leaves."""
-    task = task_of("told", MASKED, rounds=1)
+    task = task_of(f"told-a-{whose}", MASKED, rounds=1)
 
     async def story() -> Exception:
-        async with home.operator() as operator, everybody(home, task.population) as (trainers, _judges):
+        async with home.operator() as operator, everybody(home, task.population) as (trainers, judges):
             status = await operator.submit(task, task.name)
-            others = [asyncio.create_task(trainer.take_part()) for trainer in trainers[1:]]
-            singled_out = {"history": np.array([[1, 0.5, 30.0]], np.float32)}
-            error = await raised(trainers[0].take_part(changed=singled_out))
+            told: Arrays = {"history": np.array([[1, 0.5, 30.0]], np.float32)}
+            if whose == "validator":
+                await all_of(trainers)
+                told = {"candidates": np.zeros((4, TINY.part().size), np.float32)}
+            first, *rest = trainers if whose == "trainer" else judges
+            others = [asyncio.create_task(other.take_part()) for other in rest]
+            error = await raised(first.take_part(changed=told))
             for other in others:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)

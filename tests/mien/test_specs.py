@@ -244,3 +244,15 @@ def test_plain_data_is_plain(record: ModelSpec) -> None:
         return type(value) in (str, int, float, bool)
 
     assert is_plain(to_mapping(record))
+
+
+def test_validators_keep_the_floor_of_the_task_and_are_left_out_where_there_are_none() -> None:
+    plain = {"name": "t", "method": "pfm_fv", "validators": {"size": 20, "min_reports": 17}}
+    task = from_mapping(TaskSpec, plain)
+    assert task.validators == CohortSpec(size=20, min_reports=17)
+    assert from_mapping(TaskSpec, to_mapping(task)) == task
+    assert "validators" not in to_mapping(TaskSpec("t")), "older programs still read tasks without validators"
+    with pytest.raises(ConfigError, match=r"validators\.min_reports \(15\) is below privacy\.min_cohort \(16\)"):
+        from_mapping(TaskSpec, {**plain, "validators": {"size": 20, "min_reports": 15}})
+    with pytest.raises(ConfigError, match=r"validators\.sise"):
+        from_mapping(TaskSpec, {**plain, "validators": {"sise": 20}})

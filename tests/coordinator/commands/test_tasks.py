@@ -9,7 +9,9 @@ from coordinator.service.messages import STAGES
 from mien.wire.v1 import operator_pb2, rounds_pb2
 
 
-def event(stage: int, *, duty: rounds_pb2.Duty = rounds_pb2.TRAIN, attempt: int = 1) -> operator_pb2.TaskEvent:
+def event(
+    stage: rounds_pb2.Stage, *, duty: rounds_pb2.Duty = rounds_pb2.TRAIN, attempt: int = 1
+) -> operator_pb2.TaskEvent:
     ref = rounds_pb2.RoundRef(task_id="t", round=3, attempt=attempt)
     report = operator_pb2.RoundReport(round=ref, stage=stage, duty=duty)
     return operator_pb2.TaskEvent(task=operator_pb2.TaskStatus(name="silos", state="running"), round=report)
