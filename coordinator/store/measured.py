@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from coordinator.clock import Clock
 from coordinator.metrics import Metrics
 from coordinator.store.records import Duty, RoundChange, RoundRecord, TaskRecord
-from coordinator.store.store import Store, StoreThread
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
