@@ -34,6 +34,7 @@ from coordinator.settings import settings_sha256
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.shell.lock import exclusive
+from mien.shell.systemd import notify
 from mien.wire import MAX_MESSAGE_BYTES
 
 _LOG: Final = structlog.get_logger()
@@ -70,7 +71,9 @@ async def _serve_until_signalled(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running(home, config, utc_now) as ports:
         announce(ports)
+        notify("READY=1")
         await stop.wait()
+        notify("STOPPING=1")
         _LOG.info("draining", limit_s=config.drain_s)
     _LOG.info("stopped")
 

@@ -45,6 +45,7 @@ from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, DrainingError, KeyStoreError, MienError
 from mien.secagg.leaves import leaf_verifier
 from mien.shell.lock import exclusive
+from mien.shell.systemd import notify
 from mien.shell.tls import refuse_tls12
 from mien.wire import MAX_MESSAGE_BYTES
 from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc, rounds_pb2_grpc
@@ -79,7 +80,9 @@ async def _serve_until_signalled(
         loop.add_signal_handler(number, signalled, number)
     async with running(home, config, Clock()) as port:
         announce(port)
+        notify("READY=1")
         await stop.wait()
+        notify("STOPPING=1")
         _LOG.info("draining; once more stops at once", limit_s=config.drain_s)
     _LOG.info("stopped")
 

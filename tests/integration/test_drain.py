@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from mien.errors import DrainingError
 from mien.specs import CohortSpec
@@ -71,7 +74,11 @@ def test_a_masked_round_under_way_is_finished(tmp_path: Path) -> None:
         house.close()
 
 
-def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path) -> None:
+def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And systemd is told of the start and the stop."""
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     house = House(tmp_path, drain_s=60.0)
 
     async def until_stopped() -> tuple[str, str]:
@@ -93,6 +100,7 @@ def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path) -> None
     try:
         house.start()
         first, second = run(until_stopped())
+        assert [manager.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
         assert stages(house, first) == [(1, 1, "training")]
         assert stages(house, second) == [(1, 1, "selecting")]
         house.start()
@@ -102,6 +110,7 @@ def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path) -> None
         assert (resumed.attempt, resumed.stage.value) == (1, "training")
     finally:
         house.close()
+        manager.close()
 
 
 def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Units and container file: every command in them exists, and the tools that read such files have nothing to object."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import coordinator.cli
+import coordinator.registrar.cli
+from coordinator.config import CoordinatorConfig
+from coordinator.registrar.config import RegistrarConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+PROGRAMS = {"mien-coordinator": coordinator.cli.app, "mien-registrar": coordinator.registrar.cli.app}
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(path, encoding="utf-8")
+    return parser
+
+
+def check_command(words: list[str]) -> None:
+    """Fail unless a command line names an installed program, a verb of it and options that the verb has."""
+    program, verb, *options = words
+    name = Path(program).name
+    assert name in PYPROJECT["project"]["scripts"]
+    command = typer.main.get_command(PROGRAMS[name]).commands[verb]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {option for option in options if option.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_starts_what_exists_where_its_user_may_write(path: Path) -> None:
+    service, name = unit(path)["Service"], path.stem
+    check_command(shlex.split(service["ExecStart"]))
+    home = service["ReadWritePaths"]
+    assert service["Environment"] == f"{name.upper().replace('-', '_')}_HOME={home}"
+    folders = [line.split() for line in (DEPLOY / "systemd/mien.tmpfiles.conf").read_text().splitlines()]
+    assert ["d", home, "0700", service["User"], service["Group"], "-"] in folders
+    lines = (DEPLOY / "systemd/mien.sysusers.conf").read_text().splitlines()
+    users = [shlex.split(line, comments=True) for line in lines]
+    assert [service["User"], home] in [[user[1], user[4]] for user in users if user[:1] == ["u"]]
+    defaults = CoordinatorConfig("a:1") if name == "mien-coordinator" else RegistrarConfig("a:1", "b:2")
+    assert float(service["TimeoutStopSec"].removesuffix("s")) > 2 * defaults.drain_s
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_accepts_a_unit(path: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    programs = Path(sys.executable).parent
+    installed = tmp_path / path.name
+    installed.write_text(path.read_text(encoding="utf-8").replace("/opt/mien/bin", str(programs)), encoding="utf-8")
+    for arguments in (["verify", "--man=no"], ["security", "--offline=true", "--threshold=30"]):
+        done = subprocess.run(["systemd-analyze", *arguments, str(installed)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr or done.stdout
+        assert "Unknown" not in done.stderr, done.stderr
+
+
+INSTRUCTION = re.compile(r"^([A-Z]+) +(.*)$")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the container file's instructions, continuation lines joined."""
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    found = [INSTRUCTION.match(line) for line in lines]
+    assert all(found), lines
+    return [(match[1], match[2]) for match in found if match is not None]
+
+
+def test_the_container_file_copies_and_starts_what_exists() -> None:
+    known = {"FROM", "WORKDIR", "RUN", "COPY", "USER", "VOLUME", "ENV", "EXPOSE", "STOPSIGNAL", "CMD"}
+    found = instructions()
+    assert {name for name, _ in found} <= known
+    for name, rest in found:
+        words = rest.split()
+        if name == "COPY" and not words[0].startswith("--from="):
+            assert all((ROOT / source).exists() for source in words[:-1]), rest
+        if name == "RUN":
+            assert all(isinstance(word, str) for word in json.loads(rest))
+        if name == "CMD":
+            check_command(json.loads(rest))
+        if name == "ENV":
+            names = {word.partition("=")[0] for word in words}
+            assert names == {"PATH", "MIEN_COORDINATOR_HOME", "MIEN_REGISTRAR_HOME"}
+    assert dict(found)["STOPSIGNAL"] == "SIGTERM"
+    user = next(index for index, (name, _) in enumerate(found) if name == "USER")
+    assert user < next(index for index, (name, _) in enumerate(found) if name == "CMD")
+    ports = {CoordinatorConfig("a:7443").listens_at, "[::]:7440", RegistrarConfig("a:7440", "b:1").operators_listen}
+    assert {port.rpartition(":")[2] for port in ports} == set(dict(found)["EXPOSE"].split())
+
+
+def pins(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_the_image_holds_the_locked_packages_of_the_coordinator_alone() -> None:
+    """The same versions as everywhere else; `make lock` writes both files."""
+    mine, all_ = pins(DEPLOY / "requirements-coordinator.lock"), pins(ROOT / "requirements.lock")
+    assert {name: version for name, version in mine.items() if all_.get(name) != version} == {}
+    wanted = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["coordinator"]]
+    assert {re.split(r"[\[<>=!~ ]", each)[0] for each in wanted} <= set(mine)
+    assert "torch" not in mine
