@@ -60,6 +60,10 @@ Keystore = Annotated[
 ]
 Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
+Runtime = Annotated[
+    str | None,
+    typer.Option(help="What embeds and trains: auto, torch, or onnxruntime (with exported graphs)."),
+]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
@@ -118,6 +122,7 @@ def enroll(
     keystore: Keystore = None,
     as_json: Json = False,
 ) -> None:
+    runtime: Runtime = None,
     """Enrol a person from at least three good pictures, all at once or not at all.
 
     Crops are kept, encrypted, to make templates again for a new model; they train only with consent.
@@ -132,7 +137,8 @@ def enroll(
         if not as_json:
             shell.warn(image.message)
 
-    with _device(home, as_json, {"keystore": keystore, "enrollment.min_images": min_images}) as device:
+    options = {"keystore": keystore, "runtime": runtime, "enrollment.min_images": min_images}
+    with _device(home, as_json, options) as device:
         try:
             enrollment = device.enroll(name, images, consent=agreed, add=add, on_refused=on_refused)
         except LowQualityError as error:
@@ -165,11 +171,12 @@ def verify(
     max_fmr: MaxFmr = None,
     as_json: Json = False,
 ) -> None:
+    runtime: Runtime = None,
     """Say whether the face in a picture is an enrolled person's. Exit code 0: yes, 1: no, 11-13: no usable face.
 
     Example: mien-device verify Ada door.jpg
     """
-    with _device(home, as_json, _verification(threshold, max_fmr)) as device:
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
         _conclude(device.verify(name, image), show_score=show_score, as_json=as_json, claimed=name)
 
 
@@ -182,11 +189,12 @@ def identify(
     max_fmr: MaxFmr = None,
     as_json: Json = False,
 ) -> None:
+    runtime: Runtime = None,
     """Say who of all enrolled people is in a picture, or nobody. Exit codes as `verify`.
 
     Example: mien-device identify door.jpg
     """
-    with _device(home, as_json, _verification(threshold, max_fmr)) as device:
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
         _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
 
 
@@ -362,6 +370,7 @@ def participate(
     unmetered: Annotated[bool, typer.Option("--unmetered/--metered", help="Simulates the network.")] = True,
     as_json: Json = False,
 ) -> None:
+    runtime: Runtime = None,
     """Take part in training. Says what leaves this device before anything does.
 
     Ends after --rounds, with --until-idle, or when stopped; stopped at any instant, it goes on where it was. Exit code
@@ -385,6 +394,7 @@ def participate(
     options = {
         "participation.person": person,
         "participation.min_cohort": min_cohort,
+        "runtime": runtime,
         "participation.allow_reveal": tuple(allow_reveal) if allow_reveal else None,
         "participation.allow_profiles": tuple(allow_profile) if allow_profile else None,
         "participation.allow_plain_sums": allow_plain_sums,
@@ -409,12 +419,12 @@ def participate(
 
 
 @app.command()
-def update(home: Home, as_json: Json = False) -> None:
+def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
     """Fetch the released model and make all templates again with it.
 
     Example: mien-device update
     """
-    with _device(home, as_json) as device:
+    with _device(home, as_json, {"runtime": runtime}) as device:
         done = device.update()
     result = {"model_id": done.model_id, "changed": done.changed, "templates": done.num_templates}
     text = (
@@ -602,8 +612,8 @@ def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str
         raise typer.Exit(exit_code)
 
 
-def _verification(threshold: float | None, max_fmr: float | None) -> dict[str, Any]:
-    return {"verification.threshold": threshold, "verification.max_fmr": max_fmr}
+def _verification(threshold: float | None, max_fmr: float | None, runtime: str | None) -> dict[str, Any]:
+    return {"runtime": runtime, "verification.threshold": threshold, "verification.max_fmr": max_fmr}
 
 
 def _password(file: Path | None, *, confirm: bool) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from device_sdk.faces import QualityPolicy
+from device_sdk.runtimes import RuntimeName
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
@@ -74,9 +75,10 @@ class EnrollmentConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """All settings of a device. `threads` is how many cores the recogniser and training may use."""
+    """All settings of a device. `runtime` is the engine that embeds and trains, `threads` how many cores it may use."""
 
     keystore: Literal["auto", "platform", "file"] = "auto"
+    runtime: RuntimeName = "auto"
     threads: int = 1
     participation: ParticipationConfig = field(default_factory=ParticipationConfig)
     verification: VerificationConfig = field(default_factory=VerificationConfig)

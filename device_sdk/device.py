@@ -323,7 +323,10 @@ class Device:
         return self._runtimes[key]
 
     def _default_runtime(self, model: Model) -> Runtime:
-        return load_runtime(model.spec, model.layout, threads=self.config.values.threads)
+        values = self.config.values
+        return load_runtime(
+            model.spec, model.layout, threads=values.threads, choice=values.runtime, graphs=self.home.graphs
+        )
 
     def _known_threshold(self, model: Model) -> float | None:
         """Return the threshold if there is one; enrolment does without where there is none."""

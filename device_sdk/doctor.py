@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from device_sdk.certificates import check_period
 from device_sdk.clock import spell_duration, utc
 from device_sdk.device import Device
 from device_sdk.faces import load_detector
+from device_sdk.runtimes import resolve
 from mien.errors import ConfigError, MienError, NotFoundError
 
 
@@ -76,10 +76,8 @@ def _detector(_device: Device) -> str:
     return "YuNet, file checked"
 
 
-def _engine(_device: Device) -> str:
-    if importlib.util.find_spec("torch") is None:
-        raise ConfigError("no engine to embed or train: install the train extra (pip install mien[train])")
-    return "torch"
+def _engine(device: Device) -> str:
+    return resolve(device.config.values.runtime)
 
 
 def _membership(device: Device) -> str:

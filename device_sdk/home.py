@@ -70,6 +70,11 @@ class Home:
         """Held while a process takes part in rounds."""
         return self.root / "participate.lock"
 
+    @property
+    def graphs(self) -> Path:
+        """What ONNX Runtime runs for these models, by the hash of their layout; it holds no parameters."""
+        return self.models / "graphs"
+
 
 def default_root(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder that MIEN_DEVICE_HOME names, else `mien/device` in the user's data folder (XDG)."""

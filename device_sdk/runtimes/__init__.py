@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from mien.errors import MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout
@@ -15,7 +15,6 @@ from mien.methods.base import Runtime
 from mien.specs import ModelSpec
 
 RuntimeName = Literal["auto", "torch", "onnxruntime"]
-RUNTIMES: Final[tuple[RuntimeName, ...]] = ("auto", "torch", "onnxruntime")
 
 
 def load_runtime(
