@@ -111,7 +111,7 @@ def release_pretrained(stage: Stage) -> Model:
         "mien-sim", "data", "pack", str(stage.folder / "public"), "--out", str(shard),
         "--licence", stage.people.terms, "--source", stage.people.dataset,
     )  # fmt: skip
-    imported = stage.operator("model", "import", str(sface_path()), "--public", str(shard), "--release")
+    imported = stage.operator("model", "import", str(sface_path()), "--adapter", "--public", str(shard), "--release")
     return stage.exported(imported["model_id"], "before")
 
 

@@ -16,7 +16,7 @@ from mien.specs import LocalSpec
 from simulation.experiments.demo.tune import VARIANTS, PublicOnly, Variant, table
 from tests.tiny import made_up_crops, tiny_cnn
 
-LAYOUT = layout_of(build_backbone("sface"))
+LAYOUT = layout_of(build_backbone("sface_adapter"))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -24,7 +24,7 @@ def test_every_variant_is_a_task_that_its_method_takes(name: str) -> None:
     task = VARIANTS[name].spec(seed=2)
     method = find_method(task.method)
     from_mapping(method.options, task.options, where="options.")
-    part = LAYOUT.part(task.trainable or build_backbone("sface").default_trainable)
+    part = LAYOUT.part(task.trainable)
     lanes = method.contribution_layout(task, part, 128).revealed
     assert task.seed == 2
     assert [lane.name for lane in lanes] == (["class_embedding"] if task.privacy.reveals else [])

@@ -23,7 +23,7 @@ import numpy as np
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.backbones.importers import import_model
+from mien.backbones.importers import import_model, with_adapter
 from mien.errors import InputError
 from mien.evaluation import Comparisons, DetCurve, all_pairs, bootstrap_by_identity, det_curve, equal_error_rate
 from mien.evaluation.protocols import lfw
@@ -65,10 +65,12 @@ class Variant:
 VARIANTS: Final[Mapping[str, Variant]] = {
     "fedface": Variant("fedface"),
     "public_only": Variant("fedface", phones=False),
-    "own_images_only": Variant("fedface", {"options.public.images": 0, "local.lr": 0.2}),
-    "smaller_step": Variant("fedface", {"local.lr": 0.2}),
-    "sharper_softmax": Variant("fedface", {"options.public.scale": 16.0, "local.lr": 0.1}),
-    "models_default_part": Variant("fedface", {"trainable": [], "options.public.scale": 16.0, "local.lr": 0.03}),
+    "twelve_rounds": Variant("fedface", {"rounds": 12}),
+    "larger_step": Variant("fedface", {"local.lr": 0.2}),
+    "sharper_softmax": Variant("fedface", {"options.public.scale": 16.0}),
+    "last_block": Variant(
+        "fedface", {"trainable": ["block13.*"], "rounds": 12, "local.lr": 0.4, "options.public.scale": 4.0}
+    ),
     "fedface_exact": Variant("fedface_exact"),
     "exact_paper": Variant("fedface_exact", {"options.preset": "paper"}),
     "exact_released_code": Variant("fedface_exact", {"options.preset": "released_code"}),
@@ -199,7 +201,7 @@ def main() -> None:
 
 def read_setting() -> Setting:
     """Return the demo's faces and model; LFW where MIEN_DATA names a folder that holds it."""
-    imported = import_model(sface_path().read_bytes(), sface_path().name)
+    imported = with_adapter(import_model(sface_path().read_bytes(), sface_path().name))
     people = synthetic_people(NUM_PHONES)
     pipeline = people.pipeline(imported.spec.input)
     phones: People = {name: people.enrolled(name) for name in people.phones}
