@@ -187,6 +187,31 @@ def config_show(home: Home, as_json: Json = False) -> None:
     shell.emit(result, as_json=as_json, human=human)
 
 
+@config_app.command("reference")
+def config_reference(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for docs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print every setting with its default, its limits and what it means; needs no folder.
+
+    Example: mien-coordinator config reference
+    """
+    from coordinator.config import LIMITS
+    from coordinator.reference import reference, to_markdown
+
+    rows = reference(CoordinatorConfig, LIMITS)
+
+    def human() -> None:
+        for row in rows:
+            limits = f" ({row.range})" if row.range else ""
+            say(f"{row.name} = {row.default}{limits}: {row.meaning}")
+
+    if as_markdown:
+        print(to_markdown(rows), end="")
+    else:
+        shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
+
+
 @operator_app.command("renew")
 def operator_renew(home: Home, as_json: Json = False) -> None:
     """Give this folder's owner new operator credentials, valid for a year.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from coordinator.settings import Settings, check_address, check_limits, port_of
 from mien.errors import ConfigError
 
 _SET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LIMITS: Final = {
+LIMITS: Final = {
     "crl_fetch_s": (0.2, 3600.0),
     "crl_max_age_s": (1.0, 30 * 86400.0),
     "check_in_hold_s": (0.0, 300.0),
@@ -28,6 +28,7 @@ _LIMITS: Final = {
     "max_model_bytes": (1024, 16 * 1024**3),
     "max_shard_bytes": (1024, 16 * 1024**3),
 }
+"""Least and largest value of each number."""
 
 
 @dataclass(frozen=True)
@@ -70,41 +71,50 @@ class CoordinatorConfig:
     Each task's newest `keep_round_models` are kept besides those that something refers to.
     """
 
-    address: str
-    listen: str = ""
-    names: tuple[str, ...] = ()
-    registrar_address: str = ""
-    registrar_admin_address: str = "127.0.0.1:7441"
-    database_url: str = field(default="", repr=False)
-    blobs_url: str = field(default="", repr=False)
-    blobs_endpoint: str = ""
-    spool_folder: str = ""
-    crl_fetch_s: float = 5.0
-    crl_max_age_s: float = 86400.0
-    check_in_hold_s: float = 20.0
-    retry_after_s: float = 5.0
-    upload_idle_s: float = 60.0
-    drain_s: float = 20.0
-    restart_grace_s: float = 30.0
-    max_step_ratio: float = 1.0
-    max_aborted: int = 5
-    evaluation_sets: tuple[str, ...] = ()
-    evaluation_crops: tuple[str, ...] = ()
-    gates_limit_s: float = 3600.0
-    keep_round_models: int = 100
-    max_calls: int = 4096
-    max_model_bytes: int = 1024**3
-    max_shard_bytes: int = 256 * 1024**2
-    metrics_port: int = 0
-    metrics_host: str = "127.0.0.1"
-    json_logs: bool = False
+    address: Annotated[str, "host:port where phones and operators reach it"]
+    listen: Annotated[str, "where it listens; empty: every interface at that port"] = ""
+    names: Annotated[tuple[str, ...], "further names for its certificate"] = ()
+    registrar_address: Annotated[
+        str, "asked for revocations; empty: revoked phones are not noticed, and it says so"
+    ] = ""
+    registrar_admin_address: Annotated[str, "asked for invites"] = "127.0.0.1:7441"
+    database_url: Annotated[str, "empty: `coordinator.db` in the folder"] = field(default="", repr=False)
+    blobs_url: Annotated[str, "where models and states lie; empty: in the folder"] = field(default="", repr=False)
+    blobs_endpoint: Annotated[str, "address of an S3-compatible store that is not AWS's"] = ""
+    spool_folder: Annotated[
+        str, "where contributions lie until their round has closed; empty: `spool` in the folder"
+    ] = ""
+    crl_fetch_s: Annotated[float, "seconds between fetches of the revocation list"] = 5.0
+    crl_max_age_s: Annotated[float, "phones are refused once the list is older"] = 86400.0
+    check_in_hold_s: Annotated[float, "how long a check-in is held while a round may want the phone"] = 20.0
+    retry_after_s: Annotated[float, "pause that a phone without work is told"] = 5.0
+    upload_idle_s: Annotated[float, "an upload that is silent for so long is ended, and can go on later"] = 60.0
+    drain_s: Annotated[float, "time for a sum that is under way at SIGTERM"] = 20.0
+    restart_grace_s: Annotated[float, "least time that phones get after a restart"] = 30.0
+    max_step_ratio: Annotated[float, "largest server step, in norms of the model"] = 1.0
+    max_aborted: Annotated[int, "aborted attempts in a row before a task pauses"] = 5
+    evaluation_sets: Annotated[
+        tuple[str, ...],
+        'public people on which gates judge candidates: `"NAME=FOLDER"`, pictures in `FOLDER/person/*.jpg`',
+    ] = ()
+    evaluation_crops: Annotated[tuple[str, ...], "the same, of aligned crops"] = ()
+    gates_limit_s: Annotated[float, "longest measurement of one candidate"] = 3600.0
+    keep_round_models: Annotated[
+        int, "each task's newest models that are kept besides those that something refers to"
+    ] = 100
+    max_calls: Annotated[int, "calls at once"] = 4096
+    max_model_bytes: Annotated[int, "largest model"] = 1024**3
+    max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
+    metrics_port: Annotated[int, "port of [metrics and health](#metrics-and-health); 0: off"] = 0
+    metrics_host: Annotated[str, "where it listens"] = "127.0.0.1"
+    json_logs: Annotated[bool, "logs as JSON"] = False
 
     def __post_init__(self) -> None:
         for name in ("address", "listen", "registrar_address", "registrar_admin_address"):
             value = getattr(self, name)
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
-        check_limits(self, _LIMITS)
+        check_limits(self, LIMITS)
         _folders_by_name((*self.evaluation_sets, *self.evaluation_crops))
 
     @property

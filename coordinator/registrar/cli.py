@@ -321,6 +321,31 @@ def audit_verify(home: Home, anchor: Anchors = None, as_json: Json = False) -> N
         show_verified(transaction.audit, anchor or [], as_json=as_json)
 
 
+@config_app.command("reference")
+def config_reference(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for docs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print every setting with its default, its limits and what it means; needs no folder.
+
+    Example: mien-registrar config reference
+    """
+    from coordinator.reference import reference, to_markdown
+    from coordinator.registrar.config import LIMITS
+
+    rows = reference(RegistrarConfig, LIMITS)
+
+    def human() -> None:
+        for row in rows:
+            limits = f" ({row.range})" if row.range else ""
+            _say(f"{row.name} = {row.default}{limits}: {row.meaning}")
+
+    if as_markdown:
+        print(to_markdown(rows), end="")
+    else:
+        shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
+
+
 @app.command()
 def doctor(home: Home, as_json: Json = False) -> None:
     """Check folder, keys, certificates, settings, store and the running registrar; the exit code is the first fault's.

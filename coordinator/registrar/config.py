@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from coordinator.settings import Settings, check_address, check_limits, port_of
 
 MAX_INVITE_S: Final = 30 * 86400
 
-_LIMITS: Final = {
+LIMITS: Final = {
     "device_certificate_days": (1, 90),
     "renewal_grace_days": (0, 365),
     "invite_valid_s": (60, MAX_INVITE_S),
@@ -17,6 +17,7 @@ _LIMITS: Final = {
     "join_failure_window_s": (1, 86400),
     "drain_s": (0, 300),
 }
+"""Least and largest value of each number."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +29,20 @@ class RegistrarConfig:
     `names` are further host names and IP addresses that the server's certificate is to cover.
     """
 
-    address: str
-    coordinator_address: str
-    admin_address: str = "127.0.0.1:7441"
-    listen: str = ""
-    admin_listen: str = ""
-    names: tuple[str, ...] = ()
-    store_url: str = field(default="", repr=False)
-    device_certificate_days: int = 7
-    renewal_grace_days: int = 30
-    invite_valid_s: int = 86400
-    max_join_failures: int = 10
-    join_failure_window_s: int = 60
-    drain_s: int = 10
-    json_logs: bool = False
+    address: Annotated[str, "host:port where phones join; written into invites"]
+    coordinator_address: Annotated[str, "told to phones that join"]
+    admin_address: Annotated[str, "host:port for operators"] = "127.0.0.1:7441"
+    listen: Annotated[str, "where it listens for phones; empty: every interface"] = ""
+    admin_listen: Annotated[str, "where it listens for operators; empty: `admin_address`"] = ""
+    names: Annotated[tuple[str, ...], "further names for its certificate"] = ()
+    store_url: Annotated[str, "empty: `registrar.db` in the folder"] = field(default="", repr=False)
+    device_certificate_days: Annotated[int, "life of a phone's certificate"] = 7
+    renewal_grace_days: Annotated[int, "how long after its end it can still be renewed"] = 30
+    invite_valid_s: Annotated[int, "life of an invite, at most 30 days"] = 86400
+    max_join_failures: Annotated[int, "failed attempts of one address within the window"] = 10
+    join_failure_window_s: Annotated[int, "that window"] = 60
+    drain_s: Annotated[int, "time for calls under way at SIGTERM"] = 10
+    json_logs: Annotated[bool, "logs as JSON"] = False
 
     def __post_init__(self) -> None:
         for name in ("address", "coordinator_address", "admin_address", "listen", "admin_listen"):
@@ -49,7 +50,7 @@ class RegistrarConfig:
             listens = name in ("listen", "admin_listen")
             if value or not listens:
                 check_address(name, value, example="registrar.example:7440", lowest_port=0 if listens else 1)
-        check_limits(self, _LIMITS)
+        check_limits(self, LIMITS)
 
     @property
     def join_listen(self) -> str:

@@ -1,0 +1,59 @@
+"""Every setting of a program with default, limits and meaning, from the record that holds them: for people and docs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mien.records import to_mapping
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One setting. `default` is as TOML writes it, "required" for none; `limits` are None where any value will do."""
+
+    name: str
+    default: str
+    limits: tuple[float, float] | None
+    meaning: str
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return to_mapping(self)
+
+    @property
+    def range(self) -> str:
+        """The limits in words."""
+        return "" if self.limits is None else f"{_number(self.limits[0])} to {_number(self.limits[1])}"
+
+
+def reference(kind: type[Any], limits: Mapping[str, tuple[float, float]]) -> list[SettingRow]:
+    """Return the rows of a record whose fields are `Annotated` with their meanings, in their order."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [
+        SettingRow(field.name, _default(field), limits.get(field.name), _meaning(hints[field.name]))
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def to_markdown(rows: list[SettingRow]) -> str:
+    """Return rows as a table for docs."""
+    lines = [f"| `{row.name}` | `{row.default}` | {row.range or '–'} | {row.meaning} |" for row in rows]
+    return "\n".join(["| field | default | from – to | meaning |", "|---|---|---|---|", *lines]) + "\n"
+
+
+def _meaning(hint: Any) -> str:
+    (meaning,) = (each for each in hint.__metadata__ if isinstance(each, str))
+    return meaning
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    return "required" if field.default is dataclasses.MISSING else json.dumps(field.default)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"

@@ -1,0 +1,32 @@
+"""Write the tables of settings in docs/operator.md from the records that hold them, so that they cannot drift."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from coordinator.config import LIMITS, CoordinatorConfig
+from coordinator.reference import reference, to_markdown
+from coordinator.registrar.config import LIMITS as REGISTRAR_LIMITS
+from coordinator.registrar.config import RegistrarConfig
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "operator.md"
+TABLES = {
+    "## Coordinator settings": to_markdown(reference(CoordinatorConfig, LIMITS)),
+    "## Registrar settings": to_markdown(reference(RegistrarConfig, REGISTRAR_LIMITS)),
+}
+
+
+def written(page: str) -> str:
+    """Return the page with its tables as they should be."""
+    for heading, table in TABLES.items():
+        before, found, after = page.partition(f"\n{heading}\n")
+        old = re.search(r"^\| field .*\n(?:\|.*\n)+", after, flags=re.MULTILINE)
+        if not found or old is None:
+            raise SystemExit(f"{PAGE.name} has no table under {heading}")
+        page = before + found + after[: old.start()] + table + after[old.end() :]
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
