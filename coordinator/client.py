@@ -89,10 +89,25 @@ class Coordinator:
         return await self._answer(self._models.GetManifest(request, timeout=TIMEOUT_S))
 
     async def release(
-        self, model_id: str, *, share: float = 1.0, despite_gates: bool = False
+        self,
+        model_id: str,
+        *,
+        share: float = 1.0,
+        despite_gates: bool = False,
+        signed: tuple[bytes, bytes] = (b"", b""),
     ) -> models_pb2.ModelManifest:
-        """Return the model that is in force from now on, for that share of the devices."""
-        request = operator_pb2.ReleaseModelRequest(model_id=model_id, share=share, despite_gates=despite_gates)
+        """Return the model that is in force from now on, for that share of the devices.
+
+        `signed` is its bundle's manifest and the signature of that.
+        """
+        manifest, signature = signed
+        request = operator_pb2.ReleaseModelRequest(
+            model_id=model_id,
+            share=share,
+            despite_gates=despite_gates,
+            bundle_manifest=manifest,
+            bundle_signature=signature,
+        )
         return await self._answer(self._operator.ReleaseModel(request, timeout=TIMEOUT_S))
 
     async def roll_back(self, population: str = "") -> models_pb2.ModelManifest:

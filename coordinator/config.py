@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from coordinator.settings import Settings, check_address, check_limits, port_of
+from coordinator.settings import Settings, check_address, check_limits, check_release_key, port_of
 from mien.errors import ConfigError
 
 _SET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -68,7 +68,8 @@ class CoordinatorConfig:
     A round is aborted when its step is larger than `max_step_ratio` of the model's norm; a task pauses after
     `max_aborted` aborted attempts in a row. `evaluation_sets` (pictures) and `evaluation_crops` (aligned crops) name
     folders name/*.jpg as NAME=FOLDER: with one or more, gates judge candidates on them, each within `gates_limit_s`.
-    Each task's newest `keep_round_models` are kept besides those that something refers to.
+    Each task's newest `keep_round_models` are kept besides those that something refers to. With a `release_key` nothing
+    is released that it did not sign.
     """
 
     address: Annotated[str, "host:port where phones and operators reach it"]
@@ -102,6 +103,9 @@ class CoordinatorConfig:
     keep_round_models: Annotated[
         int, "each task's newest models that are kept besides those that something refers to"
     ] = 100
+    release_key: Annotated[
+        str, "public key without whose signature nothing is released; empty: releases are not signed"
+    ] = ""
     max_calls: Annotated[int, "calls at once"] = 4096
     max_model_bytes: Annotated[int, "largest model"] = 1024**3
     max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
@@ -115,6 +119,7 @@ class CoordinatorConfig:
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
         check_limits(self, LIMITS)
+        check_release_key(self.release_key)
         _folders_by_name((*self.evaluation_sets, *self.evaluation_crops))
 
     @property

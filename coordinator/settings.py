@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 _URL_PASSWORD: Final = re.compile(r"(://[^/@\s]*?:)[^/@\s]*@")
+_RELEASE_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
@@ -92,6 +93,12 @@ def check_limits(config: object, limits: Mapping[str, tuple[float, float]]) -> N
     for name, (low, high) in limits.items():
         if not low <= getattr(config, name) <= high:
             raise ConfigError(f"{name} is {getattr(config, name)}; it must lie between {low} and {high}")
+
+
+def check_release_key(value: str) -> None:
+    """Raise ConfigError unless a setting is empty or names a release key: 64 hex digits, an Ed25519 public key."""
+    if value and not _RELEASE_KEY.fullmatch(value):
+        raise ConfigError("release_key must be the 64 hex digits that mien-coordinator release-key show prints")
 
 
 def shown(config: object) -> dict[str, Any]:

@@ -45,8 +45,10 @@ app = typer.Typer(
 )
 gallery_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the encrypted gallery.")
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
+bundle_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check signed bundles.")
 app.add_typer(gallery_app, name="gallery")
 app.add_typer(config_app, name="config")
+app.add_typer(bundle_app, name="bundle")
 
 Home = Annotated[
     Path, typer.Option("--home", envvar="MIEN_DEVICE_HOME", help="This device's folder.", default_factory=default_root)
@@ -58,12 +60,12 @@ Keystore = Annotated[
         help="Where keys are kept: auto, platform (Secret Service, Keychain ...) or file. Decided once, at first use."
     ),
 ]
-Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
-MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
 Runtime = Annotated[
     str | None,
     typer.Option(help="What embeds and trains: auto, torch, or onnxruntime (with exported graphs)."),
 ]
+Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
+MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
@@ -120,9 +122,9 @@ def enroll(
     add: Annotated[bool, typer.Option("--add", help="Add a template to a person who is enrolled already.")] = False,
     min_images: Annotated[int | None, typer.Option(help="How many usable pictures are needed.")] = None,
     keystore: Keystore = None,
+    runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
-    runtime: Runtime = None,
     """Enrol a person from at least three good pictures, all at once or not at all.
 
     Crops are kept, encrypted, to make templates again for a new model; they train only with consent.
@@ -169,9 +171,9 @@ def verify(
     show_score: ShowScore = False,
     threshold: Threshold = None,
     max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
-    runtime: Runtime = None,
     """Say whether the face in a picture is an enrolled person's. Exit code 0: yes, 1: no, 11-13: no usable face.
 
     Example: mien-device verify Ada door.jpg
@@ -187,9 +189,9 @@ def identify(
     show_score: ShowScore = False,
     threshold: Threshold = None,
     max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
-    runtime: Runtime = None,
     """Say who of all enrolled people is in a picture, or nobody. Exit codes as `verify`.
 
     Example: mien-device identify door.jpg
@@ -368,9 +370,9 @@ def participate(
     charging: Annotated[bool, typer.Option("--charging/--not-charging", help="Simulates the battery.")] = True,
     idle: Annotated[bool, typer.Option("--idle/--in-use", help="Simulates whether the phone is in use.")] = True,
     unmetered: Annotated[bool, typer.Option("--unmetered/--metered", help="Simulates the network.")] = True,
+    runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
-    runtime: Runtime = None,
     """Take part in training. Says what leaves this device before anything does.
 
     Ends after --rounds, with --until-idle, or when stopped; stopped at any instant, it goes on where it was. Exit code
@@ -392,9 +394,9 @@ def participate(
     if source_aligned and source is None:
         raise ConfigError("--source-aligned says how the pictures of --source are; name the source, or leave it out")
     options = {
+        "runtime": runtime,
         "participation.person": person,
         "participation.min_cohort": min_cohort,
-        "runtime": runtime,
         "participation.allow_reveal": tuple(allow_reveal) if allow_reveal else None,
         "participation.allow_profiles": tuple(allow_profile) if allow_profile else None,
         "participation.allow_plain_sums": allow_plain_sums,
@@ -577,6 +579,42 @@ def _print_json(event: Event | Transfer) -> None:
 
     if isinstance(event, Event):
         print(json.dumps({"event": event.kind, "text": event.text, **event.facts}, sort_keys=True), flush=True)
+
+
+@bundle_app.command("verify")
+def bundle_verify(
+    path: Annotated[Path, typer.Argument(help="A folder with manifest.json, manifest.sig and the files they list.")],
+    home: Home,
+    key: Annotated[
+        str, typer.Option(help="The operator's release key (64 hex digits); default: the one this device pinned.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Check that a bundle is whole and signed by the operator's release key. Exit code 20: it is not.
+
+    Example: mien-device bundle verify ./model
+    """
+    from device_sdk.releases import verify_folder
+
+    if not key:
+        with _device(home, as_json) as device:
+            key = device.identity.release_key
+    if not key:
+        raise ConfigError("this device pinned no release key when it joined; give --key")
+    signed = verify_folder(path, key)
+    result = {
+        "model_id": signed.model_id,
+        "sequence": signed.sequence,
+        "fallbacks": list(signed.fallbacks),
+        "min_sdk": signed.min_sdk,
+        "thresholds": len(signed.thresholds),
+        "files": {file.name: file.sha256 for file in signed.files},
+    }
+
+    def human() -> None:
+        _say(f"Release {signed.sequence}, model {signed.model_id}, is signed and whole: {len(signed.files)} files.")
+
+    shell.emit(result, as_json=as_json, human=human)
 
 
 def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:

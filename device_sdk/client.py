@@ -145,7 +145,10 @@ class StageEvent:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A model as the coordinator offers it; `spec_json` is checked by whoever uses it."""
+    """A model as the coordinator offers it; `spec_json` is checked by whoever uses it.
+
+    `bundle_json` and `bundle_signature` are what the release key signed; `device_sdk.releases` checks them.
+    """
 
     model_id: str
     spec_json: bytes = field(repr=False)
@@ -153,6 +156,8 @@ class Manifest:
     public_shard: Blob | None
     released: bool
     changes: Blob | None = None
+    bundle_json: bytes = field(default=b"", repr=False)
+    bundle_signature: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -266,7 +271,8 @@ class CoordinatorClient:
         theta, shard, changes = map(_blob, (reply.theta, reply.public_shard, reply.changes))
         if theta is None:
             raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
-        return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released, changes)
+        signed = reply.bundle_manifest, reply.bundle_signature
+        return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released, changes, *signed)
 
     def glance(self, ref: RoundRef) -> StageEvent:
         """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""

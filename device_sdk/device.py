@@ -35,6 +35,7 @@ from device_sdk.participate import (
     transfer,
 )
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
+from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
 from device_sdk.source import SourceFaces, read_source
 from device_sdk.verify import Outcome, identify, verify
@@ -292,6 +293,14 @@ class Device:
 
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
         manifest = client.manifest()
+        guard = ReleaseGuard(self.identity.release_key, self.home.release)
+        signed = guard.check(manifest)
+        update = self._take_over(client, manifest)
+        guard.accept(signed)
+        return update
+
+    def _take_over(self, client: CoordinatorClient, manifest: Manifest) -> ModelUpdate:
+        """Use a checked release; the gallery changes over in one switch."""
         before = self.gallery.model_id
         if manifest.model_id == before and self.models.holds(manifest):
             return ModelUpdate(before, changed=False, num_templates=0)

@@ -61,19 +61,24 @@ class Home:
         return self.root / "identity.key"
 
     @property
+    def release(self) -> Path:
+        """The highest signed release that was accepted."""
+        return self.root / "release.json"
+
+    @property
     def models(self) -> Path:
         """Models and public shards, by hash: nothing secret, and all of it can be fetched again."""
         return self.root / "models"
 
     @property
-    def participation_lock(self) -> Path:
-        """Held while a process takes part in rounds."""
-        return self.root / "participate.lock"
-
-    @property
     def graphs(self) -> Path:
         """What ONNX Runtime runs for these models, by the hash of their layout; it holds no parameters."""
         return self.models / "graphs"
+
+    @property
+    def participation_lock(self) -> Path:
+        """Held while a process takes part in rounds."""
+        return self.root / "participate.lock"
 
 
 def default_root(environment: Mapping[str, str] = os.environ) -> Path:

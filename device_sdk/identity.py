@@ -41,6 +41,8 @@ class Identity:
     coordinator_ca: x509.Certificate = field(repr=False)
     key: ec.EllipticCurvePrivateKey = field(repr=False)
     invite_sha256: str = field(default="", repr=False)
+    release_key: str = ""
+    """The operator's key that has to have signed every release; empty where the fleet has none."""
 
     @property
     def key_pem(self) -> bytes:
@@ -99,6 +101,7 @@ class IdentityFiles:
             "registrar_ca": base64.b64encode(to_der(identity.registrar_ca)).decode(),
             "coordinator_ca": base64.b64encode(to_der(identity.coordinator_ca)).decode(),
             "invite_sha256": identity.invite_sha256,
+            "release_key": identity.release_key,
         }
         write_atomically(self._home.identity, to_canonical_json(stored), private=True)
 
@@ -133,6 +136,7 @@ class IdentityFiles:
                 coordinator_ca=certificate("coordinator_ca"),
                 key=self.key(),
                 invite_sha256=str(stored["invite_sha256"]),
+                release_key=str(stored.get("release_key", "")),
             )
         except (KeyError, TypeError, binascii.Error) as error:
             raise CorruptDataError("the device's identity is damaged; join again with a new invite") from error

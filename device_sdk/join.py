@@ -33,7 +33,8 @@ from device_sdk.clock import Clock, utc
 from device_sdk.identity import Identity, IdentityFiles, create_csr
 from device_sdk.retry import RetryPolicy
 from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello
-from mien.errors import AlreadyExistsError, CertificateError, FingerprintError
+from mien.bundles import public_key
+from mien.errors import AlreadyExistsError, CertificateError, ConfigError, FingerprintError
 from mien.wire.invite import Invite
 from mien.wire.renewal import renewal_message
 from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
@@ -100,7 +101,9 @@ def renew(identity: Identity, files: IdentityFiles, clock: Clock, rng: random.Ra
         )
     pinned = fingerprint(identity.coordinator_ca)
     renewed = _identity(reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
-    renewed = replace(renewed, invite_sha256=identity.invite_sha256)
+    # A renewal brings a release key to a device that has none, and never another one.
+    release_key = identity.release_key or renewed.release_key
+    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key)
     files.save(renewed)
     return renewed
 
@@ -155,6 +158,7 @@ def _identity(
     if not reply.coordinator_address or (reply.device_id, reply.population) != (device_id, population):
         raise CertificateError("the registrar's answer does not fit the certificate it gave; ask the operator")
     return Identity(
+        release_key=_release_key(reply),
         device_id=device_id,
         population=population,
         registrar_address=registrar_address,
@@ -164,6 +168,16 @@ def _identity(
         coordinator_ca=coordinator_ca,
         key=key,
     )
+
+
+def _release_key(reply: registrar_pb2.JoinReply) -> str:
+    """Return the operator's release key, which the registrar vouches for; empty where the fleet has none."""
+    if reply.release_key:
+        try:
+            public_key(reply.release_key)
+        except ConfigError as error:
+            raise CertificateError("the registrar names a release key that cannot be; ask the operator") from error
+    return str(reply.release_key)
 
 
 def _check_same_fleet(present: Identity, invite: Invite) -> None:

@@ -1,4 +1,4 @@
-"""mien-coordinator model: list, show, import, export, release, rollback, evaluate."""
+"""mien-coordinator model: list, show, import, export, sign, release, rollback, evaluate."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 're
 
 _MAX_SPEC_BYTES = 1 << 20
 SPEC, THETA, SHARD = "model.json", "theta.f32", "public_shard.safetensors"
+FALLBACKS = "fallbacks.txt"
 
 
 @app.command("list")
@@ -186,6 +187,8 @@ def export(
 ) -> None:
     """Write a model to a folder: model.json, theta.f32 and, where there is one, public_shard.safetensors.
 
+    Beside them fallbacks.txt: the models in force now, to which phones may go back from this one.
+
     Example: mien-coordinator model export released ./model
     """
     if out.exists():
@@ -198,11 +201,65 @@ def export(
 
 async def _export(coordinator: Coordinator, wanted: str, out: Path) -> models_pb2.ModelManifest:
     model = await find_model(coordinator, wanted)
+    in_force = [each.model_id for each, status in await coordinator.standings() if _falls_back_to(status, model)]
+    write_atomically(out / FALLBACKS, "".join(f"{model_id}\n" for model_id in in_force).encode())
     write_atomically(out / SPEC, model.spec_json)
     await coordinator.download(model.theta, out / THETA)
     if model.HasField("public_shard"):
         await coordinator.download(model.public_shard, out / SHARD)
     return model
+
+
+def _falls_back_to(status: operator_pb2.ModelStatus, model: models_pb2.ModelManifest) -> bool:
+    """Return whether phones that get `model` may have to go back to another one, which is in force now."""
+    return status.state == "released" and status.model_id != model.model_id
+
+
+@app.command()
+def sign(
+    folder: Annotated[Path, typer.Argument(help="A folder that model export wrote.")],
+    key: Annotated[Path, typer.Option(help="The release key's file, from release-key init.")],
+    sequence: Annotated[
+        int | None, typer.Option(help="Higher than that of every earlier release; default: the time, in seconds.")
+    ] = None,
+    fallback: Annotated[
+        list[str] | None,
+        typer.Option(help="A model that phones may go back to; default: those in force when the folder was exported."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Sign an exported model with the release key. Needs neither network nor coordinator: run it where the key is.
+
+    Example: mien-coordinator model sign ./model --key release.key
+    """
+    from coordinator.signing import read_key, sign_folder
+
+    signed = sign_folder(folder, read_key(key), sequence=sequence or int(now().timestamp()), fallbacks=fallback)
+    result = {
+        "model_id": signed.model_id,
+        "sequence": signed.sequence,
+        "fallbacks": list(signed.fallbacks),
+        "files": [file.name for file in signed.files],
+    }
+
+    def human() -> None:
+        say(f"Model {signed.model_id} is signed as release {signed.sequence}.")
+        say(f"Next: mien-coordinator model release {signed.model_id[:12]} --bundle {folder}")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def read_signed(folder: Path) -> tuple[bytes, bytes]:
+    """Return a signed folder's manifest and signature; raises NotFoundError where model sign was not run."""
+    from mien.bundles import MANIFEST, SIGNATURE
+
+    for name in (MANIFEST, SIGNATURE):
+        if not (folder / name).is_file():
+            raise NotFoundError(f"there is no {name} in {folder}; run model sign where the release key is")
+    return (
+        read_limited(folder / MANIFEST, _MAX_SPEC_BYTES, what=MANIFEST),
+        read_limited(folder / SIGNATURE, 1024, what=SIGNATURE),
+    )
 
 
 @app.command()
@@ -212,6 +269,9 @@ def release(
     share: Annotated[
         str, typer.Option(help="How many of the phones get it: 10% or 0.1; again with more to go on.")
     ] = "100%",
+    bundle: Annotated[
+        Path | None, typer.Option(help="The folder that model sign signed; needed where a release_key is set.")
+    ] = None,
     despite_gates: Annotated[
         bool, typer.Option("--despite-gates", help="Also if its gates rejected it, or have not judged it yet.")
     ] = False,
@@ -222,10 +282,11 @@ def release(
     Example: mien-coordinator model release 3f0c --share 10%
     """
     part = share_of(share)
+    signed = (b"", b"") if bundle is None else read_signed(bundle)
 
     async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
         model_id = (await find_model(coordinator, model)).model_id
-        return await coordinator.release(model_id, share=part, despite_gates=despite_gates)
+        return await coordinator.release(model_id, share=part, despite_gates=despite_gates, signed=signed)
 
     _tell(ask(home, question), as_json, "released" if part == 1 else f"released to {part:.4g} of the phones")
 

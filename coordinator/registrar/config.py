@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from coordinator.settings import Settings, check_address, check_limits, port_of
+from coordinator.settings import Settings, check_address, check_limits, check_release_key, port_of
 
 MAX_INVITE_S: Final = 30 * 86400
 
@@ -26,7 +26,8 @@ class RegistrarConfig:
 
     `address` is where devices reach the registrar, and is written into invites; `listen` is where it listens for them.
     `admin_address` and `admin_listen` are the same for operators. `coordinator_address` is told to devices that join.
-    `names` are further host names and IP addresses that the server's certificate is to cover.
+    `names` are further host names and IP addresses that the server's certificate is to cover. Devices that join pin
+    `release_key`, and take no release that it did not sign.
     """
 
     address: Annotated[str, "host:port where phones join; written into invites"]
@@ -42,6 +43,9 @@ class RegistrarConfig:
     max_join_failures: Annotated[int, "failed attempts of one address within the window"] = 10
     join_failure_window_s: Annotated[int, "that window"] = 60
     drain_s: Annotated[int, "time for calls under way at SIGTERM"] = 10
+    release_key: Annotated[
+        str, "public key that phones pin when they join, and without whose signature they take no release"
+    ] = ""
     json_logs: Annotated[bool, "logs as JSON"] = False
 
     def __post_init__(self) -> None:
@@ -51,6 +55,7 @@ class RegistrarConfig:
             if value or not listens:
                 check_address(name, value, example="registrar.example:7440", lowest_port=0 if listens else 1)
         check_limits(self, LIMITS)
+        check_release_key(self.release_key)
 
     @property
     def join_listen(self) -> str:

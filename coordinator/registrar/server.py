@@ -92,7 +92,10 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         ca = authority.certificate
 
         join = _server(MAX_JOIN_MESSAGE_BYTES)
-        add_registrar(RegistrarService(registry, ca, config.coordinator_address, limiter, worker, clock), join)
+        service = RegistrarService(
+            *(registry, ca, config.coordinator_address, limiter, worker, clock), release_key=config.release_key
+        )
+        add_registrar(service, join)
         admin = _server(MAX_MESSAGE_BYTES)
         add_admin(RegistrarAdminService(registry, ca, worker, clock), admin)
         ports = Ports(

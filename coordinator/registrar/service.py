@@ -56,8 +56,10 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         limiter: FailureLimiter,
         worker: Worker,
         clock: Callable[[], datetime],
+        *,
+        release_key: str = "",
     ) -> None:
-        self._registry = registry
+        self._registry, self._release_key = registry, release_key
         self._ca_der = pki.to_der(ca)
         self._coordinator_address = coordinator_address
         self._limiter = limiter
@@ -109,6 +111,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
             coordinator_ca_der=joined.coordinator_ca_der,
             coordinator_address=self._coordinator_address,
             population=joined.population,
+            release_key=self._release_key,
         )
 
 

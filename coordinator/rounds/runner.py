@@ -79,6 +79,7 @@ class RunnerSettings:
     max_step_ratio: float = 1.0
     max_aborted: int = 5
     has_gates: bool = False
+    releases_by_itself: bool = True
     keep_round_models: int = 1_000_000
     restart_grace_s: float = 30.0
     close_retry_s: float = 300.0
@@ -364,6 +365,8 @@ class TaskRunner:
         try:
             passed = await thread.run(store.candidate, self.task.task_id, CandidateState.PASSED)
             decision = verdicts.decide(self.plan.task, self.task, verdict, passed, self._clock.now_ms())
+            if not self._settings.releases_by_itself:  # what passed waits for the operator's signature
+                decision = replace(decision, release_share=0.0)
             await thread.run(store.save_verdict, decision, verdict)
         except MienError as error:
             _refuse([message], error)

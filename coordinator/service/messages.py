@@ -8,7 +8,7 @@ from typing import Final
 
 from coordinator.rounds import machine
 from coordinator.rounds.machine import Stage
-from coordinator.store.records import BlobId, Duty, ModelRecord
+from coordinator.store.records import BlobId, BundleRecord, Duty, ModelRecord
 from mien.errors import CorruptDataError
 from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
 
@@ -47,17 +47,19 @@ def blob_ref(blob: BlobId | None) -> common_pb2.BlobRef | None:
     return None if blob is None else common_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
 
 
-def manifest(model: ModelRecord, *, is_released: bool) -> models_pb2.ModelManifest:
-    """Return a model as a message."""
+def manifest(model: ModelRecord, *, is_released: bool, bundle: BundleRecord | None = None) -> models_pb2.ModelManifest:
+    """Return a model as a message, with what the release key signed of it where devices are to see that."""
     return models_pb2.ModelManifest(
         model_id=model.model_id,
-        spec_json=model.spec_json,
+        spec_json=model.spec_json if bundle is None else bundle.spec_json,
         theta=blob_ref(model.theta),
         public_shard=blob_ref(model.shard),
         changes=blob_ref(model.changes),
         parent_model_id=model.parent_model_id or "",
         created_unix_s=model.created_ms // 1000,
         released=is_released,
+        bundle_manifest=b"" if bundle is None else bundle.manifest_json,
+        bundle_signature=b"" if bundle is None else bundle.signature,
     )
 
 

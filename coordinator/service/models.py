@@ -37,7 +37,8 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
         if peer.role is Role.DEVICE and not await self._may_read(peer, model_id):
             raise NotFoundError(f"there is no model {model_id[:12]} for this device; check in again")
         model = await self._thread.run(self._store.model, model_id)
-        return manifest(model, is_released=released is not None and released.model_id == model_id)
+        signed = await self._thread.run(self._store.bundle, model_id) if peer.role is Role.DEVICE else None
+        return manifest(model, is_released=released is not None and released.model_id == model_id, bundle=signed)
 
     async def _may_read(self, peer: PeerIdentity, model_id: str) -> bool:
         return await self._thread.run(self._store.may_read_model, model_id, peer.population or "")

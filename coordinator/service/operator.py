@@ -45,7 +45,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         *,
         max_model_bytes: int,
         max_shard_bytes: int,
+        release_key: str = "",
     ) -> None:
+        """With a `release_key` nothing is released that it did not sign."""
+        self._release_key = release_key
         self._engine, self._store, self._thread = engine, store, thread
         self._models, self._clock = models, clock
         self._max_model_bytes, self._max_shard_bytes = max_model_bytes, max_shard_bytes
@@ -110,6 +113,12 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def ReleaseModel(self, request: operator_pb2.ReleaseModelRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force from now on, for all devices or a share of them."""
         model = await self._thread.run(self._store.model, request.model_id)
+        bundle = self._signed(model, request)
+        if bundle is None and self._release_key and await self._thread.run(self._store.bundle, model.model_id) is None:
+            raise ConfigError(
+                "phones take only what the release key signed: run model export, model sign where the key is, then "
+                "model release --bundle"
+            )
         await self._thread.run(
             self._store.release,
             model.model_id,
@@ -117,13 +126,50 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             actor=caller().id,
             share=request.share or 1.0,
             despite_gates=request.despite_gates,
+            bundle=bundle,
         )
         return manifest(model, is_released=True)
+
+    def _signed(self, model: ModelRecord, request: operator_pb2.ReleaseModelRequest) -> BundleRecord | None:
+        """Return the bundle that a release brings, checked against the model that is here; None where there is none."""
+        if not request.bundle_manifest:
+            return None
+        if not self._release_key:
+            raise ConfigError("this coordinator trusts no release key; put release_key into coordinator.toml, restart")
+        signed = bundles.verify(self._release_key, request.bundle_manifest, request.bundle_signature)
+        if signed.model_id != model.model_id:
+            raise ModelMismatchError("the bundle is of another model; name that one, or sign this one")
+        bundles.check_description(signed, model.spec_json)
+        ours = {bundles.THETA: model.theta, **({bundles.SHARD: model.shard} if model.shard is not None else {})}
+        for file in signed.files:
+            if file.name != bundles.MODEL and ours.get(file.name) != BlobId(file.sha256, file.size_bytes):
+                raise CorruptDataError(f"the bundle lists {file.name}, which this coordinator does not have so")
+        return BundleRecord(
+            signed.sequence, model.model_id, request.bundle_manifest, request.bundle_signature, model.spec_json
+        )
+
+    async def _check_way_back(self, population: str | None) -> None:
+        """Raise ConfigError where phones would refuse to go back, because no signature lets them."""
+        way = await self._thread.run(self._store.way_back, population)
+        if way is None or not self._release_key:
+            return
+        newest, earlier = [await self._thread.run(self._store.bundle, model_id) for model_id in way]
+        if earlier is None:
+            raise ConfigError(f"model {way[1][:12]} is not signed, and phones would refuse it; sign and release it")
+        if newest is None:
+            return
+        signed = bundles.verify(self._release_key, newest.manifest_json, newest.signature)
+        if earlier.sequence < newest.sequence and earlier.model_id not in signed.fallbacks:
+            raise ConfigError(
+                f"the newest bundle does not name model {earlier.model_id[:12]} as one to fall back to, and phones "
+                "would refuse it; sign that one again and release it"
+            )
 
     async def RollBack(self, request: operator_pb2.RollBackRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force again."""
         newest = await self._thread.run(self._store.last_release)
         population = request.population or (None if newest is None else newest.population)
+        await self._check_way_back(population)
         release = await self._thread.run(self._store.roll_back, population, actor=caller().id)
         return manifest(await self._thread.run(self._store.model, release.model_id), is_released=True)
 

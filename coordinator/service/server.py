@@ -183,6 +183,7 @@ def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
         max_aborted=config.max_aborted,
         restart_grace_s=config.restart_grace_s,
         has_gates=bool(config.sets.names),
+        releases_by_itself=not config.release_key,
         keep_round_models=config.keep_round_models,
     )
     return EngineSettings(config.check_in_hold_s, config.retry_after_s, runner, config.sets.names)
@@ -197,6 +198,7 @@ def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: Coor
         clock,
         max_model_bytes=config.max_model_bytes,
         max_shard_bytes=config.max_shard_bytes,
+        release_key=config.release_key,
     )
 
 

@@ -196,6 +196,19 @@ class CandidateRecord:
 
 
 @dataclass(frozen=True)
+class BundleRecord:
+    """A release as the operator's release key signed it; `spec_json` is the description that the signature covers."""
+
+    sequence: int
+    model_id: str
+    manifest_json: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+    spec_json: bytes = field(repr=False)
+    added_ms: int = 0
+    added_by: str = ""
+
+
+@dataclass(frozen=True)
 class EvaluationRecord:
     """A measurement of a model with its provenance, as canonical JSON."""
 

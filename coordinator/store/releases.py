@@ -14,6 +14,7 @@ from coordinator import audit
 from coordinator.clock import Clock
 from coordinator.releases import Standing, before, in_force, standings
 from coordinator.store.records import (
+    BundleRecord,
     CandidateRecord,
     CandidateState,
     EvaluationRecord,
@@ -21,7 +22,7 @@ from coordinator.store.records import (
     ReleaseRecord,
     TaskState,
 )
-from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
+from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
 from mien.errors import ConfigError, NotFoundError
 
 _MODEL_BLOBS = ("theta_sha256", "shard_sha256", "changes_sha256")
@@ -48,14 +49,44 @@ class ReleaseStore(ABC):
     # Releases
 
     def release(
-        self, model_id: str, *, population: str | None, actor: str, share: float = 1.0, despite_gates: bool = False
+        self,
+        model_id: str,
+        *,
+        population: str | None,
+        actor: str,
+        share: float = 1.0,
+        despite_gates: bool = False,
+        bundle: BundleRecord | None = None,
     ) -> None:
         """Put a model in force for a share of the devices; the same again changes nothing.
 
-        Raises ConfigError for a model that its gates rejected or have not judged, unless that is to be overridden.
+        `bundle` is what the release key signed of it. Raises ConfigError for a model that its gates rejected or have
+        not judged, unless that is to be overridden, and for a bundle whose sequence number is not above all others.
         """
         with self._transaction() as db:
+            if bundle is not None:
+                self._keep_bundle(db, bundle, actor)
             self._release(db, model_id, population, actor, share, despite_gates=despite_gates)
+
+    def _keep_bundle(self, db: sa.Connection, bundle: BundleRecord, actor: str) -> None:
+        newest = db.execute(sa.select(BUNDLES).order_by(BUNDLES.c.sequence.desc()).limit(1)).first()
+        if newest is not None and newest.manifest_json == bundle.manifest_json:
+            return
+        if newest is not None and newest.sequence >= bundle.sequence:
+            raise ConfigError(
+                f"the bundle has sequence number {bundle.sequence}, an earlier one had {newest.sequence}: phones would "
+                "refuse it; sign it again with a higher one"
+            )
+        kept = dataclasses.replace(bundle, added_ms=self._clock.now_ms(), added_by=actor)
+        db.execute(sa.insert(BUNDLES).values(**dataclasses.asdict(kept)))
+        self._log(db, actor, "model.bundle", bundle.model_id, {"sequence": bundle.sequence})
+
+    def bundle(self, model_id: str) -> BundleRecord | None:
+        """Return the newest signed bundle of a model."""
+        wanted = sa.select(BUNDLES).where(BUNDLES.c.model_id == model_id).order_by(BUNDLES.c.sequence.desc()).limit(1)
+        with self._transaction() as db:
+            row = db.execute(wanted).first()
+            return None if row is None else BundleRecord(**row._mapping)
 
     def _release(
         self,
@@ -91,6 +122,13 @@ class ReleaseStore(ABC):
         """Release what passed its gates, to everybody where nothing is released to the others."""
         share = share if in_force(_history(db, population)) is not None else 1.0
         self._release(db, candidate.model_id, population, audit.COORDINATOR, share)
+
+    def way_back(self, population: str | None) -> tuple[str, str] | None:
+        """Return the model of the newest release and the one that a roll-back would put in force."""
+        with self._transaction() as db:
+            history = _history(db, population)
+            earlier = before(history)
+            return None if earlier is None else (history[-1].model_id, earlier)
 
     def roll_back(self, population: str | None, *, actor: str) -> ReleaseRecord:
         """Return the release of the model that was in force before, now in force again for all devices.

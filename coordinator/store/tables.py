@@ -111,6 +111,20 @@ EVALUATIONS: Final = Table("evaluations", METADATA, _EvaluationColumns)
 """Measurements of models, each a canonical JSON record with its provenance; only ever added to."""
 
 
+class _BundleColumns(TypedColumns):
+    sequence: Named[int] = Column(BigInteger, primary_key=True, autoincrement=False)
+    model_id: Named[str] = Column(ForeignKey("models.model_id"), type_=_HASH, index=True)
+    manifest_json: Named[bytes]
+    signature: Named[bytes]
+    spec_json: Named[bytes]
+    added_ms: Named[int] = Column(BigInteger)
+    added_by: Named[str] = Column(String(64))
+
+
+BUNDLES: Final = Table("bundles", METADATA, _BundleColumns)
+"""Signed bundles of releases, by the sequence numbers that the operator's release key gave them; only ever added to."""
+
+
 class _TaskColumns(TypedColumns):
     task_id: Named[str] = Column(String(32), primary_key=True)
     name: Named[str] = Column(String(80))

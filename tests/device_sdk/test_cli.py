@@ -64,6 +64,7 @@ OPTIONS = {
         "--unmetered",
         "--json",
     },
+    "bundle verify": {"--home", "--key", "--json"},
     "update": {"--home", "--json"},
     "status": {"--home", "--json"},
     "doctor": {"--home", "--json"},

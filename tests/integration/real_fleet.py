@@ -190,7 +190,10 @@ def real_fleet(folder: Path, **settings: Any) -> Iterator[RealFleet]:
     """Run both servers, as processes of their own, while the block runs."""
     address, admin_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
     house = House(folder, registrar_address=address, crl_fetch_s=0.5, **settings)
-    config = RegistrarConfig(address, house.address, admin_address, listen=address, max_join_failures=1000)
+    key = settings.get("release_key", "")
+    config = RegistrarConfig(
+        address, house.address, admin_address, listen=address, max_join_failures=1000, release_key=key
+    )
     registrar = create_home(folder / "registrar", config, datetime.now(UTC))
     trust_coordinator(registrar, house.home.public(house.home.ca_path), replace=False)
     trust_registrar(house.home, pki.to_pem(registrar.ca()), replace=True)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from mien.wire.v1 import common_pb2 as mien_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14mien/v1/models.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\"&\n\x12GetManifestRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"\xe3\x01\n\rModelManifest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x11\n\tspec_json\x18\x02 \x01(\x0c\x12\x1f\n\x05theta\x18\x03 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12&\n\x0cpublic_shard\x18\x04 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12\x17\n\x0fparent_model_id\x18\x05 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x06 \x01(\x03\x12\x10\n\x08released\x18\x07 \x01(\x08\x12!\n\x07\x63hanges\x18\x08 \x01(\x0b\x32\x10.mien.v1.BlobRef\"1\n\x0f\x44ownloadRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x32\x88\x01\n\x06Models\x12\x42\n\x0bGetManifest\x12\x1b.mien.v1.GetManifestRequest\x1a\x16.mien.v1.ModelManifest\x12:\n\x08\x44ownload\x12\x18.mien.v1.DownloadRequest\x1a\x12.mien.v1.DataChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14mien/v1/models.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\"&\n\x12GetManifestRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"\x96\x02\n\rModelManifest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x11\n\tspec_json\x18\x02 \x01(\x0c\x12\x1f\n\x05theta\x18\x03 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12&\n\x0cpublic_shard\x18\x04 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12\x17\n\x0fparent_model_id\x18\x05 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x06 \x01(\x03\x12\x10\n\x08released\x18\x07 \x01(\x08\x12!\n\x07\x63hanges\x18\x08 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12\x17\n\x0f\x62undle_manifest\x18\t \x01(\x0c\x12\x18\n\x10\x62undle_signature\x18\n \x01(\x0c\"1\n\x0f\x44ownloadRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x32\x88\x01\n\x06Models\x12\x42\n\x0bGetManifest\x12\x1b.mien.v1.GetManifestRequest\x1a\x16.mien.v1.ModelManifest\x12:\n\x08\x44ownload\x12\x18.mien.v1.DownloadRequest\x1a\x12.mien.v1.DataChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,9 +35,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMANIFESTREQUEST']._serialized_start=55
   _globals['_GETMANIFESTREQUEST']._serialized_end=93
   _globals['_MODELMANIFEST']._serialized_start=96
-  _globals['_MODELMANIFEST']._serialized_end=323
-  _globals['_DOWNLOADREQUEST']._serialized_start=325
-  _globals['_DOWNLOADREQUEST']._serialized_end=374
-  _globals['_MODELS']._serialized_start=377
-  _globals['_MODELS']._serialized_end=513
+  _globals['_MODELMANIFEST']._serialized_end=374
+  _globals['_DOWNLOADREQUEST']._serialized_start=376
+  _globals['_DOWNLOADREQUEST']._serialized_end=425
+  _globals['_MODELS']._serialized_start=428
+  _globals['_MODELS']._serialized_end=564
 # @@protoc_insertion_point(module_scope)

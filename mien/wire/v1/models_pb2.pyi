@@ -13,7 +13,7 @@ class GetManifestRequest(_message.Message):
     def __init__(self, model_id: _Optional[str] = ...) -> None: ...
 
 class ModelManifest(_message.Message):
-    __slots__ = ("model_id", "spec_json", "theta", "public_shard", "parent_model_id", "created_unix_s", "released", "changes")
+    __slots__ = ("model_id", "spec_json", "theta", "public_shard", "parent_model_id", "created_unix_s", "released", "changes", "bundle_manifest", "bundle_signature")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     THETA_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class ModelManifest(_message.Message):
     CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     spec_json: bytes
     theta: _common_pb2.BlobRef
@@ -30,7 +32,9 @@ class ModelManifest(_message.Message):
     created_unix_s: int
     released: bool
     changes: _common_pb2.BlobRef
-    def __init__(self, model_id: _Optional[str] = ..., spec_json: _Optional[bytes] = ..., theta: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., public_shard: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., parent_model_id: _Optional[str] = ..., created_unix_s: _Optional[int] = ..., released: _Optional[bool] = ..., changes: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    bundle_manifest: bytes
+    bundle_signature: bytes
+    def __init__(self, model_id: _Optional[str] = ..., spec_json: _Optional[bytes] = ..., theta: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., public_shard: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., parent_model_id: _Optional[str] = ..., created_unix_s: _Optional[int] = ..., released: _Optional[bool] = ..., changes: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., bundle_manifest: _Optional[bytes] = ..., bundle_signature: _Optional[bytes] = ...) -> None: ...
 
 class DownloadRequest(_message.Message):
     __slots__ = ("sha256", "offset")

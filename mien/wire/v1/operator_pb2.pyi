@@ -139,14 +139,18 @@ class ModelStatus(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., state: _Optional[str] = ..., share: _Optional[float] = ..., reason: _Optional[str] = ..., population: _Optional[str] = ..., task_id: _Optional[str] = ..., round: _Optional[int] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class ReleaseModelRequest(_message.Message):
-    __slots__ = ("model_id", "share", "despite_gates")
+    __slots__ = ("model_id", "share", "despite_gates", "bundle_manifest", "bundle_signature")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     DESPITE_GATES_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     share: float
     despite_gates: bool
-    def __init__(self, model_id: _Optional[str] = ..., share: _Optional[float] = ..., despite_gates: _Optional[bool] = ...) -> None: ...
+    bundle_manifest: bytes
+    bundle_signature: bytes
+    def __init__(self, model_id: _Optional[str] = ..., share: _Optional[float] = ..., despite_gates: _Optional[bool] = ..., bundle_manifest: _Optional[bytes] = ..., bundle_signature: _Optional[bytes] = ...) -> None: ...
 
 class RollBackRequest(_message.Message):
     __slots__ = ("population",)

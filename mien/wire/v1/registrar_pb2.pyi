@@ -16,20 +16,22 @@ class JoinRequest(_message.Message):
     def __init__(self, token: _Optional[str] = ..., csr_der: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population")
+    __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population", "release_key")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_DER_FIELD_NUMBER: _ClassVar[int]
     REGISTRAR_CA_DER_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_CA_DER_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_KEY_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     certificate_der: bytes
     registrar_ca_der: bytes
     coordinator_ca_der: bytes
     coordinator_address: str
     population: str
-    def __init__(self, device_id: _Optional[str] = ..., certificate_der: _Optional[bytes] = ..., registrar_ca_der: _Optional[bytes] = ..., coordinator_ca_der: _Optional[bytes] = ..., coordinator_address: _Optional[str] = ..., population: _Optional[str] = ...) -> None: ...
+    release_key: str
+    def __init__(self, device_id: _Optional[str] = ..., certificate_der: _Optional[bytes] = ..., registrar_ca_der: _Optional[bytes] = ..., coordinator_ca_der: _Optional[bytes] = ..., coordinator_address: _Optional[str] = ..., population: _Optional[str] = ..., release_key: _Optional[str] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("certificate_der", "csr_der", "signature", "unix_ms")
