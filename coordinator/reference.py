@@ -35,7 +35,7 @@ def reference(kind: type[Any], limits: Mapping[str, tuple[float, float]]) -> lis
     """Return the rows of a record whose fields are `Annotated` with their meanings, in their order."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [
-        SettingRow(field.name, _default(field), limits.get(field.name), _meaning(hints[field.name]))
+        SettingRow(field.name, _default(field), limits.get(field.name), _meaning(field.name, hints[field.name]))
         for field in dataclasses.fields(kind)
     ]
 
@@ -46,9 +46,11 @@ def to_markdown(rows: list[SettingRow]) -> str:
     return "\n".join(["| field | default | from – to | meaning |", "|---|---|---|---|", *lines]) + "\n"
 
 
-def _meaning(hint: Any) -> str:
-    (meaning,) = (each for each in hint.__metadata__ if isinstance(each, str))
-    return meaning
+def _meaning(name: str, hint: Any) -> str:
+    meanings = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, str)]
+    if len(meanings) != 1:
+        raise TypeError(f'the setting {name} says not what it means: annotate it, {name}: Annotated[int, "..."]')
+    return meanings[0]
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -42,12 +42,16 @@ def check_history(house: House, task_id: str, acknowledged: list[Sent]) -> tuple
     """Check every closed round of a task against what its devices sent; return how many closed and aborted.
 
     Each acknowledged contribution to a round that closed is in its sum, and each model is the previous one plus the
-    weighted mean of exactly the contributions that the store names.
+    weighted mean of exactly the contributions that the store names. The audit log holds, and has each of them once.
     """
     with house.store() as store:
         task = task_from_json(store.task(task_id).task_json)
         rounds = store.rounds(task_id)
         members = {record.id: store.participants(record.id) for record in rounds}
+        store.audit(lambda log, db: log.verify(db))
+        entries = store.audit(lambda log, db: log.read(db))
+    entered = [entry.action for entry in entries if entry.subject.startswith(f"{task_id}/")]
+    assert entered.count("round.closed") == sum(record.stage is Stage.CLOSED for record in rounds)
     closed = [record for record in rounds if record.stage is Stage.CLOSED]
     assert [record.round for record in closed] == list(range(1, len(closed) + 1))
     theta = THETA
