@@ -1,0 +1,54 @@
+"""The device benchmark: engines take the same steps, float64 is near both, and jobs survive their pipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import _device, device
+
+CASES = {case.part.names: case for case in device._tiny_cases()}
+TAIL = min(CASES.values(), key=lambda case: case.part.size)
+
+
+@pytest.fixture(scope="module")
+def turns() -> dict[str, _device.Turn]:
+    job = TAIL.job()
+    engines: tuple[_device.Engine, ...] = ("torch", "onnxruntime", "float64")
+    only = replace(job, objectives=job.objectives[:1])
+    return {engine: _device.measure(replace(only, engine=engine)) for engine in engines}
+
+
+def test_engines_give_one_update_and_figures(turns: dict[str, _device.Turn]) -> None:
+    start = TAIL.part.gather(TAIL.theta)
+    torch, onnx, exact = (turns[engine].values[0] for engine in ("torch", "onnxruntime", "float64"))
+    assert np.linalg.norm(torch - start) > 1e-3
+    assert device._relative(onnx, torch, start) < 1e-5
+    assert 0 < device._relative(torch, exact, start) < 1e-4
+    for engine in ("torch", "onnxruntime"):
+        turn = turns[engine]
+        assert 0 < turn.step_s < 1
+        assert 0 < turn.embed_s < 1
+        assert 0 < turn.step_peak_mb < 500
+        assert turn.process_peak_mb > turn.step_peak_mb
+    # No torch in that process.
+    assert turns["onnxruntime"].process_peak_mb < turns["torch"].process_peak_mb / 2
+
+
+def test_jobs_survive_their_pipe() -> None:
+    job = TAIL.job()
+    again = _device._unpacked(_device._packed(job))
+    assert (again.part, again.local, again.graphs, again.is_tiny) == (job.part, job.local, job.graphs, True)
+    np.testing.assert_array_equal(again.crops, job.crops)
+    for mine, theirs in zip(again.objectives, job.objectives, strict=True):
+        assert (mine.name, mine.constants, mine.unit_norm) == (theirs.name, dict(theirs.constants), theirs.unit_norm)
+        assert mine.private.keys() == theirs.private.keys()
+        assert mine.per_crop.keys() == theirs.per_crop.keys()
+
+
+def test_sizes_of_graphs_are_those_of_the_part() -> None:
+    sizes = device._graph_kb(TAIL)
+    assert set(TAIL.objectives) <= set(sizes)
+    assert all(1 < size < 100 for size in sizes.values())
