@@ -9,7 +9,7 @@ those of the whole workbench, bit for bit (`tests/simulation/experiments/test_li
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from device_sdk.runtimes.feature_cache import FeatureCache
+from device_sdk.runtimes.feature_cache import FeatureCache, Features
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import Backbone, layout_of
 from mien.errors import ConfigError
@@ -69,8 +69,8 @@ class NumberedFeatures(FeatureCache):
         self._features_ND = torch.from_numpy(features_ND)
 
     def features(
-        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Tensor]
-    ) -> list[Tensor]:
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Iterable[Features]]
+    ) -> list[Features]:
         """Return the features of each crop; raises ConfigError for mirrored ones, whose features are not here."""
         if flipped.any():
             raise ConfigError("a light workbench has no mirrored images; set local.flip to false")

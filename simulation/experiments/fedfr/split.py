@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mien.methods.base import Crops
 from simulation.engine import Cohort, PublicFaces
-from simulation.workbench import Workbench, open_workbench
+from simulation.experiments.light import open_light_workbench
+from simulation.workbench import Workbench
 
 Settings = Mapping[str, Any]
 Labels = NDArray[np.int64]
@@ -31,7 +32,8 @@ class Client:
 class Split:
     """Who plays which part: clients, public people, people for generic tests; and the clients' people's test images.
 
-    `test_labels` are indices into the clients' people, one client after another.
+    `test_labels` are indices into the clients' people, one client after another. While options are chosen
+    (`settings["tuning"]`), people and images for validation stand in the tests' place, so that no test is looked at.
     """
 
     bench: Workbench = field(repr=False)
@@ -45,20 +47,23 @@ class Split:
     @classmethod
     def draw(cls, faces: Path | None, settings: Settings, seed: int) -> Split:
         """Return the split of a seed. A client with `ids` identities has the first of its `max_ids`."""
-        bench = open_workbench(faces, settings["max_people"])
-        count, most, num_train = settings["clients"], settings["max_ids"], settings["train_images"]
-        local, public, generic = bench.split(seed, count * most, settings["public"], settings["generic"])
+        bench = open_light_workbench(faces, settings["max_people"])
+        count, most = settings["clients"], settings["max_ids"]
+        local, public, test, validation = bench.split(
+            seed, count * most, settings["public"], settings["generic"], settings["validation"]
+        )
+        trained, tested = _images(settings)
         order = tuple(np.random.default_rng([seed, 2]).permutation(local))
         clients, tests = {}, []
         for i in range(count):
             people = order[i * most : (i + 1) * most][: settings["ids"]]
             images = [bench.crops_of(name) for name in people]
-            tests += [crops[num_train:] for crops in images]
-            clients[f"client-{i:02d}"] = Client(
-                np.concatenate([crops[:num_train] for crops in images]), _numbered(images, num_train), people
-            )
+            tests += [crops[tested] for crops in images]
+            own = [crops[trained] for crops in images]
+            clients[f"client-{i:02d}"] = Client(np.concatenate(own), _numbered(own), people)
         public_images = [bench.crops_of(name)[: settings["public_images"]] for name in public]
         shared = PublicFaces(np.concatenate(public_images), _numbered(public_images))
+        generic = validation if settings["tuning"] else test
         return cls(bench, faces, clients, shared, np.concatenate(tests), _numbered(tests), generic)
 
     @property
@@ -77,6 +82,14 @@ class Split:
         return places
 
 
-def _numbered(images: list[Crops], first: int | None = None) -> Labels:
+def _images(settings: Settings) -> tuple[slice, slice]:
+    """Return which images of a client's person are trained on and which are tested."""
+    num, held_back = settings["train_images"], settings["validation_images"]
+    if settings["tuning"]:
+        return slice(num - held_back), slice(num - held_back, num)
+    return slice(num), slice(num, None)
+
+
+def _numbered(images: list[Crops]) -> Labels:
     """Return 0 for each of the first person's crops, 1 for the second's, and so on."""
-    return np.repeat(np.arange(len(images)), [len(crops[:first]) for crops in images])
+    return np.repeat(np.arange(len(images)), [len(crops) for crops in images])

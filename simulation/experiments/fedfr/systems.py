@@ -36,7 +36,10 @@ START: Final = (
     "public",
     "public_images",
     "generic",
+    "validation",
     "train_images",
+    "validation_images",
+    "tuning",
     "ids",
     "pretrain",
 )
@@ -81,7 +84,7 @@ class Watched:
         trained = self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
         self.num_steps += trained.num_steps
         self.num_images += len(crops)
-        self.parts = [*self.parts, part.gather(trained.theta)][-self.num_clients :]
+        self.parts = [*self.parts, trained.values][-self.num_clients :]
         return trained
 
 
@@ -101,7 +104,7 @@ class Result:
 
 def pretrained(split: Split, settings: Settings, seed: int) -> Result:
     """Return SFace after CosFace training on the public people: what every other system starts from."""
-    chosen = json.dumps({name: settings[name] for name in START})
+    chosen = json.dumps({name: settings[name] for name in START}, sort_keys=True)
     return _one_model(split, _start(split.faces, chosen, seed))
 
 
@@ -120,14 +123,28 @@ def pooled(split: Split, settings: Settings, seed: int) -> Result:
 
 
 def federated(split: Split, settings: Settings, seed: int) -> Result:
-    """Return a method of the product after its rounds, in each of which every client takes part."""
+    """Return a method of the product after its rounds, in each of which every client takes part.
+
+    Rows that differ only in the model that clients use share one run.
+    """
+    task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
+    chosen = json.dumps({name: settings[name] for name in (*START, "task")}, sort_keys=True)
+    run, runtime = _finished(split.faces, chosen, seed)
+    visits = task.rounds * len(split.clients)
+    steps, images = runtime.num_steps / (visits * task.local.epochs), runtime.num_images / visits
+    models = _clients_models(split, task, run, replace(runtime), settings)
+    return Result(run.state.theta, models, steps, images)
+
+
+@functools.lru_cache(maxsize=6)
+def _finished(faces: Path | None, settings_json: str, seed: int) -> tuple[Run, Watched]:
+    """Return a task's run and the runtime that watched it, kept for the next rows of a process."""
+    settings = json.loads(settings_json)
+    split = Split.draw(faces, settings, seed)
     task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
     start = pretrained(split, settings, seed).theta
     runtime = Watched(split.bench.runtime, split.public.crops, len(split.clients))
-    run = run_task(task, split.bench.part, split.bench.dim, start, split.cohort, runtime)
-    visits = task.rounds * len(split.clients)
-    steps, images = runtime.num_steps / (visits * task.local.epochs), runtime.num_images / visits
-    return Result(run.state.theta, _clients_models(split, task, run, runtime, settings), steps, images)
+    return run_task(task, split.bench.part, split.bench.dim, start, split.cohort, runtime), runtime
 
 
 def fedface(split: Split, settings: Settings, seed: int) -> Result:

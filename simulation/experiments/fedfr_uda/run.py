@@ -41,10 +41,11 @@ from mien.methods.fedfr_uda import FedFrUdaOptions
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
 from simulation.engine import Cohort, RoundRecord, run_task
 from simulation.experiments.fedfr_uda.faces import Domains, divide, faces_of, prepared
+from simulation.experiments.light import open_light_workbench
 from simulation.pooled import systems
 from simulation.pooled.systems import Faces, Trainer
 from simulation.study import Job
-from simulation.workbench import TRAINABLE, Workbench, open_workbench
+from simulation.workbench import TRAINABLE, Workbench
 
 GRID: Final = tuple(round(0.3 + 0.05 * i, 2) for i in range(19))
 """Distances and radii that are tried on validation people: 0.3 to 1.2 between unit vectors."""
@@ -93,8 +94,10 @@ def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
     shared = {name: value for name, value in settings.items() if name not in ("system", "clients", "local_steps")}
     folder, _ = prepared(job.faces)
     pretrained = _pretrained(str(folder) if folder else "", json.dumps(shared, sort_keys=True), job.seed)
-    bench = open_workbench(folder)
+    bench = open_light_workbench(folder)
     domains = divide(bench.people, dict(settings), job.seed)
+    if settings["tuning"]:  # the people whom clusterings' parameters are chosen on
+        domains = replace(domains, target_test=domains.validation)
     source, target = (faces_of(bench, who, settings["max_images"]) for who in (domains.source, domains.target))
     return Scene(bench, settings, job.seed, domains, source, target, pretrained)
 
@@ -103,7 +106,7 @@ def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
 def _pretrained(folder: str, shared: str, seed: int) -> Vector:
     """Return stage 1: the released model, trained on the source with its labels."""
     settings = json.loads(shared)
-    bench = open_workbench(Path(folder) if folder else None)
+    bench = open_light_workbench(Path(folder) if folder else None)
     source = faces_of(bench, divide(bench.people, settings, seed).source, settings["max_images"])
     return systems.source_only(_trainer(bench, settings, settings["pretrain_steps"], seed), bench.theta, source)
 

@@ -20,12 +20,13 @@ def test_the_whole_study_has_every_row_of_the_paper() -> None:
     assert [row.name for row in table_1.rows] == ["pretrained", "fedavg", "hn", "contrastive", "fedfr", "pooled"]
     assert [row.name for row in table_2.rows] == ["fine_tune", "kd", "branch_cosface", "branch_matched", "fedfr"]
     assert [row.name for row in table_3.rows] == ["theta_g", "theta_l", "fedfr"]
-    assert len(figure_3.rows) == 6
+    assert len(figure_3.rows) == 4
     assert {row.name.split("_")[0] for row in figure_4.rows} == {"fedface", "fedfr", "pooled"}
     assert table_1.rows[4].paper == ("77.60", "85.21", "73.60", "81.27", "88.32", "95.46", "95.17", "97.94")
     json.dumps({row.name: row.settings for row in STUDY.rows}, allow_nan=False)
     # Everybody of the full scale fits the thousand synthetic people.
-    assert FULL["clients"] * FULL["max_ids"] + FULL["public"] + FULL["generic"] <= 1000
+    people = FULL["clients"] * FULL["max_ids"] + FULL["public"]
+    assert people + FULL["generic"] + FULL["validation"] <= 1000
 
 
 def test_nobody_plays_two_parts() -> None:
@@ -56,3 +57,13 @@ def test_one_row_of_each_kind_gives_its_figures(name: str) -> None:
         assert 0 <= figures[metric] <= 1
     json.dumps(dict(figures), allow_nan=False)
     assert (figures["images"] > 0) == (name == "fedfr")
+
+
+def test_tuning_looks_at_no_test() -> None:
+    tests, tuning = (Split.draw(None, {**QUICK, "tuning": flag}, seed=1) for flag in (False, True))
+    assert not set(tests.generic) & set(tuning.generic)
+    seen = [{crop.tobytes() for crop in crops} for crops in (tests.test_crops, tuning.test_crops)]
+    trained = {crop.tobytes() for client in tuning.clients.values() for crop in client.crops}
+    assert len(seen[1]) == 9 * QUICK["validation_images"]
+    assert not seen[0] & seen[1]
+    assert not trained & (seen[0] | seen[1])
