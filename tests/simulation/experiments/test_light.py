@@ -74,8 +74,8 @@ def test_mirrored_images_are_refused(benches: tuple[Workbench, Workbench]) -> No
     crops, labels = bench.labelled(bench.people)
     objective = Objective(
         "softmax",
-        private={"class_embeddings": np.eye(3, 128, dtype=np.float32)},
-        per_crop={"target": np.eye(3)[labels]},
+        private={"class_embeddings": one_hot_rows(np.arange(3), 128)},
+        per_crop={"target": one_hot_rows(labels, 3)},
     )
     with pytest.raises(ConfigError, match=r"local\.flip"):
         bench.runtime.train(bench.theta, bench.part, crops, objective, LocalSpec(epochs=1, flip=True), seed=0)
