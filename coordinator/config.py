@@ -24,6 +24,8 @@ LIMITS: Final = {
     "gates_limit_s": (1.0, 7 * 86400.0),
     "keep_round_models": (0, 1_000_000),
     "metrics_port": (0, 65535),
+    "device_calls_per_minute": (10, 1_000_000),
+    "device_calls_at_once": (2, 10_000),
     "max_calls": (16, 100_000),
     "max_model_bytes": (1024, 16 * 1024**3),
     "max_shard_bytes": (1024, 16 * 1024**3),
@@ -106,7 +108,9 @@ class CoordinatorConfig:
     release_key: Annotated[
         str, "public key without whose signature nothing is released; empty: releases are not signed"
     ] = ""
-    max_calls: Annotated[int, "calls at once"] = 4096
+    device_calls_per_minute: Annotated[int, "calls that one phone may make in a minute"] = 600
+    device_calls_at_once: Annotated[int, "calls that one phone may have open"] = 16
+    max_calls: Annotated[int, "calls at once, of all phones together"] = 4096
     max_model_bytes: Annotated[int, "largest model"] = 1024**3
     max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
     metrics_port: Annotated[int, "port of [metrics and health](#metrics-and-health); 0: off"] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -16,6 +17,7 @@ from coordinator import pki
 from coordinator.clock import Clock
 from coordinator.pki import PeerIdentity, Role
 from coordinator.rpc import Handler, peer_leaf_pem
+from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations
 from mien.errors import CertificateError, CorruptDataError, PermissionDeniedError
 
@@ -70,8 +72,8 @@ class Gate:
 class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, gate: Gate, limiter: CallLimiter) -> None:
+        self._gate, self._limiter = gate, limiter
 
     async def intercept_service(
         self,
@@ -98,27 +100,32 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         _CALLER.set(identity)
         return identity
 
+    def _counted(self, identity: PeerIdentity) -> contextlib.AbstractContextManager[None]:
+        """Count a device's call against its allowance; operators have none."""
+        return self._limiter.call(identity.id) if identity.role is Role.DEVICE else contextlib.nullcontext()
+
     def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(request: Any, context: Any) -> Any:
-            self._admit(context, roles)
-            return await call(_parsed(request), context)
+            with self._counted(self._admit(context, roles)):
+                return await call(_parsed(request), context)
 
         return admitted
 
     def _streamed(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(requests: AsyncIterator[Any], context: Any) -> Any:
-            self._admit(context, roles)
-            return await call((_parsed(request) async for request in requests), context)
+            with self._counted(self._admit(context, roles)):
+                return await call((_parsed(request) async for request in requests), context)
 
         return admitted
 
     def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
         async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:
             identity = self._admit(context, roles)
-            async with aclosing(call(_parsed(request), context)) as replies:
-                async for reply in replies:
-                    self._gate.check(identity)
-                    yield reply
+            with self._counted(identity):
+                async with aclosing(call(_parsed(request), context)) as replies:
+                    async for reply in replies:
+                        self._gate.check(identity)
+                        yield reply
 
         return admitted
 

@@ -31,6 +31,7 @@ from coordinator.rounds.uploads import Uploads
 from coordinator.rpc import ErrorInterceptor
 from coordinator.service.access import AccessInterceptor, Gate
 from coordinator.service.health import Probes, listening
+from coordinator.service.limits import CallLimiter
 from coordinator.service.messages import software
 from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
@@ -230,7 +231,8 @@ def _server(
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     )
-    interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate))
+    limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
+    interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate, limiter))
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
     try:
         port = server.add_secure_port(config.listens_at, leaf.credentials(client_ca=client_cas))

@@ -72,6 +72,7 @@ class House:
         self.address = f"localhost:{self.port}"
         self.now = datetime.now(UTC)
         values: dict[str, Any] = {"check_in_hold_s": 2.0, "retry_after_s": 0.2, "drain_s": 4.0, "restart_grace_s": 5.0}
+        values["device_calls_per_minute"] = 1_000_000  # light devices do not wait between calls
         config = CoordinatorConfig(self.address, listen=f"127.0.0.1:{self.port}", **{**values, **settings})
         self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.now)
         self.registrar = pki.create_authority("registrar", self.now)

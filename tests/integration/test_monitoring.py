@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mien.errors import NotFoundError
+from mien.errors import MienError, NotFoundError, RateLimitedError
 from mien.wire.v1 import rounds_pb2
 from tests.integration.house import ROOT, House, free_port, run, tiny_task
 from tests.integration.light_device import contribution, raised
@@ -87,6 +87,29 @@ def test_a_round_can_be_followed_in_the_metrics(house: House, tmp_path: Path) ->
     assert value(after, "mien_store_seconds_count") > value(before, "mien_store_seconds_count")
     assert value(after, "mien_draining") == 0
     assert value(after, "process_resident_memory_bytes") > 1e7
+
+
+def test_one_device_cannot_hold_the_calls_of_others(house: House) -> None:
+    """It asks twenty times at once: sixteen are held, four refused, and another phone is served."""
+
+    async def story() -> list[MienError | None]:
+        async with house.devices("greedy", 1) as (device,), house.devices("greedy", 1) as (other,):
+
+            async def asked() -> MienError | None:
+                try:
+                    await device.check_in()
+                except MienError as error:
+                    return error
+                return None
+
+            tasks = [asyncio.create_task(asked()) for _ in range(20)]
+            await other.hello()
+            return await asyncio.gather(*tasks)
+
+    refused = [error for error in run(story()) if error is not None]
+    assert [type(error) for error in refused] == [RateLimitedError] * 4
+    assert all(error.retry_after_s for error in refused)
+    assert value(scrape(house), "mien_refused_calls_total", method="Rounds/CheckIn", reason="rate_limited") == 4
 
 
 def test_health_and_readiness(house: House) -> None:
