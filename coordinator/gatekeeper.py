@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,17 @@ from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.verdicts import Verdict
 from coordinator.store.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord
 from coordinator.thresholds import thresholds_of
-from mien.errors import LateError, MienError
+from mien.errors import LateError, MienError, StorageError, UnavailableError
 from mien.evaluation.gates import Evidence, judge
 from mien.records import to_mapping
-from mien.shell.files import write_atomically
+from mien.shell.files import storage_errors, write_atomically
 from mien.specs import GateSpec, TaskSpec
 from mien.wire.canonical import model_from_json, model_to_json, to_canonical_json
 
 _LOG: Final = structlog.get_logger()
 PROTOCOL: Final = ("gates", "1")
+_RETRY_S: Final = 5.0
+"""Pause before a verdict that the disk refused is handed over again."""
 
 
 class Gatekeeper:
@@ -51,12 +54,21 @@ class Gatekeeper:
         if candidate is None:
             return
         verdict = await self._verdict(runner.plan.task, runner.task.base_model_id, candidate)
-        try:
-            await runner.hear(verdict)
-        except LateError:
-            _LOG.info("verdict came after the task's end", task=runner.task.name)
-        except MienError as error:
-            _LOG.error("verdict was not kept; it is made again after a restart", reason=error.message)
+        while True:
+            try:
+                await runner.hear(verdict)
+            except LateError:
+                _LOG.info("verdict came after the task's end", task=runner.task.name)
+            except (StorageError, UnavailableError) as error:
+                _LOG.error("verdict not kept yet", task=runner.task.name, reason=error.message)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            except MienError as error:  # what cannot be released or kept as it is must not stop other tasks' gates
+                if verdict.problem:
+                    raise
+                verdict = Verdict(candidate, problem=error.message)
+                continue
+            return
 
     async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
         """Return what the gates say; what keeps them from measuring is said, too, and is not the candidate's fault."""
@@ -90,7 +102,7 @@ class Gatekeeper:
         release = await thread.run(store.released, task.population)
         reference = await thread.run(store.model, base_model_id if release is None else release.model_id)
         model = await thread.run(store.model, candidate.model_id)
-        with tempfile.TemporaryDirectory(prefix="mien-gates-") as temporary:
+        with storage_errors("the gates' folder"), tempfile.TemporaryDirectory(prefix="mien-gates-") as temporary:
             folder = Path(temporary)
             for name, each in (("reference", reference), ("candidate", model)):
                 await in_thread(self._write, each, folder / name)

@@ -201,7 +201,10 @@ def export(
 
 async def _export(coordinator: Coordinator, wanted: str, out: Path) -> models_pb2.ModelManifest:
     model = await find_model(coordinator, wanted)
-    in_force = [each.model_id for each, status in await coordinator.standings() if _falls_back_to(status, model)]
+    statuses = [status for _, status in await coordinator.standings()]
+    if any(status.removed for status in statuses if status.model_id == model.model_id):
+        raise NotFoundError("this model's parameters were given up (keep_round_models); name another one")
+    in_force = [status.model_id for status in statuses if _falls_back_to(status, model)]
     write_atomically(out / FALLBACKS, "".join(f"{model_id}\n" for model_id in in_force).encode())
     write_atomically(out / SPEC, model.spec_json)
     await coordinator.download(model.theta, out / THETA)

@@ -454,6 +454,8 @@ class Engine:
             known = ", ".join(self._settings.evaluation_sets) or "none"
             raise ConfigError(f"gates.sets names {unknown[0]!r}; the coordinator's evaluation sets: {known}")
         model = await thread.run(store.model, model_id)
+        if model.removed_ms is not None:
+            raise NotFoundError("that model's parameters were given up (keep_round_models); name another one")
         plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
         await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)

@@ -23,7 +23,7 @@ from tests.integration.real_fleet import small_model
 from tests.integration.test_operating import program
 from tests.simulation.test_worker import people_in
 
-GATES: dict[str, Any] = {"fmr": 0.1, "delta": 0.1, "max_cosine_rise": 0.3}
+GATES: dict[str, Any] = {"sets": ("rendered",), "fmr": 0.1, "delta": 0.1, "max_cosine_rise": 0.3}
 TWO: dict[str, Any] = {"cohort": CohortSpec(size=2, min_reports=2)}
 MODEL = small_model()
 PART = MODEL.layout.part(MODEL.spec.trainable)
@@ -65,7 +65,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A coordinator with an evaluation set and a model in force for all."""
     folder = tmp_path_factory.mktemp("gates")
     people = people_in(folder / "public", 10, 3)
-    house = House(folder, evaluation_sets=(f"rendered={people}",), keep_round_models=1)
+    house = House(folder, evaluation_sets=(f"rendered={people}", f"late={folder / 'late'}"), keep_round_models=1)
     try:
         house.start()
         theta = folder / "theta.f32"
@@ -193,10 +193,29 @@ def test_a_failed_candidate_pauses_its_task_across_a_restart(gated: House) -> No
     run(after(task_id))
 
 
+def test_what_cannot_be_measured_waits_until_it_can(gated: House) -> None:
+    async def story() -> None:
+        async with gated.operator() as operator:
+            gates = GateSpec(**{**GATES, "sets": ("late",)}, release="manual")
+            task = await operator.submit(tiny_task("late", "late", gates=gates, **TWO), "late")
+            await rounds(gated, "late", better)
+            paused = await until(operator, task.task_id, "paused", "done", "failed")
+            assert "could not be checked: there is no folder" in paused.reason
+            folder = gated.home.folder.parent
+            (folder / "late").symlink_to(folder / "public")
+            assert (await operator.resume(task.task_id)).state == "checking"
+            done = await until(operator, task.task_id, "done", "failed")
+            assert (done.state, done.reason) == ("done", "")
+            statuses = {status.model_id: status for _, status in await operator.standings()}
+            assert (statuses[done.model_id].state, statuses[done.model_id].reason) == ("candidate", "passed its gates")
+
+    run(story())
+
+
 def test_an_unknown_set_is_refused_at_once(gated: House) -> None:
     async def story() -> None:
         async with gated.operator() as operator:
-            with pytest.raises(ConfigError, match="the coordinator's evaluation sets: rendered"):
+            with pytest.raises(ConfigError, match="the coordinator's evaluation sets: rendered, late"):
                 await operator.submit(tiny_task("no", "no", gates=GateSpec(sets=("lfw",))), "no")
 
     run(story())
