@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
 from coordinator import pki
@@ -26,6 +29,8 @@ from mien.shell.files import read_private
 _CA_WARNING_DAYS = 180
 _OPERATOR_WARNING_DAYS = 30
 _MIN_FREE_BYTES = 1024**3
+_PROBE_S = 5.0
+_MAX_ANSWER_BYTES = 64 * 1024
 
 
 async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
@@ -43,6 +48,7 @@ async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[
         "registrar": examination.registrar,
         "revocations": examination.revocations,
         "coordinator": examination.coordinator,
+        "monitoring": examination.monitoring,
     }
     return [await _finding(name, check) for name, check in checks.items()]
 
@@ -140,6 +146,32 @@ class _Examination:
         client = (home.operator_path, home.operator_key_path)
         await asyncio.to_thread(check_tls12_is_refused, address, credentials.ca_pem, client=client)
         return f"{reply.software} answers at {address}, protocol {reply.protocol_version}, TLS 1.3 only"
+
+    async def monitoring(self) -> str:
+        config = self._home.resolve().config
+        if config.metrics_port == 0:
+            return "off (metrics_port)"
+        status, body = await asyncio.to_thread(_ask_readiness, config.metrics_host, config.metrics_port)
+        problems = [f"{name}: {told}" for name, told in json.loads(body)["checks"].items() if told != "good"]
+        if status != HTTPStatus.OK:
+            raise UnreachableError(f"the coordinator is not ready ({'; '.join(problems)}); wait, or mend that")
+        return f"ready, says port {config.metrics_port}"
+
+
+def _ask_readiness(host: str, port: int) -> tuple[int, bytes]:
+    """Return status and body of the readiness probe; one that listens everywhere is asked here."""
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not bound
+    connection = HTTPConnection(here, port, timeout=_PROBE_S)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return answer.status, answer.read(_MAX_ANSWER_BYTES)
+    except OSError as error:
+        raise UnreachableError(
+            f"nothing answers at {here}:{port}; start the coordinator, or set metrics_port"
+        ) from error
+    finally:
+        connection.close()
 
 
 async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:

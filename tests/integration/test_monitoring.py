@@ -8,15 +8,25 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mien.errors import MienError, NotFoundError, RateLimitedError
+from coordinator.doctor import examine
+from coordinator.registrar.doctor import Finding
+from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
 from mien.wire.v1 import rounds_pb2
 from tests.integration.house import ROOT, House, free_port, run, tiny_task
 from tests.integration.light_device import contribution, raised
+
+
+def monitoring(house: House) -> Finding:
+    """Return what doctor finds out about monitoring."""
+    findings = run(examine(house.home, lambda: datetime.now(UTC)))
+    return next(finding for finding in findings if finding.name == "monitoring")
+
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -120,6 +130,7 @@ def test_health_and_readiness(house: House) -> None:
         {"ready": True, "checks": {"database": "good", "revocations": "good", "draining": "good"}},
     )
     assert get(house, "/secrets")[0] == 404
+    assert monitoring(house).detail.startswith("ready")
 
 
 def test_every_metric_is_documented(house: House) -> None:
@@ -143,6 +154,9 @@ def test_without_a_registrar_that_answers_a_coordinator_is_not_ready(tmp_path: P
         assert status == 503
         assert "no recent revocation list" in json.loads(body)["checks"]["revocations"]
         assert get(house, "/healthz")[0] == 200
+        found = monitoring(house)
+        assert isinstance(found.error, UnreachableError)
+        assert "revocations: the coordinator has no recent revocation list" in found.detail
         assert value(scrape(house), "mien_revocation_list_age_seconds") == float("inf")
     finally:
         house.close()
