@@ -16,6 +16,7 @@ from coordinator.rounds.verdicts import Decision, Verdict
 from coordinator.store.database import migrate, open_engine, sqlite_url
 from coordinator.store.records import (
     BlobId,
+    BundleRecord,
     CandidateRecord,
     CandidateState,
     EvaluationRecord,
@@ -30,8 +31,8 @@ A, B, C = (letter * 64 for letter in "abc")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(sqlite_url(tmp_path / "c.db"), Clock())
+def store(database_url: str) -> Iterator[Store]:
+    store = Store.open(database_url, Clock())
     store.add_model(model("a"), actor="alice")
     store.release(A, population=None, actor="alice")
     store.add_task(task())
@@ -143,6 +144,25 @@ def test_retention_gives_up_only_what_nothing_needs(store: Store) -> None:
     assert store.forget_round_models("t1", keep=1) == set()
     store.add_model(model("d"), actor="alice")  # brought back
     assert store.may_read_blob("d" * 64, None) == BlobId("d" * 64, 400)
+
+
+def signed(model_id: str, sequence: int, manifest: bytes = b"{}") -> BundleRecord:
+    return BundleRecord(sequence, model_id, manifest, b"signature", b'{"signed":1}')
+
+
+def test_bundles_are_kept_with_their_release_in_the_order_of_their_numbers(store: Store) -> None:
+    store.add_model(model("b"), actor="alice")
+    assert store.bundle(B) is None
+    store.release(B, population=None, actor="alice", bundle=signed(B, 5))
+    store.release(B, population=None, actor="alice", bundle=signed(B, 5))  # the same again
+    with pytest.raises(ConfigError, match="sequence number 5, an earlier one had 5"):
+        store.release(A, population=None, actor="alice", bundle=signed(A, 5, b"[]"))
+    assert store.way_back("default") == (B, A)
+    store.release(B, population=None, actor="alice", bundle=signed(B, 6, b"[]"))
+    kept = store.bundle(B)
+    assert kept is not None
+    assert (kept.sequence, kept.spec_json, kept.added_by) == (6, b'{"signed":1}', "alice")
+    assert "model.bundle" in [event[2] for event in store.events(B)]
 
 
 def test_releases_of_an_older_database_were_to_everybody(tmp_path: Path) -> None:
