@@ -52,12 +52,12 @@ def imported(fleet: RealFleet, model: Model) -> None:
     fleet.loop.run(story())
 
 
-def signed(fleet: RealFleet, model: Model, key: Path, sequence: int) -> Path:
+def signed(fleet: RealFleet, model: Model, key: Path, sequence: int, *options: str) -> Path:
     """Return the folder of an exported and signed model."""
     folder = fleet.folder / f"bundle-{sequence}"
     home = ("--home", str(fleet.house.home.folder))
     program(CLI, "model", "export", model.model_id, str(folder), *home)
-    program(CLI, "model", "sign", str(folder), "--key", str(key), "--sequence", str(sequence))
+    program(CLI, "model", "sign", str(folder), "--key", str(key), "--sequence", str(sequence), *options)
     return folder
 
 
@@ -92,16 +92,26 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
         again = released(fleet, second, "--bundle", str(one), check=False)
         assert (again.returncode, "of another model" in again.stderr) == (22, True)
 
-        # A coordinator that lies: somebody with its database puts another model in the signed one's place.
-        third = with_model(first, first.theta * np.float32(0.5))
+        third = with_model(first, first.theta * np.float32(0.9))
         imported(fleet, third)
-        _tamper(fleet, "UPDATE releases SET model_id = ?", third.model_id)
+        released(fleet, third, "--bundle", str(signed(fleet, third, key[0], 3, "--fallback", "f" * 64)))
+        assert phone.update().model_id == third.model_id
+        stuck = program(CLI, "model", "rollback", *home, check=False)
+        assert (stuck.returncode, "sign that one again" in " ".join(stuck.stderr.split())) == (2, True)
+
+        # A coordinator that lies: somebody with its database puts another model in the signed one's place.
+        fourth = with_model(first, first.theta * np.float32(0.5))
+        imported(fleet, fourth)
+        _tamper(fleet, "UPDATE releases SET model_id = ?", fourth.model_id)
         with pytest.raises(CorruptDataError, match="not signed"):
             phone.update()
-        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 1", third.model_id)
+        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 3", fourth.model_id)
         with pytest.raises(CorruptDataError, match="not the signed one"):
             phone.update()
-        assert phone.gallery.model_id == first.model_id
+        _tamper(fleet, "UPDATE releases SET model_id = ?", first.model_id)  # signed, but replaced
+        with pytest.raises(CorruptDataError, match="does not let it come back"):
+            phone.update()
+        assert phone.gallery.model_id == third.model_id
 
 
 def _tamper(fleet: RealFleet, statement: str, value: str) -> None:
