@@ -194,21 +194,25 @@ def _same(w: _Writer, node: Node, x: Any, *_: Any, **__: Any) -> str:
 
 
 def _reshape(w: _Writer, node: Node, x: Any, *_: Any) -> str:
+    return _reshaped(w, w.value(x), node)
+
+
+def _reshaped(w: _Writer, x: str, node: Node) -> str:
+    """Return the value `x` in the shape of a traced node."""
     sizes = _sizes_of(node)
     unknown = [i for i, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
-    if len(unknown) == 1:  # one size follows from the others
-        sizes[unknown[0]] = -1
-    name: str = w.op("Reshape", w.value(x), w.shape(sizes))
+    if len(unknown) == 1:
+        sizes[unknown[0]] = -1  # it follows from the others
+    name: str = w.op("Reshape", x, w.shape(sizes))
     return name
 
 
 def _expand(w: _Writer, node: Node, x: Any, *_: Any, **__: Any) -> str:
     sizes, had = _sizes_of(node), _sizes_of(x)
     had = [1] * (len(sizes) - len(had)) + had
-    # ONNX broadcasts both ways: a size that the input has already need not be stated.
+    # ONNX broadcasts both ways: a symbol that the input has already need not be stated.
     wanted = [
-        1 if isinstance(new, torch.SymInt) and new is not None and _equal(new, old) else new
-        for new, old in zip(sizes, had, strict=True)
+        1 if isinstance(new, torch.SymInt) and _equal(new, old) else new for new, old in zip(sizes, had, strict=True)
     ]
     name: str = w.op("Expand", w.value(x), w.shape(wanted))
     return name
@@ -302,15 +306,7 @@ def _slice(w: _Writer, node: Node, x: Any, dim: int = 0, start: Any = None, end:
 def _select(w: _Writer, node: Node, x: Any, dim: int, index: int) -> str:
     rank = len(_sizes_of(x))
     taken = w.op("Slice", w.value(x), *(w.integers([v]) for v in (index, index + 1, dim % rank, 1)))
-    return _reshape_to(w, taken, _sizes_of(node))
-
-
-def _reshape_to(w: _Writer, x: str, sizes: list[Any]) -> str:
-    unknown = [i for i, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
-    if len(unknown) == 1:
-        sizes[unknown[0]] = -1
-    name: str = w.op("Reshape", x, w.shape(sizes))
-    return name
+    return _reshaped(w, taken, node)
 
 
 def _flip(w: _Writer, node: Node, x: Any, dims: Sequence[int]) -> str:

@@ -115,6 +115,10 @@ class Tail:
         """Return the trained tensors, cut from their vector, as leaves that gradients are taken of."""
         return {name: t.detach().requires_grad_(True) for name, t in _cut(at["trained"], self._trained).items()}
 
+    def features(self, at: Values, stop: int) -> Tensor:
+        """Return what enters stage `stop`, nothing being trained."""
+        return _call(self._backbone, _cut(at["frozen"], self._frozen), at["x"], self.split, stop)
+
     def embeddings(self, at: Values, trained: Values) -> Tensor:
         """Return the embeddings (B, D), not normalised."""
         frozen = _cut(at["frozen"], self._frozen) if self._frozen else {}
@@ -130,12 +134,7 @@ def embedding_function(backbone: Backbone, split: int, names: Sequence[str]) -> 
 def trunk_function(backbone: Backbone, split: int, names: Sequence[str]) -> Function:
     """Return the forward pass up to stage `split`: vector of the tensors `names` and crops -> `features`."""
     whole = Tail(backbone, 0, (), names)
-    shapes = whole._frozen
-
-    def run(at: Values) -> Values:
-        return {"features": _call(backbone, _cut(at["frozen"], shapes), at["x"], 0, split)}
-
-    return Function(run, whole.inputs)
+    return Function(lambda at: {"features": whole.features(at, split)}, whole.inputs)
 
 
 def loss_function(form: ObjectiveForm, dim: int) -> Function:

@@ -180,6 +180,8 @@ class _Engine:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
+        # An arena keeps what it ever held, in powers of two: a third more memory for no time.
+        options.enable_cpu_mem_arena = False
         options.log_severity_level = 3  # errors; they are raised too
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads use no battery
         if kind == "train":

@@ -117,8 +117,7 @@ def test_cuts_are_those_of_the_backbone(name: str) -> None:
         assert cut.word == ("tail" if split else "full")
 
 
-def test_a_phones_backbone_becomes_one_graph_for_every_batch(tmp_path: Path) -> None:
-    """The default tail of MobileFaceNet-192: losses of 1, 2 and 4 images are torch's."""
+def test_a_phones_backbone_becomes_one_small_graph_for_every_batch() -> None:
     backbone = build_backbone("mobilefacenet192")
     part = layout_of(backbone).part(backbone.default_trainable)
     form = standard_forms("positive_hinge")[0]
