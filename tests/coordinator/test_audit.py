@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ ENTRIES, HEAD = AUDIT.entries, AUDIT.head
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A store whose log has five entries."""
-    store = Store.open(sqlite_url(tmp_path / "c.db"), Clock())
+def store(database_url: str) -> Iterator[Store]:
+    """A store, on each engine, whose log has five entries."""
+    store = Store.open(database_url, Clock())
     store.add_model(model("a"), actor="alice")
     for number in range(4):
         store.log("bob", "test.deed", f"s{number}", {"number": number})
@@ -89,6 +90,21 @@ def test_cutting_off_with_the_head_is_found_by_an_anchor(store: Store) -> None:
 def test_a_long_log_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "_AT_ONCE", 2)
     assert verified(store).position == 5
+
+
+def test_writers_beside_each_other_take_different_places(store: Store, database_url: str) -> None:
+    """As a command does beside the coordinator that serves."""
+    others = [Store.open(database_url, Clock()) for _ in range(3)]
+
+    def write(other: Store) -> None:
+        for number in range(10):
+            other.log("carol", "test.deed", f"n{number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, others))
+    for other in others:
+        other.close()
+    assert verified(store).position == 5 + 30
 
 
 def test_older_events_are_chained_by_the_migration(tmp_path: Path) -> None:
