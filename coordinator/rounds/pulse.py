@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -42,7 +43,22 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     """Return what a blocking call returns. A cancelled caller is held until the call is over, so that whatever it
     works on (a file) is not closed under it.
     """
-    future = asyncio.get_running_loop().run_in_executor(None, functools.partial(call, *args, **kwargs))
+    return await _held(None, functools.partial(call, *args, **kwargs))
+
+
+class Threads:
+    """Threads of their own for calls that wait for the disk most of the time; like `in_thread`."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a blocking call returns."""
+        return await _held(self._pool, functools.partial(call, *args, **kwargs))
+
+
+async def _held(pool: ThreadPoolExecutor | None, call: Callable[[], T]) -> T:
+    future = asyncio.get_running_loop().run_in_executor(pool, call)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -30,7 +30,8 @@ from mien.wire import CHUNK_BYTES
 _MAGIC: Final = b"MSP1"
 _SALT_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<I")
-_MAX_FRAME: Final = 4 * CHUNK_BYTES + OVERHEAD_BYTES
+_MAX_PIECE: Final = 4 * CHUNK_BYTES
+_MAX_FRAME: Final = _MAX_PIECE + OVERHEAD_BYTES
 _FIRST_LANES: Final = struct.Struct("<ff")
 
 
@@ -54,6 +55,13 @@ class Spool:
 
     def read(self, round_id: int, device_id: str, blob: BlobId) -> bytes:
         """Return a committed contribution; raises CorruptDataError unless it is the announced one."""
+        data = self.read_unhashed(round_id, device_id, blob.size_bytes)
+        if hashlib.sha256(data).hexdigest() != blob.sha256:
+            raise _damaged(round_id, device_id)
+        return data
+
+    def read_unhashed(self, round_id: int, device_id: str, size_bytes: int) -> bytes:
+        """Return what a device sent, whole and as this coordinator sealed it, for a caller that checks its hash."""
         path = self._folder / str(round_id) / device_id
         try:
             file = SpoolFile(path, f"{round_id}/{device_id}", self._key, read_only=True)
@@ -61,8 +69,8 @@ class Spool:
             raise CorruptDataError(f"spool file {round_id}/{device_id} is missing; the round cannot close") from error
         with file:
             data = b"".join(file.pieces())
-        if BlobId(hashlib.sha256(data).hexdigest(), len(data)) != blob:
-            raise CorruptDataError(f"spool file {round_id}/{device_id} is damaged; the round cannot close")
+        if len(data) != size_bytes:
+            raise _damaged(round_id, device_id)
         return data
 
     def remove_round(self, round_id: int) -> None:
@@ -74,6 +82,10 @@ class Spool:
         return {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
 
 
+def _damaged(round_id: int, device_id: str) -> CorruptDataError:
+    return CorruptDataError(f"spool file {round_id}/{device_id} is damaged; the round cannot close")
+
+
 class SpoolFile:
     """One device's contribution to one round. One writer at a time; use as a context manager."""
 
@@ -81,6 +93,7 @@ class SpoolFile:
         self._path, self._place, self._key = path, place, key
         self._read_only = read_only
         self._pending = bytearray()
+        self._is_in_folder = False
         self.received_bytes = 0
         with write_errors("a contribution"):
             if read_only:
@@ -150,43 +163,64 @@ class SpoolFile:
         for piece, _ in self._frames():
             yield piece
 
+    @property
+    def next_offset(self) -> int:
+        """Where the next piece belongs."""
+        return self.received_bytes + len(self._pending)
+
+    def out_of_place(self, offset: int) -> OffsetError:
+        """Return the error of a piece that belongs elsewhere."""
+        return OffsetError(
+            f"upload goes on at byte {offset}, the server has {self.received_bytes}; ask for the status, then go on"
+        )
+
     def append(self, data: bytes, *, offset: int) -> None:
         """Take the next piece; raises OffsetError unless it continues what is there, DiskFullError when it cannot."""
-        if offset != self.received_bytes + len(self._pending):
-            raise OffsetError(
-                f"upload goes on at byte {offset}, the server has {self.received_bytes}; ask for the status, then go on"
-            )
-        self._pending += data
-        if len(self._pending) >= CHUNK_BYTES:
-            self._write_frames()
+        if offset != self.next_offset:
+            raise self.out_of_place(offset)
+        if self._pending or len(data) < CHUNK_BYTES:
+            self._pending += data
+            if len(self._pending) >= CHUNK_BYTES:
+                self._write_pending()
+        else:
+            self._write_frames(data)
 
-    def _write_frames(self) -> None:
+    def _write_pending(self) -> None:
+        data, self._pending = bytes(self._pending), bytearray()
+        self._write_frames(data)
+
+    def _write_frames(self, data: bytes) -> None:
         with write_errors("a contribution"):
-            self._file.seek(0, os.SEEK_END)
-            start = self._file.tell()
+            start = self._file.seek(0, os.SEEK_END)
             try:
-                while self._pending:
-                    piece = self._pending[: 4 * CHUNK_BYTES]
-                    sealed = self._sealer.seal(piece, place=self._at(self.received_bytes))
-                    self._write(_LENGTH.pack(len(sealed)) + sealed)
-                    start = self._file.tell()
+                for begin in range(0, len(data), _MAX_PIECE):
+                    piece = memoryview(data)[begin : begin + _MAX_PIECE]
+                    nonce, sealed = self._sealer.seal_in_two(piece, place=self._at(self.received_bytes))
+                    self._write(_LENGTH.pack(len(nonce) + len(sealed)) + nonce, sealed)
+                    start += _LENGTH.size + len(nonce) + len(sealed)
                     self.received_bytes += len(piece)
-                    del self._pending[: len(piece)]
             except OSError:
                 self._file.truncate(start)
                 raise
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
+    def _write(self, *parts: bytes) -> None:
+        """Write parts one behind the other; the system may take fewer bytes than it is given."""
+        views = [memoryview(part) for part in parts if part]
+        while views:
+            written = os.writev(self._file.fileno(), views)
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if views:
+                views[0] = views[0][written:]
 
     def sync(self) -> int:
         """Return how many bytes are on stable storage now."""
-        self._write_frames()
+        self._write_pending()
         with write_errors("a contribution"):
             os.fsync(self._file.fileno())
-            sync_folder(self._path.parent)
+            if not self._is_in_folder:
+                sync_folder(self._path.parent)
+                self._is_in_folder = True
         return self.received_bytes
 
     def remove(self) -> None:
@@ -211,10 +245,11 @@ class ArrivalCheck:
         self._size += len(data)
         if len(self._first) < _FIRST_LANES.size:
             self._first = (self._first + data)[: _FIRST_LANES.size]
-        data = self._rest + data
+        if self._rest:
+            data = self._rest + data
         whole = len(data) - len(data) % 4
         self._rest = data[whole:]
-        self._is_finite = self._is_finite and bool(np.isfinite(np.frombuffer(data[:whole], "<f4")).all())
+        self._is_finite = self._is_finite and bool(np.isfinite(np.frombuffer(data, "<f4", whole // 4)).all())
 
     def finish(self, announced: BlobId) -> None:
         """Raise CorruptDataError unless the bytes are the announced ones, NonFiniteError unless they can be added.

@@ -11,10 +11,11 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, RoundName
 from coordinator.rounds.machine import Left, Stage, Step, Uploaded
 from coordinator.rounds.masked import MAX_STEP_BYTES
-from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.pulse import Threads
 from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
-from coordinator.store.records import BlobId, RoundRecord, StepRecord
+from coordinator.store.records import BlobId, RoundRecord, StepRecord, UploadRecord
+from coordinator.store.thread import Grouped
 from mien.errors import (
     CorruptDataError,
     LateError,
@@ -28,6 +29,9 @@ from mien.errors import (
 
 _BATCH_BYTES: Final = 1024 * 1024
 """How much is gathered before a thread encrypts and writes it."""
+
+_DISK_THREADS: Final = 16
+"""How many contributions are written and brought to the disk at once: the disk serves them together."""
 
 _BEFORE_THE_SUM: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD)
 
@@ -53,6 +57,8 @@ class Uploads:
 
     def __init__(self, engine: Engine, stores: Stores, *, idle_s: float) -> None:
         self._engine, self._stores, self._idle_s = engine, stores, idle_s
+        self.threads = Threads(_DISK_THREADS, "uploads")
+        self._announce = Grouped(stores.thread, stores.store.announce_uploads)
         self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
 
     @property
@@ -70,7 +76,7 @@ class Uploads:
         if upload is None:
             return UploadProgress(0, is_accepted=False)
         await self._give_way((record.id, device_id))
-        return UploadProgress(await in_thread(self._stored_bytes, record.id, device_id), is_accepted=False)
+        return UploadProgress(await self.threads.run(self._stored_bytes, record.id, device_id), is_accepted=False)
 
     def _stored_bytes(self, round_id: int, device_id: str) -> int:
         """Return what is in a spool file, once that is on stable storage."""
@@ -97,22 +103,19 @@ class Uploads:
         """
         runner, record = await self._engine.locate_upload(device_id, name)
         await self._give_way((record.id, device_id))
-        earlier = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
-        if earlier is not None and earlier.is_committed and record.stage is not Stage.ABORTED:
-            if earlier.blob != announced:
-                raise ReplayError("this device's contribution to that round counts already, with other bytes")
+        upload = UploadRecord(record.id, device_id, announced, is_committed=False)
+        try:
+            runner = self._check_open(runner, record, device_id)
+        except (LateError, RateLimitedError):
+            kept = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
+            if kept is None or not kept.is_committed or record.stage is Stage.ABORTED:
+                raise
+        else:
+            _check_form(runner, announced, masked)
+            kept = await self._announce(upload)
+        if kept.agreeing(announced).is_committed:
             return UploadProgress(announced.size_bytes, is_accepted=True)
-        runner = self._check_open(runner, record, device_id)
-        if bool(masked) != runner.plan.task.privacy.is_masked or len(masked) > MAX_STEP_BYTES:
-            raise ViolationError(
-                "the contribution is not in the form that the task asks for (masked or plain); fetch the task again"
-            )
-        if announced.size_bytes != runner.upload_bytes:
-            raise LayoutMismatchError(
-                f"the contribution has {announced.size_bytes} bytes, this task needs {runner.upload_bytes}; "
-                "fetch the assigned task and model again"
-            )
-        await self._stores.thread.run(self._stores.store.announce_upload, record.id, device_id, announced)
+        assert runner is not None, "checked above"
         step = StepRecord(device_id, Stage.UPLOAD, masked) if masked else None
         arrival = _Arrival(self, runner, record, device_id, announced, pieces, step)
         return await self._alone((record.id, device_id), arrival)
@@ -157,6 +160,45 @@ class Uploads:
         return self._stores.spool.open(record.id, device_id)
 
 
+def _check_form(runner: TaskRunner, announced: BlobId, masked: bytes) -> None:
+    """Raise unless a contribution has the form and length that the task asks for."""
+    if bool(masked) != runner.plan.task.privacy.is_masked or len(masked) > MAX_STEP_BYTES:
+        raise ViolationError(
+            "the contribution is not in the form that the task asks for (masked or plain); fetch the task again"
+        )
+    if announced.size_bytes != runner.upload_bytes:
+        raise LayoutMismatchError(
+            f"the contribution has {announced.size_bytes} bytes, this task needs {runner.upload_bytes}; "
+            "fetch the assigned task and model again"
+        )
+
+
+class _Batch:
+    """Pieces that are being gathered while a thread writes those before them."""
+
+    def __init__(self, writing: asyncio.Task[None] | None = None) -> None:
+        self._writing = writing
+        self.pieces: list[Piece] = []
+        self.size_bytes = 0
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece."""
+        self.pieces.append(piece)
+        self.size_bytes += len(piece.data)
+
+    async def written(self) -> None:
+        """Return once what came before is written; raises what the disk refused."""
+        if self._writing is not None:
+            await self._writing
+
+
+def _put_off(silence: asyncio.Timeout, idle_s: float) -> None:
+    """Give the next piece its time; not at every piece, for that would cost more than what it is for."""
+    now = asyncio.get_running_loop().time()
+    if (silence.when() or now) < now + 0.9 * idle_s:
+        silence.reschedule(now + idle_s)
+
+
 class _Arrival:
     """One contribution on its way from a stream to the sum."""
 
@@ -173,6 +215,7 @@ class _Arrival:
         self._uploads, self._runner, self._record = uploads, runner, record
         self._device_id, self._announced, self._pieces = device_id, announced, pieces
         self._step = step
+        self._threads = uploads.threads
         self._check: ArrivalCheck | MaskedArrivalCheck = (
             ArrivalCheck(runner.plan.contribution, runner.plan.task.privacy.max_weight)
             if step is None
@@ -181,21 +224,18 @@ class _Arrival:
         self.is_complete = False
 
     async def run(self, idle_s: float) -> UploadProgress:
-        file = await in_thread(self._open)
+        file = await self._threads.run(self._open)
         try:
-            try:
-                await self._receive(file, idle_s)
-            finally:
-                received = await in_thread(file.sync)
-            if received < self._announced.size_bytes:
-                return UploadProgress(received, is_accepted=False)
+            await self._receive(file, idle_s)
+            if file.received_bytes < self._announced.size_bytes:
+                return UploadProgress(file.received_bytes, is_accepted=False)
             self.is_complete = True
             await self._accept(file)
         except FileNotFoundError as error:
             raise LateError("that round ended during the upload; nothing is lost, check in again") from error
         finally:
             file.close()
-        return UploadProgress(received, is_accepted=True)
+        return UploadProgress(file.received_bytes, is_accepted=True)
 
     def _open(self) -> SpoolFile:
         """Return the spool file, with what it holds already judged."""
@@ -207,38 +247,52 @@ class _Arrival:
     async def _receive(self, file: SpoolFile, idle_s: float) -> None:
         """Write pieces until the stream ends or breaks; raises UnreachableError when it falls silent.
 
-        A thread encrypts and writes one batch while the next one arrives. Whatever arrived is written.
+        A thread encrypts and writes one batch while the next one arrives. Whatever arrived is on stable storage when
+        this returns or raises.
         """
-        writing: asyncio.Task[None] | None = None
-        batch: list[Piece] = []
+        batch = _Batch()
         try:
-            while (piece := await self._next(idle_s)) is not None:
-                batch.append(piece)
-                if sum(len(piece.data) for piece in batch) < _BATCH_BYTES:
-                    continue
-                if writing is not None:
-                    await writing
-                if not self._runner.is_current(self._record.id):
-                    raise LateError("that round ended during the upload; nothing is lost, check in again")
-                writing, batch = asyncio.create_task(in_thread(self._write, file, batch)), []
-        finally:
-            if writing is not None:
-                await writing
-            await in_thread(self._write, file, batch)
-
-    async def _next(self, idle_s: float) -> Piece | None:
-        try:
-            async with asyncio.timeout(idle_s):
-                return await anext(self._pieces, None)
+            async with asyncio.timeout(idle_s) as silence:
+                async for piece in self._pieces:
+                    batch.add(piece)
+                    if batch.size_bytes >= _BATCH_BYTES:
+                        silence.reschedule(None)
+                        await batch.written()
+                        if not self._runner.is_current(self._record.id):
+                            raise LateError("that round ended during the upload; nothing is lost, check in again")
+                        batch = _Batch(asyncio.create_task(self._threads.run(self._write, file, batch.pieces)))
+                    _put_off(silence, idle_s)
         except TimeoutError as error:
             raise UnreachableError(f"nothing arrived for {idle_s:g} s; go on with the upload") from error
+        finally:
+            try:
+                await batch.written()
+            finally:
+                await self._threads.run(self._write_last, file, batch.pieces)
 
     def _write(self, file: SpoolFile, batch: list[Piece]) -> None:
-        for piece in batch:
-            if piece.offset + len(piece.data) > self._announced.size_bytes:
-                raise CorruptDataError("more bytes arrive than were announced; send the contribution again")
-            file.append(piece.data, offset=piece.offset)
-            self._check.update(piece.data)
+        """Write pieces that follow each other as one; where one does not, those before it are kept."""
+        offset = file.next_offset
+        for index, piece in enumerate(batch):
+            if piece.offset != offset:
+                self._keep(file, batch[:index])
+                raise file.out_of_place(piece.offset)
+            offset += len(piece.data)
+        if offset > self._announced.size_bytes:
+            raise CorruptDataError("more bytes arrive than were announced; send the contribution again")
+        self._keep(file, batch)
+
+    def _keep(self, file: SpoolFile, batch: list[Piece]) -> None:
+        data = batch[0].data if len(batch) == 1 else b"".join(piece.data for piece in batch)
+        file.append(data, offset=file.next_offset)
+        self._check.update(data)
+
+    def _write_last(self, file: SpoolFile, batch: list[Piece]) -> None:
+        """Write what is left and have everything on stable storage."""
+        try:
+            self._write(file, batch)
+        finally:
+            file.sync()
 
     async def _accept(self, file: SpoolFile) -> None:
         """Judge the whole contribution and have it committed."""

@@ -17,7 +17,7 @@ from coordinator.service.messages import DUTIES, STAGES, STEP_STAGES, blob_ref, 
 from coordinator.service.replies import ReplyStreams
 from coordinator.store.records import BlobId
 from coordinator.store.store import Store
-from coordinator.store.thread import StoreThread
+from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, OffsetError, PermissionDeniedError
 from mien.wire.status import choose_version
 from mien.wire.tensors import pack_tensors
@@ -34,6 +34,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     def __init__(self, engine: Engine, uploads: Uploads, store: Store, thread: StoreThread, clock: Clock) -> None:
         self._engine, self._uploads = engine, uploads
         self._store, self._thread, self._clock = store, thread, clock
+        self._saw = Grouped(thread, store.saw_devices)
         self._replies = ReplyStreams()
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
@@ -47,7 +48,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         population = _population(device, request.population)
         if len(request.backbones) > _MAX_BACKBONES:
             raise CorruptDataError(f"check-in names {len(request.backbones)} backbones; at most {_MAX_BACKBONES}")
-        await self._thread.run(self._store.saw_device, device.id, population, request.software)
+        await self._saw((device.id, population, request.software))
         duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
