@@ -622,9 +622,9 @@ if {refused!r} in sys.argv:
 print('{{"decision": "unknown", "score": 0.1, "threshold": 0.5}}')
 sys.exit(1)""",
         )
-        assert run._decided(stage, owner, [Path(refused), Path(taken)])["score"] == 0.1
+        assert run._decided(stage, owner, [Path(refused), Path(taken)], 0.01)["score"] == 0.1
         with pytest.raises(LowQualityError, match="none of the pictures to verify with: two faces; two faces"):
-            run._decided(stage, owner, [Path(refused)] * 2)
+            run._decided(stage, owner, [Path(refused)] * 2, 0.01)
 
     def test_phone_that_ends_by_itself_is_told(self, stage: Stage) -> None:
         self.stand_in(stage, "mien-device", "print('there is nobody to train on'); sys.exit(2)")
