@@ -239,7 +239,10 @@ POOLED: Final[Mapping[str, Callable[[Scene], tuple[Vector, dict[str, Any]]]]] = 
 
 
 def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
-    """Return a clustering with the parameter that is best on validation people, and that parameter."""
+    """Return a clustering with the parameter that is best on validation people, and that parameter.
+
+    Best is the highest F-score, on average over groups of as many people as a client holds.
+    """
     if name == "kmeans":
         return functools.partial(_kmeans, seed=scene.seed), 0.0
     made: dict[str, tuple[Callable[[Embeddings, float], Partition], tuple[float, ...]]] = {
@@ -248,12 +251,21 @@ def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
         "finch": (_finch, (0.0, 1.0, 2.0, 3.0)),
     }
     function, grid = made[name]
-    num = max(2, len(scene.domains.target) // scene.settings["clients"])
-    faces = faces_of(scene.bench, scene.domains.validation[:num], scene.settings["max_images"])
-    embeddings = _embed(scene, faces)
-    scores = [pairwise_scores(faces.labels, function(embeddings, value)).f_score for value in grid]
+    groups = _validation_groups(scene)
+    scores = [
+        np.mean([pairwise_scores(truth, function(emb, value)).f_score for emb, truth in groups]) for value in grid
+    ]
     best = grid[int(np.argmax(scores))]
     return lambda emb, _num_people: function(emb, best), best
+
+
+def _validation_groups(scene: Scene) -> list[tuple[Embeddings, NDArray[np.int64]]]:
+    """Return embeddings and true labels of validation people, in groups as large as a client's people."""
+    people = scene.domains.validation
+    size = max(2, min(len(people), len(scene.domains.target) // scene.settings["clients"]))
+    starts = range(0, len(people) - size + 1, size)
+    groups = [faces_of(scene.bench, people[i : i + size], scene.settings["max_images"]) for i in starts]
+    return [(_embed(scene, faces), faces.labels) for faces in groups]
 
 
 def _kmeans(embeddings: Embeddings, num_people: int, *, seed: int) -> Partition:
