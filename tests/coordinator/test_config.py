@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import SETTINGS, CoordinatorConfig
+from coordinator.settings import settings_sha256, shown
 from mien.errors import ConfigError, NotFoundError
 
 
@@ -58,3 +59,13 @@ def test_addresses() -> None:
     for address in ("c", "c:0", "c:70000", "c:x", ""):
         with pytest.raises(ConfigError):
             CoordinatorConfig(address)
+
+
+def test_a_password_in_a_url_is_neither_shown_nor_hashed() -> None:
+    def config(password: str) -> CoordinatorConfig:
+        return CoordinatorConfig("c.example:7443", database_url=f"postgresql+psycopg://mien:{password}@db:5432/mien")
+
+    assert shown(config("hunter2!"))["database_url"] == "postgresql+psycopg://mien:***@db:5432/mien"
+    assert shown(CoordinatorConfig("c.example:7443"))["address"] == "c.example:7443"
+    assert settings_sha256(config("hunter2!")) == settings_sha256(config("other"))
+    assert settings_sha256(config("other")) != settings_sha256(CoordinatorConfig("c.example:7443"))
