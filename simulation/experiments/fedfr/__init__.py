@@ -277,5 +277,15 @@ def _notes(scale: Settings) -> tuple[str, ...]:
     )
 
 
-_FOUND: Final[tuple[str, ...]] = ()
+_FOUND: Final = (
+    "FedAvg gains a little where the paper's loses: an adapter that starts as the identity strays too little in a"
+    " round. At rates from 0.003 to 0.1 it stayed within one point above the pre-trained model.",
+    "Personal models do not pay with six images an identity (the paper has 60): on held-back images of one seed "
+    "(four images trained on), [Θ_l, Π_l] reached a personal TAR at FMR 1e-3 of 97 % on the images that it was "
+    "trained on and 69 % on others; Θ_g 75 % on both. Neither rates down to 0.001 (private tensors 0.0003), nor "
+    "ten times or a tenth of α3, nor 10, 20 or 40 people a client lifted the branch above Θ_g. What does gain is "
+    "a short adaptation of the last Θ_g (Table 2). Formulas and gradients agree with an independent "
+    "implementation.",
+    "Fewer negatives are also better here: where all public images are taken, a client's own are 1 in 21.",
+)
 """What was found out about claims that do not hold."""

@@ -127,17 +127,17 @@ _FOUND: Final[tuple[str, ...]] = ()
 """What was found out about claims that do not hold."""
 
 NOTES: Final = (
-    "SFace is frozen; a linear adapter behind it (16,512 parameters) is trained. Stage 1 trains it on the source; every "
-    'other system but "target only" starts from its result and takes the same number of steps. Accuracy is ten-fold '
-    "over 3,000 fixed pairs, TAR over all pairs, rank 1 with two images of each person enrolled; all on people whom "
-    "nobody trained on.",
-    "Each clustering's one parameter (C-FINCH's distance, DBSCAN's radius, FINCH's level) is the best of a grid on other "
-    "people of the target domain, on average over groups of as many as a client holds; the paper does not say how it "
-    "was chosen. K-means is told the true number of people. A point that DBSCAN calls noise is a person of its own. "
-    "Clustering scores are means over clients.",
-    "Rate, ArcFace's scale and margin (the paper's), and the weights of DAN's discrepancy and DANN's reversal were "
-    "chosen on one seed's validation people. λ of DCL is the paper's (0.002, L: 0.01). E and the total of iterations "
-    "are 20 of 400; the paper's are 1,500 of 80,000.",
+    "SFace is frozen; a linear adapter behind it (16,512 parameters) is trained. Stage 1 trains it on the source;"
+    ' every other system but "target only" starts from its result and takes the same number of steps. Accuracy is'
+    " ten-fold over 3,000 fixed pairs, TAR over all pairs, rank 1 with two images of each person enrolled; all on"
+    " people whom nobody trained on.",
+    "Each clustering's one parameter (C-FINCH's distance, DBSCAN's radius, FINCH's level) is the best of a grid "
+    "on other people of the target domain, on average over groups of as many as a client holds; the paper does "
+    "not say how it was chosen. K-means is told the true number of people. A point that DBSCAN calls noise is a "
+    "person of its own. Clustering scores are means over clients.",
+    "Rate, ArcFace's scale and margin (the paper's), and the weights of DAN's discrepancy and DANN's reversal "
+    "were chosen on one seed's validation people. λ of DCL is the paper's (0.002, L: 0.01). E and the total of "
+    "iterations are 20 of 400; the paper's are 1,500 of 80,000.",
     *_FOUND,
 )
 

@@ -103,7 +103,15 @@ def study(*, quick: bool, faces: Path | None) -> Study:
     )
 
 
-_FOUND: Final[tuple[str, ...]] = ()
+_FOUND: Final = (
+    "Final training losses are ordered as in the paper's Table 1, error rates are not: a small adapter is limited"
+    " by how it carries over to other people, not by how fast it learns, so what fits the parties' own people "
+    "more closely (PFM, small K, 12 parties) does worse on others. Where training is unfinished PFM is ahead, as "
+    "published. A tenth of the rate gave the same order as the rate of the tables, and so did 4,000 steps at a "
+    "hundredth of it with K = 25 and 400 (one seed, people for validation).",
+    "FV changes next to nothing: the three domains have equally many people, so no weighting is much better than "
+    "the first, and the mixed-in share of another is small.",
+)
 """What was found out about claims that do not hold."""
 
 
@@ -174,7 +182,7 @@ CLAIMS: Final = (
     Claim("PFM does better than FedAvg at the smallest K", "fedavg_low", "pfm_low", "eer"),
     Claim("the same while training is unfinished", "slow_fedavg_low", "slow_pfm_low", "eer"),
     Claim("PFM does better than FedAvg at the largest K", "fedavg_high", "pfm_high", "eer"),
-    Claim("PFM + FV is not worse than PFM", "pfm_low", "pfm_fv_low", "eer"),
+    Claim("PFM + FV does better than PFM", "pfm_low", "pfm_fv_low", "eer"),
     Claim("PFM + FV is not worse than centralised training", "pooled", "pfm_fv_low", "eer"),
     Claim("FV helps FedAvg too", "fedavg_low", "fedavg_fv", "eer"),
     Claim("local norm does better than no norm", "no_norm", "pfm_fv_low", "eer"),
