@@ -34,6 +34,7 @@ from device_sdk.participate import (
     take_part,
     transfer,
 )
+from device_sdk.pool import person_beside_source
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
@@ -384,6 +385,8 @@ class Device:
             person=settings.person,
         )
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
+            if source is not None and settings.person:
+                raise person_beside_source()
             faces = None if source is None else self._read_source(source, aligned=source_aligned)
 
             def current() -> Participant:

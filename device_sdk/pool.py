@@ -83,7 +83,7 @@ def pool_of(gallery: Gallery, person: str, source: SourceFaces | None) -> Pool:
     """
     if source is not None:
         if person:
-            raise ConfigError("--person and --source say two things about whose pictures train; leave one out")
+            raise person_beside_source()
         return Pool(source=source)
     if person:
         named = gallery.person(person)
@@ -96,3 +96,8 @@ def pool_of(gallery: Gallery, person: str, source: SourceFaces | None) -> Pool:
             "nobody enrolled has agreed to training; when somebody does, run `mien-device gallery consent NAME --give`"
         )
     return Pool(agreed)
+
+
+def person_beside_source() -> ConfigError:
+    """Return the error for a person who is named beside a source."""
+    return ConfigError("--person and --source say two things about whose pictures train; leave one out")

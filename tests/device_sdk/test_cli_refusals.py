@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from device_sdk.cli import app
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore, open_key_store
-from mien.errors import TABLE, ConfigError, CorruptDataError, InviteError, KeyStoreError, MienError
+from mien.errors import TABLE, ConfigError, CorruptDataError, InviteError, KeyStoreError, MienError, NotFoundError
 from tests.device_sdk.people import noise_crops, template_of
 from tests.device_sdk.programs import ENVIRONMENT, command
 
@@ -163,3 +163,15 @@ def test_a_closed_stdin_is_no_consent(phone: Phone, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     code, lines = phone.says("enroll", "Bo", tmp_path / "a.jpg", close_stdin=True)
     assert (code, len(lines)) == (TABLE[InviteError].exit_code, 1), lines
+
+
+def test_a_source_that_cannot_be_is_said_before_anything_is_read(phone: Phone, tmp_path: Path) -> None:
+    said = phone.refuses("participate", "--source-aligned", error=ConfigError)
+    assert said.startswith("--source-aligned says how the pictures of --source are")
+    said = phone.refuses("participate", "--source", tmp_path, "--person", "Ada", error=ConfigError)
+    assert said.startswith("--person and --source say two things")
+    said = phone.refuses("participate", "--source", tmp_path / "nowhere", error=NotFoundError)
+    assert said.endswith("check --source")
+    (tmp_path / "empty").mkdir()
+    said = phone.refuses("participate", "--source", tmp_path / "empty", error=ConfigError)
+    assert "one folder a person" in said
