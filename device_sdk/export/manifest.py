@@ -162,7 +162,6 @@ class Cut:
     stage: str
     trunk: ParameterPart | None
     tail: ParameterPart
-    frozen: ParameterPart | None
 
     @property
     def word(self) -> str:
@@ -171,16 +170,11 @@ class Cut:
 
 
 def cut_for(part: ParameterPart) -> Cut:
-    """Return how a model is cut to train `part`: the tensors before, from there on, and of these the frozen ones."""
+    """Return how a model is cut to train `part`: before the first stage that holds some of it."""
     layout = part.layout
     stages = list(dict.fromkeys(stage_of(entry.name) for entry in layout.entries))
     first = min(stages.index(stage_of(name)) for name in part.names)
     before = [e.name for e in layout.entries if stages.index(stage_of(e.name)) < first]
     tail = [e.name for e in layout.entries if stages.index(stage_of(e.name)) >= first]
-    trained = set(part.names)
-    frozen = [name for name in tail if name not in trained]
-    return Cut(stages[first], _part(layout, before), ParameterPart(layout, tuple(tail)), _part(layout, frozen))
-
-
-def _part(layout: ParameterLayout, names: list[str]) -> ParameterPart | None:
-    return ParameterPart(layout, tuple(names)) if names else None
+    trunk = ParameterPart(layout, tuple(before)) if before else None
+    return Cut(stages[first], trunk, ParameterPart(layout, tuple(tail)))

@@ -88,7 +88,10 @@ def _example(mode: FakeTensorMode, name: str, shape: Shape) -> Tensor:
 
 
 class Tail:
-    """The stages from the first trained one on, as a function of flat vectors: a part to train and what stays frozen.
+    """The stages from the first trained one on, as a function of the trained part's vector and of frozen tensors.
+
+    Frozen tensors are inputs each of their own: a phone hands them over where they lie in the model's vector, where
+    cutting them from one input would copy them at every step.
 
     `split` 0 is the whole network, on crops instead of features.
     """
@@ -103,11 +106,10 @@ class Tail:
 
     @property
     def inputs(self) -> dict[str, Shape]:
-        """The vectors and the batch of features (or of network inputs) that the tail is a function of."""
+        """The parameters and the batch of features (or of network inputs) that the tail is a function of."""
         spec = self._backbone.input_spec
         inputs: dict[str, Shape] = {"trained": (_size(self._trained),)} if self._trained else {}
-        if self._frozen:
-            inputs["frozen"] = (_size(self._frozen),)
+        inputs |= {f"parameter.{name}": shape for name, shape in self._frozen.items()}
         features = self._backbone.feature_shape(self.split) if self.split else (3, spec.height, spec.width)
         return inputs | {"x": ("B", *features)}
 
@@ -117,22 +119,24 @@ class Tail:
 
     def features(self, at: Values, stop: int) -> Tensor:
         """Return what enters stage `stop`, nothing being trained."""
-        return _call(self._backbone, _cut(at["frozen"], self._frozen), at["x"], self.split, stop)
+        return _call(self._backbone, self._constants(at), at["x"], self.split, stop)
 
     def embeddings(self, at: Values, trained: Values) -> Tensor:
         """Return the embeddings (B, D), not normalised."""
-        frozen = _cut(at["frozen"], self._frozen) if self._frozen else {}
-        return _call(self._backbone, {**frozen, **trained}, at["x"], self.split, None)
+        return _call(self._backbone, {**self._constants(at), **trained}, at["x"], self.split, None)
+
+    def _constants(self, at: Values) -> dict[str, Tensor]:
+        return {name: at[f"parameter.{name}"] for name in self._frozen}
 
 
 def embedding_function(backbone: Backbone, split: int, names: Sequence[str]) -> Function:
-    """Return the forward pass from stage `split` on: vector of the tensors `names` and batch -> `embeddings` (B, D)."""
+    """Return the forward pass from stage `split` on: the tensors `names` and a batch -> `embeddings` (B, D)."""
     tail = Tail(backbone, split, (), names)
     return Function(lambda at: {"embeddings": tail.embeddings(at, {})}, tail.inputs)
 
 
 def trunk_function(backbone: Backbone, split: int, names: Sequence[str]) -> Function:
-    """Return the forward pass up to stage `split`: vector of the tensors `names` and crops -> `features`."""
+    """Return the forward pass up to stage `split`: the tensors `names` and crops -> `features`."""
     whole = Tail(backbone, 0, (), names)
     return Function(lambda at: {"features": whole.features(at, split)}, whole.inputs)
 

@@ -8,6 +8,7 @@ Suffixes of tensors: N crops, B batch, D embedding, C channels.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ class OnnxRuntime:
             raise LayoutMismatchError("the graphs are for another model; export them for this one")
         self._layout = layout
         self._engine = _Engine(spec.input, graphs, threads, FeatureCache(cache_bytes) if cache is None else cache)
+        self._known: tuple[Vector, str, bytes] | None = None
         default = cut_for(layout.part(spec.trainable or ("*",)))
         # Before anything is trained, embedding takes the two pieces only where they were exported.
         self._cut = default if graphs.holds("trunk", stage=default.stage) else cut_for(layout.part())
@@ -77,8 +79,8 @@ class OnnxRuntime:
 
     def features(self, theta: Vector, crops: Crops) -> NDArray[np.float32]:
         """Return embeddings (N, dim) of aligned crops as the backbone gives them, not normalised (see `embed`)."""
-        images = _Images(self._engine, self._cut, self._layout.check(theta), crops)
-        emb_ND = images.embed_all(self._cut.tail.gather(theta))
+        parameters = _parameters(self._layout, theta)
+        emb_ND = _Images(self._engine, self._cut, parameters, self._trunk_id(theta), crops).embed_all(parameters)
         if not np.isfinite(emb_ND).all():
             raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
         return emb_ND
@@ -100,10 +102,10 @@ class OnnxRuntime:
         which is asked before every step, says so, NotFoundError where no graph trains that part and objective.
         """
         self._check_trainable(part, crops, objective, local)
-        theta = self._layout.check(theta)
+        parameters = _parameters(self._layout, theta)
         cut = self._cut = cut_for(part)
-        job = _Training(self._engine, cut, part, objective, local, theta)
-        images = _Images(self._engine, cut, theta, crops)
+        job = _Training(self._engine, cut, part, objective, local, parameters)
+        images = _Images(self._engine, cut, parameters, self._trunk_id(theta), crops)
         loss_before = job.evaluate(images)
         num_steps = 0
         for batch in batches(local, len(crops), np.random.default_rng(seed)):
@@ -124,6 +126,16 @@ class OnnxRuntime:
             num_steps=num_steps,
             velocity=dict(job.private_velocity),
         )
+
+    def _trunk_id(self, theta: Vector) -> bytes:
+        """Return a digest of the cut and of every parameter before it; of a vector that nobody can write to, once."""
+        if self._cut.trunk is None:
+            return b""
+        stage, known = self._cut.stage, self._known
+        if known is None or known[0] is not theta or known[1] != stage or theta.flags.writeable:
+            digest = hashlib.sha256(stage.encode() + self._cut.trunk.gather(theta).tobytes()).digest()
+            self._known = known = (theta, stage, digest)
+        return known[2]
 
     def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
         """Raise for what cannot be trained, before anything is loaded."""
@@ -195,14 +207,12 @@ class _Engine:
 class _Images:
     """One device's crops as the tail sees them: what the frozen trunk makes of them is computed once and remembered."""
 
-    def __init__(self, engine: _Engine, cut: Cut, theta: Vector, crops: Crops) -> None:
+    def __init__(self, engine: _Engine, cut: Cut, parameters: Feed, trunk_id: bytes, crops: Crops) -> None:
         self._engine = engine
         self._cut = cut
         self._crops = crops
-        self._trunk = None if cut.trunk is None else cut.trunk.gather(theta)
-        self._trunk_id = (
-            b"" if self._trunk is None else hashlib.sha256(cut.stage.encode() + self._trunk.tobytes()).digest()
-        )
+        self._parameters = parameters
+        self._trunk_id = trunk_id
 
     def __len__(self) -> int:
         return len(self._crops)
@@ -210,37 +220,37 @@ class _Images:
     def batch(self, indices: NDArray[np.int64], flipped: Flags) -> NDArray[np.float32]:
         """Return what enters the tail for some crops, mirrored where `flipped` says so."""
         crops = self._crops[indices]
-        if self._trunk is None:
+        if self._cut.trunk is None:
             return self._engine.spec.network_input(np.where(flipped[:, None, None, None], crops[:, :, ::-1], crops))
         return np.stack(self._engine.cache.features(self._trunk_id, crops, flipped, self._compute))
 
-    def embed_all(self, tail: Vector) -> NDArray[np.float32]:
-        """Return the embeddings (N, D) of all crops as they are, with the tail's parameters as given."""
-        size = INFERENCE_BATCH if self._trunk is None else TAIL_BATCH
+    def embed_all(self, parameters: Feed) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of all crops as they are, with the tail's parameters as they are given."""
+        size = INFERENCE_BATCH if self._cut.trunk is None else TAIL_BATCH
         pieces = [
-            self._embed(np.arange(start, min(start + size, len(self))), tail) for start in range(0, len(self), size)
+            self._embed(np.arange(start, min(start + size, len(self))), parameters)
+            for start in range(0, len(self), size)
         ]
         return np.concatenate(pieces) if pieces else np.empty((0, self._engine.spec.dim), np.float32)
 
-    def _embed(self, indices: NDArray[np.int64], tail: Vector) -> NDArray[np.float32]:
+    def _embed(self, indices: NDArray[np.int64], parameters: Feed) -> NDArray[np.float32]:
         x = self.batch(indices, np.zeros(len(indices), np.bool_))
-        kind: GraphKind = "embed" if self._trunk is None else "tail"
-        stage = "" if self._trunk is None else self._cut.stage
-        embeddings: NDArray[np.float32] = self._engine.run(kind, {"frozen": tail, "x": x}, stage=stage)["embeddings"]
+        kind: GraphKind = "embed" if self._cut.trunk is None else "tail"
+        stage = "" if self._cut.trunk is None else self._cut.stage
+        embeddings: NDArray[np.float32] = self._engine.run(kind, {**parameters, "x": x}, stage=stage)["embeddings"]
         return embeddings
 
     def _compute(self, crops: Crops) -> Iterator[NDArray[np.float32]]:
-        assert self._trunk is not None
         for start in range(0, len(crops), INFERENCE_BATCH):
             x = self._engine.spec.network_input(crops[start : start + INFERENCE_BATCH])
-            yield from self._engine.run("trunk", {"frozen": self._trunk, "x": x}, stage=self._cut.stage)["features"]
+            yield from self._engine.run("trunk", {**self._parameters, "x": x}, stage=self._cut.stage)["features"]
 
 
 class _Training:
     """One device's local training: the part's values, the private tensors, and the momentum of both."""
 
     def __init__(
-        self, engine: _Engine, cut: Cut, part: ParameterPart, objective: Objective, local: LocalSpec, theta: Vector
+        self, engine: _Engine, cut: Cut, part: ParameterPart, objective: Objective, local: LocalSpec, parameters: Feed
     ) -> None:
         self._engine = engine
         self._cut = cut
@@ -249,8 +259,8 @@ class _Training:
         engine.require("train", stage=cut.stage, part=part.names, form=self._form.name)
         self._local = local
         self._rule = _checked(objective.step_rule, part)
-        self._theta = theta
-        self._received = part.gather(theta)
+        self._parameters = parameters
+        self._received = np.concatenate([parameters[f"parameter.{name}"].reshape(-1) for name in part.names])
         self.values = self._received
         self.private: Arrays = {name: np.array(objective.private[name], np.float32) for name, _ in self._form.private}
         self.private_velocity: Arrays = {
@@ -260,21 +270,30 @@ class _Training:
         self._velocity = np.zeros(part.size, np.float32)
         self._per_crop = dict(objective.per_crop)
         self._constant_feed = _constant_feed(self._form, objective, local)
-        if cut.frozen is not None:
-            self._constant_feed["frozen"] = cut.frozen.gather(theta)
 
     def evaluate(self, images: _Images) -> float:
         """Return the loss over all crops as they are."""
-        tail = self._cut.tail.gather(self._part.scatter(self._theta, self.values))
         everything = Batch(np.arange(len(images)), np.zeros(len(images), np.bool_), 1.0)
         feed = {**self._constant_feed, **self._private_feed(), **self._rows(everything, len(images))}
-        feed["embeddings"] = images.embed_all(tail)
+        feed["embeddings"] = images.embed_all({**self._parameters, **self._trained_now()})
         return float(self._engine.run("loss", feed, form=self._form.name)["loss"])
+
+    def _trained_now(self) -> Feed:
+        """Return the trained tensors as they are now, views of their vector."""
+        trained: Feed = {}
+        start = 0
+        for name in self._part.names:
+            shape = self._parameters[f"parameter.{name}"].shape
+            stop = start + math.prod(shape)
+            trained[f"parameter.{name}"] = self.values[start:stop].reshape(shape)
+            start = stop
+        return trained
 
     def step(self, images: _Images, batch: Batch) -> None:
         """Take one step on a batch; raises NonFiniteError where its loss is not finite."""
         private_lr = self._local.lr if self._local.private_lr is None else self._local.private_lr
         feed = {
+            **self._parameters,
             **self._constant_feed,
             **self._private_feed(),
             **self._rows(batch, len(images)),
@@ -311,6 +330,11 @@ class _Training:
             f"per_crop.{name}": np.asarray(given[name], np.float32)[batch.indices] for name, _ in self._form.per_crop
         }
         return rows | {"mirrored": batch.flipped.astype(np.float32)}
+
+
+def _parameters(layout: ParameterLayout, theta: Vector) -> Feed:
+    """Return every tensor of a model as an input of its graphs: views, so that nothing is copied."""
+    return {f"parameter.{name}": values for name, values in layout.unflatten(theta).items()}
 
 
 def _constant_feed(form: ObjectiveForm, objective: Objective, local: LocalSpec) -> Feed:
