@@ -20,7 +20,7 @@ from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.verdicts import Verdict
 from coordinator.store.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord
 from coordinator.thresholds import thresholds_of
-from mien.errors import LateError, MienError, StorageError, UnavailableError
+from mien.errors import ConfigError, LateError, MienError, StorageError, UnavailableError
 from mien.evaluation.gates import Evidence, judge
 from mien.records import to_mapping
 from mien.shell.files import storage_errors, write_atomically
@@ -99,6 +99,8 @@ class Gatekeeper:
         """Return the released model (or the one that the task began with), the candidate, and what was measured."""
         thread, store = self._stores.thread, self._stores.store
         sets = self._sets.chosen(task.gates.sets)
+        if not sets.names:
+            raise ConfigError("coordinator.toml names no evaluation_sets any more; name one, then restart")
         release = await thread.run(store.released, task.population)
         reference = await thread.run(store.model, base_model_id if release is None else release.model_id)
         model = await thread.run(store.model, candidate.model_id)

@@ -18,7 +18,6 @@ from cryptography import x509
 from coordinator import audit, pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
-from coordinator.gatekeeper import Gatekeeper
 from coordinator.home import CoordinatorHome
 from coordinator.metrics import Metrics, Now
 from coordinator.privacy.budgets import Budgets
@@ -48,7 +47,7 @@ from mien.secagg.leaves import leaf_verifier
 from mien.shell.lock import exclusive
 from mien.shell.systemd import notify
 from mien.shell.tls import refuse_tls12
-from mien.wire import MAX_MESSAGE_BYTES
+from mien.wire import CHUNK_BYTES, MAX_MESSAGE_BYTES
 from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc, rounds_pb2_grpc
 
 _LOG: Final = structlog.get_logger()
@@ -124,7 +123,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         async with _fresh_revocations(revocations, config), _told_to_monitoring(probes, config):
             await engine.start()
             await server.start()
-            gates = asyncio.create_task(_gatekeeper(engine, stores, clock, config).run(), name="gates")
+            gates = asyncio.create_task(_keep_gates(engine, stores, clock, config), name="gates")
             gates.add_done_callback(_gates_ended)
             try:
                 yield port
@@ -203,8 +202,13 @@ def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: Coor
     )
 
 
-def _gatekeeper(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> Gatekeeper:
-    return Gatekeeper(engine, stores, clock, config.sets, limit_s=config.gates_limit_s)
+async def _keep_gates(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> None:
+    """Judge candidates, from the first one on: until then nothing of evaluation is loaded."""
+    while not engine.checking():
+        await engine.changed.after(engine.changed.count)
+    from coordinator.gatekeeper import Gatekeeper
+
+    await Gatekeeper(engine, stores, clock, config.sets, limit_s=config.gates_limit_s).run()
 
 
 def _gates_ended(ended: asyncio.Task[None]) -> None:
@@ -230,6 +234,8 @@ def _server(
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.bdp_probe", 0),  # else one fast peer may fill megabytes before they can be written
+        ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
     )
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
     interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate, limiter))
