@@ -2,7 +2,7 @@
 
 The embedding x of the frozen network becomes A x + b, with A the identity and b zero before training, so that the model
 starts as the one that it extends. Its (dim + 1) dim parameters are 64 KB for SFace, where the last convolutional block
-is 4 MB. Decision record 0019 has what it reaches.
+is 4 MB. Decision record 0022 has what it reaches.
 """
 
 from __future__ import annotations
