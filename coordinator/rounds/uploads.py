@@ -28,9 +28,12 @@ from mien.errors import (
 )
 
 _BATCH_BYTES: Final = 1024 * 1024
-"""How much is gathered before a thread encrypts and writes it."""
+"""How much is gathered before a thread encrypts and writes it, while few contributions arrive."""
 
-_DISK_THREADS: Final = 16
+_GATHERED_BYTES: Final = 8 * _BATCH_BYTES
+"""How much all of them gather together: memory must not grow with the number of devices."""
+
+_DISK_THREADS: Final = 8
 """How many contributions are written and brought to the disk at once: the disk serves them together."""
 
 _BEFORE_THE_SUM: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD)
@@ -60,6 +63,11 @@ class Uploads:
         self.threads = Threads(_DISK_THREADS, "uploads")
         self._announce = Grouped(stores.thread, stores.store.announce_uploads)
         self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
+
+    @property
+    def batch_bytes(self) -> int:
+        """How much one contribution may gather now."""
+        return min(_BATCH_BYTES, _GATHERED_BYTES // max(len(self._active), 1))
 
     @property
     def num_arriving(self) -> int:
@@ -255,7 +263,7 @@ class _Arrival:
             async with asyncio.timeout(idle_s) as silence:
                 async for piece in self._pieces:
                     batch.add(piece)
-                    if batch.size_bytes >= _BATCH_BYTES:
+                    if batch.size_bytes >= self._uploads.batch_bytes:
                         silence.reschedule(None)
                         await batch.written()
                         if not self._runner.is_current(self._record.id):

@@ -1,0 +1,305 @@
+"""A coordinator under load, for `benchmarks.coordinator`: its process, its devices, and the bare sink beside it.
+
+``python -m benchmarks._load FOLDER`` is the sink: a gRPC server with the coordinator's own TLS that counts the bytes of
+a stream and does nothing else with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from benchmarks._common import ROOT
+from coordinator import pki
+from coordinator.client import Coordinator, connect
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.store.store import Store
+from coordinator.tls import ServerLeaf
+from mien.contribution import ContributionLayout
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.methods import METHODS
+from mien.secagg import (
+    Assignment,
+    ContributionMap,
+    DevicePolicy,
+    DeviceRound,
+    EcdsaSigner,
+    Identity,
+    MemoryLog,
+    Profile,
+)
+from mien.secagg.leaves import leaf_verifier
+from mien.secagg.planner import RoundIds
+from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
+from mien.wire import CHUNK_BYTES
+from mien.wire.canonical import model_to_json, task_from_json, task_sha256
+from mien.wire.v1 import common_pb2, rounds_pb2
+
+SINK_METHOD: Final = "/mien.benchmark.Sink/Count"
+POPULATION: Final = "load"
+READY_S: Final = 60.0
+CALL_S: Final = 120.0
+LAYOUT: Final = ParameterLayout((ParameterEntry("weight", (1000, 1000)),))
+SPEC: Final = ModelSpec(
+    backbone="load",
+    layout_sha256=LAYOUT.sha256,
+    input=FaceInputSpec(dim=8),
+    source="random numbers",
+    terms="public domain",
+    trainable=("*",),
+)
+
+
+def contribution_layout(task: TaskSpec) -> ContributionLayout:
+    """Return the form of a contribution: a million parameters, 4 MB."""
+    return METHODS[task.method].contribution_layout(task, LAYOUT.part(SPEC.trainable), SPEC.input.dim)
+
+
+def contribution(task: TaskSpec, seed: int) -> bytes:
+    """Return a contribution of weight 1."""
+    layout = contribution_layout(task)
+    vector = (1e-3 * np.random.default_rng(seed).standard_normal(layout.size)).astype("<f4")
+    vector[layout.slices["count"]], vector[layout.slices["weight"]] = 1.0, 1.0
+    return vector.tobytes()
+
+
+@dataclass
+class Program:
+    """A process that was started, and the port at which it answers."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the process held since it began, or since `forget_peak`."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+
+    def forget_peak(self) -> None:
+        """Begin to measure the peak anew."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="ascii")
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that all the process's threads have taken."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Site:
+    """A coordinator's folder, the registrar's authority that its devices come from, and both servers."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder, self.now = folder, datetime.now(UTC)
+        self.port = _free_port()
+        config = CoordinatorConfig(
+            f"localhost:{self.port}",
+            listen=f"127.0.0.1:{self.port}",
+            check_in_hold_s=5.0,
+            retry_after_s=0.2,
+            device_calls_per_minute=1_000_000,
+            **settings,
+        )
+        self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.now)
+        self._registrar = pki.create_authority("registrar", self.now)
+        trust_registrar(self.home, self._registrar.certificate_pem, replace=False)
+
+    @contextlib.contextmanager
+    def coordinator(self) -> Iterator[Program]:
+        """Run the coordinator while the block runs."""
+        command = ["coordinator.cli", "serve", "--json", "--home", str(self.home.folder)]
+        with _program(command, self.folder / "coordinator.ready") as program:
+            yield program
+
+    @contextlib.contextmanager
+    def sink(self) -> Iterator[Program]:
+        """Run the bare sink while the block runs."""
+        with _program(["benchmarks._load", str(self.home.folder)], self.folder / "sink.ready") as program:
+            yield program
+
+    def device(self) -> Phone:
+        """Return a new device with the registrar's certificate."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        leaf = pki.issue_device_leaf(self._registrar, pki.create_csr(key), POPULATION, self.now)
+        ca = self.home.public(self.home.ca_path)
+        return Phone(key, leaf, self._registrar.certificate, ca)
+
+    @contextlib.asynccontextmanager
+    async def operator(self) -> AsyncIterator[Coordinator]:
+        """Open an operator's connection."""
+        async with connect(f"localhost:{self.port}", self.home.operator_credentials()) as operator:
+            yield operator
+
+    async def give_model(self, operator: Coordinator) -> None:
+        """Import and release a model of a million parameters."""
+        theta = self.folder / "theta.f32"
+        theta.write_bytes(np.random.default_rng(1).standard_normal(LAYOUT.size).astype("<f4").tobytes())
+        model = await operator.import_model(model_to_json(SPEC, LAYOUT), theta, None)
+        await operator.release(model.model_id)
+
+    def store(self) -> Store:
+        """Return the coordinator's store, opened beside it."""
+        return Store.open(self.home.database_url(self.home.resolve().config), Clock())
+
+
+@dataclass
+class Phone:
+    """One device: its key, its certificate, and a channel to one of the servers."""
+
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+    leaf: x509.Certificate
+    registrar: x509.Certificate
+    coordinator_ca: bytes
+    round: DeviceRound | None = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The device's id."""
+        return pki.device_id(self.key.public_key())
+
+    def channel(self, port: int) -> grpc.aio.Channel:
+        """Return a channel of its own over mutual TLS."""
+        chain = pki.to_pem(self.leaf) + pki.to_pem(self.registrar)
+        tls = grpc.ssl_channel_credentials(self.coordinator_ca, pki.key_to_pem(self.key), chain)
+        return grpc.aio.secure_channel(f"localhost:{port}", tls, options=(("grpc.use_local_subchannel_pool", 1),))
+
+    def begin(self, assignment: rounds_pb2.Assignment, invite: bytes) -> DeviceRound:
+        """Return this device's part in a masked attempt."""
+        ref, task = assignment.round, task_from_json(assignment.task_json)
+        layout = contribution_layout(task)
+        ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id)
+        vector = ContributionMap(layout).vector_layout
+        known = Assignment(
+            ids.task_id,
+            bytes.fromhex(task_sha256(task)),
+            ids.model_sha256,
+            bytes.fromhex(layout.sha256),
+            ids.app_graph_sha256,
+            vector.size,
+            vector.num_metrics,
+        )
+        der = self.leaf.public_bytes(serialization.Encoding.DER)
+        return DeviceRound(
+            invite,
+            identity=Identity(bytes.fromhex(self.id), der, EcdsaSigner.of(self.key)),
+            assignment=known,
+            policy=DevicePolicy(min_cohort=2, profiles=frozenset(Profile)),
+            verify=leaf_verifier(self.registrar, POPULATION, lambda: datetime.now(UTC)),
+            log=MemoryLog(),
+            random_bytes=secrets.token_bytes,
+        )
+
+
+async def send_to_sink(channel: grpc.aio.Channel, data: bytes) -> None:
+    """Stream bytes to the sink as they are."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), CHUNK_BYTES):
+            yield data[start : start + CHUNK_BYTES]
+
+    call: Any = channel.stream_unary(SINK_METHOD)
+    counted = await call(chunks(), timeout=CALL_S)
+    assert int.from_bytes(counted, "big") == len(data)
+
+
+async def upload(stub: Any, ref: rounds_pb2.RoundRef, data: bytes, sha256: str, masked: bytes = b"") -> None:
+    """Stream a contribution to the coordinator and wait until it counts."""
+    header = rounds_pb2.UploadHeader(
+        round=ref, contribution=common_pb2.BlobRef(sha256=sha256, size_bytes=len(data)), masked=masked
+    )
+
+    async def chunks() -> AsyncIterator[rounds_pb2.UploadChunk]:
+        for start in range(0, len(data), CHUNK_BYTES):
+            piece = data[start : start + CHUNK_BYTES]
+            yield rounds_pb2.UploadChunk(header=header if start == 0 else None, offset=start, data=piece)
+
+    status = await stub.Upload(chunks(), timeout=CALL_S)
+    assert status.accepted
+
+
+def sha256_of(data: bytes) -> str:
+    """Return a contribution's address."""
+    return hashlib.sha256(data).hexdigest()
+
+
+# Processes
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _program(command: list[str], ready: Path) -> Iterator[Program]:
+    """Run a module that writes its port to a file once it is ready; its log goes beside that file."""
+    ready.unlink(missing_ok=True)
+    with ready.with_suffix(".log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command, "--ready-file", str(ready)], cwd=ROOT, stdout=log, stderr=log
+        )
+    try:
+        end = time.monotonic() + READY_S
+        while not ready.is_file():
+            if process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"{command[0]} did not start; its log: {ready.with_suffix('.log')}")
+            time.sleep(0.01)
+        yield Program(process, int(json.loads(ready.read_text(encoding="utf-8"))["port"]))
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _serve_sink(folder: Path, ready: Path) -> None:
+    from mien.shell.files import write_atomically
+
+    home = CoordinatorHome(folder)
+    authority = home.authority()
+    leaf = ServerLeaf(authority, ("localhost", "127.0.0.1"), Clock().now_utc)
+
+    async def count(pieces: AsyncIterator[bytes], _context: Any) -> bytes:
+        size = 0
+        async for piece in pieces:
+            size += len(piece)
+        return size.to_bytes(8, "big")
+
+    service, _, method = SINK_METHOD.strip("/").partition("/")
+    handlers: dict[str, Any] = {method: grpc.stream_unary_rpc_method_handler(count)}
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    client_cas = authority.certificate_pem + home.public(home.registrar_ca_path)
+    port = server.add_secure_port("127.0.0.1:0", leaf.credentials(client_ca=client_cas))
+    await server.start()
+    write_atomically(ready, json.dumps({"port": port}).encode())
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_sink(Path(sys.argv[1]), Path(sys.argv[3])))
