@@ -42,9 +42,9 @@ class Population:
     phones: tuple[str, ...]
     num_phones: int
     tests: Mapping[str, TestSet]
-    rounds: int = 15
+    rounds: int = 16
     cohort: int = 50
-    moment_every: int = 5
+    moment_every: int = 4
     max_people: int | None = None
 
     def settings(self) -> dict[str, Any]:
