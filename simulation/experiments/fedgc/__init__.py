@@ -101,8 +101,8 @@ def _systems(scale: Settings) -> Table:
             Row(f"{head}_private", f"{head}: FedGC, private form (ours)", _private(scale, head)),
         ]
     note = (
-        "The paper's figures are for softmax, which the correction does not move here, at strengths from 0.01 to 20 "
-        "and scales from 1 to 16. Embeddings of a pretrained network are long (12), so that short class embeddings "
+        "The paper's figures are for softmax, which the correction hardly moves here, at strengths from 0.01 to 20 and "
+        "scales from 1 to 16. Embeddings of a pretrained network are long (12), so that short class embeddings "
         "suffice, whose inner products are all alike: the correction takes their common mean away, which a softmax "
         "over a client's own classes does not see, or, where it is strong enough for more, training diverges. CosFace "
         "shows what the correction does, and the tables below use it."
@@ -124,7 +124,11 @@ def _losses(scale: Settings) -> Table:
             Row(f"{head}_fixed", f"{head}: FedPE + fixed", _federated(scale, head, "none", fixed=True), (fixed,)),
             Row(f"{head}_fedgc", f"{head}: FedGC", _federated(scale, head, "softmax"), (fedgc,)),
         ]
-    return Table("By loss", tuple(rows), COLUMNS, ("average of 7 test sets, %",))
+    note = (
+        "Fixed class embeddings are drawn at random, to which a pretrained network's features have to be moved; the paper "
+        "trains from scratch."
+    )
+    return Table("By loss", tuple(rows), COLUMNS, ("average of 7 test sets, %",), note)
 
 
 def _strengths(scale: Settings) -> Table:
