@@ -125,8 +125,8 @@ def _losses(scale: Settings) -> Table:
             Row(f"{head}_fedgc", f"{head}: FedGC", _federated(scale, head, "softmax"), (fedgc,)),
         ]
     note = (
-        "Fixed class embeddings are drawn at random, to which a pretrained network's features have to be moved; the paper "
-        "trains from scratch."
+        "Fixed class embeddings are drawn at random, to which a pretrained network's features have to be moved; the "
+        "paper trains from scratch."
     )
     return Table("By loss", tuple(rows), COLUMNS, ("average of 7 test sets, %",), note)
 
