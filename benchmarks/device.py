@@ -39,6 +39,7 @@ from simulation.pretrained import sface_path
 NUM_CROPS: Final = 6
 NUM_CLASSES: Final = 5
 LOCAL: Final = LocalSpec(lr=0.01, steps=5, batch_size=4, momentum=0.9, weight_decay=5e-4)
+MIN_TIMED_MS: Final = 1.0
 QUICK_FORMS: Final = ("positive_hinge", "cosface", "fedfr_contrastive_branch_joint")
 
 
@@ -59,7 +60,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         "quick": args.quick,
         "network": "tiny (tests)" if args.quick else "SFace, SFace with adapter, MobileFaceNet-192 where it is there",
         "max_difference": {"onnxruntime": max(row["difference"] for row in rows)},
-        "step_over_torch": {"onnxruntime": max(row["step_over_torch"] for row in rows)},
+        "step_over_torch": {"onnxruntime": max(row["step_over_torch"] for row in _timed(rows))},
         "peak_mb": {engine: max(row["peak_mb"][engine] for row in rows) for engine in ("torch", "onnxruntime")},
         "rows": rows,
         "executorch": "not measured: Mien has no runtime on it yet",
@@ -68,6 +69,11 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         "commit": _common.commit(),
         "command": _common.command(),
     }
+
+
+def _timed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows whose steps are long enough to be timed: those of an adapter drown in what surrounds them."""
+    return [row for row in rows if row["step_cpu_ms"]["torch"] >= MIN_TIMED_MS] or rows
 
 
 @dataclass(frozen=True)
