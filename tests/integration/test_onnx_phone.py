@@ -1,4 +1,4 @@
-"""A phone on which torch is not installed: it joins, enrols, trains a masked round through ONNX Runtime, and verifies."""
+"""A phone without torch: it joins, enrols, trains a masked round through ONNX Runtime, and verifies."""
 
 from __future__ import annotations
 
