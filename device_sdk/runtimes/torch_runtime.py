@@ -165,13 +165,15 @@ class TorchRuntime:
             yield
             return
         names = set(part.names)
-        learning = [module for name, module in self._backbone.named_modules() if f"{name}.running_mean" in names]
+        learning = {name: module for name, module in self._backbone.named_modules() if f"{name}.running_mean" in names}
         if not learning:
             raise ConfigError(
                 "local.batch_norm is 'train' and no BatchNorm statistics are in the trained part; name them in "
                 "trainable, or use eval"
             )
-        for module in learning:
+        # A module learns both statistics, also where only one of them is in the part and is kept.
+        self._changed |= {f"{name}.{what}" for name in learning for what in ("running_mean", "running_var")}
+        for module in learning.values():
             module.train()
         try:
             yield

@@ -402,6 +402,17 @@ def test_losses_that_compare_images_are_not_cut_in_pieces() -> None:
         tiny.runtime(micro_batch=-1)
 
 
+@pytest.mark.parametrize("names", [("mix.1.running_mean", "mix.1.weight"), ("mix.1.running_mean", "mix.1.running_var")])
+def test_learnt_statistics_leave_nothing_behind_for_the_next_call(names: tuple[str, ...]) -> None:
+    tiny = tiny_cnn(batch_norm=True)
+    theta = tiny.theta.copy()
+    theta.flags.writeable = False  # such a vector stays loaded between calls
+    runtime = tiny.runtime()
+    before = runtime.embed(theta, CROPS)
+    runtime.train(theta, tiny.layout.part(names), CROPS, hinge(), replace(PLAIN, batch_norm="train"), 0)
+    np.testing.assert_array_equal(runtime.embed(theta, CROPS), before)
+
+
 def test_batch_norm_learns_where_a_task_says_so_and_its_statistics_are_trained() -> None:
     """After one step on one batch: running mean <- 0.9 running mean + 0.1 batch mean of what enters BatchNorm."""
     tiny = tiny_cnn(batch_norm=True)
