@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -76,14 +77,21 @@ def _flags(flag: str, folders: Mapping[str, str]) -> list[str]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return the one JSON object that the worker prints."""
+    """Return the one JSON object that the worker prints; a number that is not finite is none."""
     try:
-        record = json.loads(text)
+        record = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except ValueError as error:
         raise CorruptDataError("the evaluation gave no record; the worker is of another version") from error
     if not isinstance(record, dict):
         raise CorruptDataError("the evaluation gave no record; the worker is of another version")
     return record
+
+
+def _finite(text: str) -> float:
+    """Return a number of JSON; Python's parser would let NaN and infinity through, 1e999 included."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
 
 
 def _require() -> None:

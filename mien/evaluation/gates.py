@@ -5,6 +5,7 @@ Legend: N samples, D dimensions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -121,11 +122,16 @@ def relative_change(reference: Vector, candidate: Vector) -> float:
 
 
 def judge(gates: GateSpec, evidence: Evidence) -> tuple[str, ...]:
-    """Return everything that speaks against releasing the candidate, in words; nothing means that it passes."""
+    """Return everything that speaks against releasing the candidate, in words; nothing means that it passes.
+
+    A figure that is not finite is none: whatever compares with it would say that nothing speaks against the candidate.
+    """
     if not evidence.is_finite:
         return ("its parameters are not finite",)
     reasons = []
-    if evidence.change > gates.max_change:
+    if not math.isfinite(evidence.change):
+        reasons.append("its distance from the released model was not measured: it is not a finite number")
+    elif not evidence.change <= gates.max_change:
         reasons.append(
             f"it lies {evidence.change:.3g} norms of the released model away from it "
             f"(gates.max_change {gates.max_change:g})"
@@ -141,24 +147,41 @@ def _against(gates: GateSpec, measured: SetEvidence) -> Iterator[str]:
     if measured.problem or measured.candidate_tar is None or measured.candidate is None:
         yield measured.problem or "it has no figures"
         return
+    if unmeasured := _not_finite(measured):
+        yield f"it was not measured: not a finite number ({', '.join(unmeasured)})"
+        return
     drop, allowed = measured.reference_tar - measured.candidate_tar, _allowed(gates, measured)
-    if drop > allowed:
+    if not drop <= allowed:
         yield (
             f"its TAR at FMR {gates.fmr:g} is {measured.candidate_tar:.4f}, the released model's "
             f"{measured.reference_tar:.4f}; a drop of {allowed:.4f} is allowed"
         )
     rise = measured.candidate.mean_non_mated - measured.reference.mean_non_mated
-    if rise > gates.max_cosine_rise:
+    if not rise <= gates.max_cosine_rise:
         yield (
             f"different people have become more alike: their mean cosine is {measured.candidate.mean_non_mated:.3f}, "
             f"the released model's {measured.reference.mean_non_mated:.3f} (gates.max_cosine_rise)"
         )
     rank, least = measured.candidate.effective_rank, gates.min_rank_share * measured.reference.effective_rank
-    if rank < least:
+    if not rank >= least:
         yield (
             f"embeddings have collapsed: their effective rank is {rank:.1f}, the released model's "
             f"{measured.reference.effective_rank:.1f} (gates.min_rank_share)"
         )
+
+
+def _not_finite(measured: SetEvidence) -> list[str]:
+    """Return the names of the figures of a set that are there and not finite."""
+    figures: list[tuple[str, float | None]] = [
+        ("reference_tar", measured.reference_tar),
+        ("candidate_tar", measured.candidate_tar),
+        ("chance", measured.chance),
+    ]
+    for whose, found in (("reference", measured.reference), ("candidate", measured.candidate)):
+        if found is not None:
+            figures += [(f"{whose}.mean_non_mated", found.mean_non_mated)]
+            figures += [(f"{whose}.effective_rank", found.effective_rank)]
+    return [name for name, figure in figures if figure is not None and not math.isfinite(figure)]
 
 
 def _allowed(gates: GateSpec, measured: SetEvidence) -> float:

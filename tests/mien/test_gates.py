@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,28 @@ class TestJudge:
     def test_what_else_is_refused(self, bad: Evidence, words: str) -> None:
         (reason,) = judge(GateSpec(), bad)
         assert words in reason
+
+    @pytest.mark.parametrize("figure", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("tolerance", ["delta", "interval", "larger"])
+    def test_no_figure_that_is_not_finite_passes(self, figure: float, tolerance: Any) -> None:
+        """Every comparison with NaN is false, and an infinite allowance would allow everything: neither may pass."""
+        gates = GateSpec(tolerance=tolerance)
+        assert judge(gates, evidence(GOOD)) == ()
+        bad = [
+            evidence(change=figure),
+            evidence(replace(GOOD, reference_tar=figure)),
+            evidence(replace(GOOD, candidate_tar=figure)),
+            evidence(replace(GOOD, chance=figure)),
+            evidence(replace(GOOD, reference=replace(GOOD.reference, mean_non_mated=figure))),
+            evidence(replace(GOOD, reference=replace(GOOD.reference, effective_rank=figure))),
+            evidence(replace(GOOD, candidate=Monitors(figure, 38.0))),
+            evidence(replace(GOOD, candidate=Monitors(0.03, figure))),
+            evidence(GOOD, replace(GOOD, candidate_tar=figure, candidate=Monitors(figure, figure))),
+        ]
+        for each in bad:
+            (reason,) = judge(gates, each)
+            assert "not measured" in reason
+            assert "not a finite number" in reason
 
     def test_distance_is_in_norms_of_the_reference(self) -> None:
         assert relative_change(np.array([3, 4], np.float32), np.array([3, 1], np.float32)) == pytest.approx(0.6)

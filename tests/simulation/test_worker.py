@@ -135,6 +135,13 @@ class TestFromTheCoordinator:
             with pytest.raises(CorruptDataError, match=says):
                 raise error
 
+    @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+    def test_a_number_that_is_not_finite_is_no_record(self, number: str) -> None:
+        assert parent._object('{"evidence": {"change": 1e-3}, "n": 2}') == {"evidence": {"change": 1e-3}, "n": 2}
+        for text in (f'{{"change": {number}}}', f'{{"evidence": {{"sets": [{{"chance": {number}}}]}}}}'):
+            with pytest.raises(CorruptDataError, match="no record"):
+                parent._object(text)
+
     @pytest.mark.parametrize("cls", TABLE, ids=lambda cls: cls.code)
     def test_every_error_keeps_its_class(self, cls: type[MienError]) -> None:
         line = json.dumps({"error": cls.code, "message": "what to do"})
