@@ -40,6 +40,7 @@
     │   └── RateLimitedError        too many calls: retry after the pause it names
     └── StorageError                disk or key store failed; what was stored before is unchanged
         ├── DiskFullError           no space left: free some, run again
+        ├── DatabaseError           database refused what it was told: a fault of the program; report it with the log
         └── KeyStoreError           key missing, unreadable or wrong: restore the key, or wipe and enrol again
 
 Every leaf carries a stable `code` (its snake-case name), the gRPC status that it travels as and the exit code of a
@@ -221,6 +222,10 @@ class DiskFullError(StorageError):
     """No space is left on the disk."""
 
 
+class DatabaseError(StorageError):
+    """The database refused what the program told it."""
+
+
 class KeyStoreError(StorageError):
     """A key is missing, unreadable or does not open what it should."""
 
@@ -266,6 +271,7 @@ TABLE: Final[dict[type[MienError], ErrorRow]] = {
     RateLimitedError: ErrorRow("RESOURCE_EXHAUSTED", 52),
     DiskFullError: ErrorRow("RESOURCE_EXHAUSTED", 60),
     KeyStoreError: ErrorRow("INTERNAL", 61),
+    DatabaseError: ErrorRow("INTERNAL", 62),
 }
 
 BY_CODE: Final[dict[str, type[MienError]]] = {cls.code: cls for cls in TABLE}

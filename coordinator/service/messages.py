@@ -9,7 +9,7 @@ from typing import Final
 from coordinator.rounds import machine
 from coordinator.rounds.machine import Stage
 from coordinator.store.records import BlobId, BundleRecord, Duty, ModelRecord
-from mien.errors import CorruptDataError
+from mien.errors import CorruptDataError, NotFoundError
 from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
 
 STAGES: Final = {
@@ -33,6 +33,7 @@ DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDAT
 """What a round asks of its devices, as the wire names it."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_TEXT: Final = 80
 
 
 def check_hash(text: str) -> str:
@@ -42,16 +43,33 @@ def check_hash(text: str) -> str:
     return text
 
 
+def check_id(text: str) -> str:
+    """Return an id that a caller names; raises NotFoundError for what none can be, and no database has to see."""
+    if len(text) > _MAX_TEXT or not text.isprintable():
+        raise NotFoundError("an id in the message is not one: it is too long or unprintable; check in again")
+    return text
+
+
+def printable(text: str) -> str:
+    """Return what a caller says of itself, cut off and without what no log or database should have to take."""
+    return "".join(character for character in text[:_MAX_TEXT] if character.isprintable())
+
+
 def blob_ref(blob: BlobId | None) -> common_pb2.BlobRef | None:
     """Return a blob's address as a message."""
     return None if blob is None else common_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
 
 
-def manifest(model: ModelRecord, *, is_released: bool, bundle: BundleRecord | None = None) -> models_pb2.ModelManifest:
-    """Return a model as a message, with what the release key signed of it where devices are to see that."""
+def manifest(
+    model: ModelRecord, *, is_released: bool, bundle: BundleRecord | None = None, as_signed: bool = True
+) -> models_pb2.ModelManifest:
+    """Return a model as a message, with what the release key signed of it.
+
+    Devices get the description `as_signed`, operators the one that thresholds were added to since.
+    """
     return models_pb2.ModelManifest(
         model_id=model.model_id,
-        spec_json=model.spec_json if bundle is None else bundle.spec_json,
+        spec_json=bundle.spec_json if bundle is not None and as_signed else model.spec_json,
         theta=blob_ref(model.theta),
         public_shard=blob_ref(model.shard),
         changes=blob_ref(model.changes),

@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.pki import PeerIdentity, Role
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import caller
-from coordinator.service.messages import check_hash, manifest
+from coordinator.service.messages import check_hash, check_id, manifest
 from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
@@ -31,14 +31,15 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
             released = await self._thread.run(self._store.released, peer.population, peer.id)
         else:
             released = await self._thread.run(self._store.last_release)
-        model_id = request.model_id or (released.model_id if released is not None else "")
+        model_id = check_id(request.model_id) or (released.model_id if released is not None else "")
         if not model_id:
             raise NotFoundError("no model is released yet; ask the operator")
         if peer.role is Role.DEVICE and not await self._may_read(peer, model_id):
             raise NotFoundError(f"there is no model {model_id[:12]} for this device; check in again")
         model = await self._thread.run(self._store.model, model_id)
-        signed = await self._thread.run(self._store.bundle, model_id) if peer.role is Role.DEVICE else None
-        return manifest(model, is_released=released is not None and released.model_id == model_id, bundle=signed)
+        signed = await self._thread.run(self._store.bundle, model_id)
+        in_force = released is not None and released.model_id == model_id
+        return manifest(model, is_released=in_force, bundle=signed, as_signed=peer.role is Role.DEVICE)
 
     async def _may_read(self, peer: PeerIdentity, model_id: str) -> bool:
         return await self._thread.run(self._store.may_read_model, model_id, peer.population or "")

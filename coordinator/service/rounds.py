@@ -13,17 +13,27 @@ from coordinator.pki import PeerIdentity
 from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
 from coordinator.rounds.uploads import Piece, Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import DUTIES, STAGES, STEP_STAGES, blob_ref, check_hash, software
+from coordinator.service.messages import (
+    DUTIES,
+    STAGES,
+    STEP_STAGES,
+    blob_ref,
+    check_hash,
+    check_id,
+    printable,
+    software,
+)
 from coordinator.service.replies import ReplyStreams
 from coordinator.store.records import BlobId
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
-from mien.errors import CorruptDataError, LateError, OffsetError, PermissionDeniedError
+from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
 from mien.wire.status import choose_version
 from mien.wire.tensors import pack_tensors
 from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 
 _MAX_BACKBONES: Final = 64
+_MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
 _DEFAULT_LIMIT_S: Final = 3600.0
 _MARGIN_S: Final = 2.0
 
@@ -48,7 +58,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         population = _population(device, request.population)
         if len(request.backbones) > _MAX_BACKBONES:
             raise CorruptDataError(f"check-in names {len(request.backbones)} backbones; at most {_MAX_BACKBONES}")
-        await self._saw((device.id, population, request.software))
+        await self._saw((device.id, population, printable(request.software)))
         duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
@@ -169,7 +179,9 @@ def _time_left_s(context: Any) -> float:
 
 
 def _name(ref: rounds_pb2.RoundRef) -> RoundName:
-    return RoundName(ref.task_id, ref.round, ref.attempt)
+    if max(ref.round, ref.attempt) > _MAX_ROUND:
+        raise NotFoundError("there is no round of that number; check in again")
+    return RoundName(check_id(ref.task_id), ref.round, ref.attempt)
 
 
 def _ref(name: RoundName) -> rounds_pb2.RoundRef:

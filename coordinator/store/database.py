@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from mien.errors import (
     ConfigError,
     CorruptDataError,
+    DatabaseError,
     DiskFullError,
     KeyStoreError,
     MienError,
@@ -26,6 +28,7 @@ from mien.errors import (
     VersionError,
 )
 
+_LOG: Final = structlog.get_logger()
 _BUSY_TIMEOUT_MS: Final = 30_000
 _RETRY_AFTER_S: Final = 5.0
 _MIGRATION_LOCK: Final = 0x4D49_454E  # "MIEN": the key of PostgreSQL's advisory lock, which is one database's own
@@ -135,14 +138,11 @@ def database_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        explained = _explained(error)
-        if explained is None:
-            raise
-        raise explained from error
+        raise _explained(error) from error
 
 
-def _explained(error: DBAPIError) -> MienError | None:
-    """Return what a refusal means, None for one that is a fault of this program."""
+def _explained(error: DBAPIError) -> MienError:
+    """Return what a refusal means; DatabaseError for one that is a fault of this program."""
     text = str(error.orig).lower()
     for words, cls, message in _REFUSALS:
         if words in text:
@@ -154,7 +154,9 @@ def _explained(error: DBAPIError) -> MienError | None:
         return UnreachableError(
             "the database does not answer; check its address and that it runs", retry_after_s=_RETRY_AFTER_S
         )
-    return None
+    refusal = f"{type(error.orig).__name__} {state}".strip()
+    _LOG.error("the database refused a statement", refusal=refusal, statement=error.statement)
+    return DatabaseError(f"the database refused what it was told ({refusal}); report this with the program's log")
 
 
 def schema_revision(engine: sa.Engine) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import structlog
 
-from mien.errors import MienError, UnreachableError
+from mien.errors import DiskFullError, KeyStoreError, UnavailableError, UnreachableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +22,9 @@ Answer = TypeVar("Answer")
 
 _LOG: Final = structlog.get_logger()
 _GROUP: Final = 500
+
+_OF_THE_DATABASE: Final = (UnavailableError, DiskFullError, KeyStoreError)
+"""What is nobody's item's fault: asking again for each alone would find the same."""
 
 
 class StoreThread:
@@ -86,7 +89,7 @@ class Grouped(Generic[Item, Answer]):
     """Calls of one method that wait for the store's thread at the same time become one transaction.
 
     `call` takes all items together and returns their answers in the same order. Under load an fsync is shared; alone,
-    a call does not wait for others.
+    a call does not wait for others. An item that cannot be stored is refused alone, not those that came with it.
     """
 
     def __init__(self, thread: StoreThread, call: Callable[[Sequence[Item]], Sequence[Answer]]) -> None:
@@ -106,15 +109,35 @@ class Grouped(Generic[Item, Answer]):
         while self._waiting:
             group, self._waiting = self._waiting[:_GROUP], self._waiting[_GROUP:]
             try:
-                answers = await self._thread.run(self._call, [item for item, _ in group])
-            except MienError as error:
+                found = await self._found([item for item, _ in group])
+                for (_, answer), each in zip(group, found, strict=True):
+                    _tell(answer, each)
+            finally:  # whatever happened, nobody waits for ever
                 for _, answer in group:
-                    if not answer.done():
-                        answer.set_exception(error)
-            else:
-                for (_, answer), found in zip(group, answers, strict=True):
-                    if not answer.done():
-                        answer.set_result(found)
+                    answer.cancel()
+
+    async def _found(self, items: Sequence[Item]) -> list[Answer | Exception]:
+        """Return for each item its answer, or why there is none."""
+        try:
+            return [*await self._thread.run(self._call, items)]
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it, or they hang
+            if len(items) == 1 or isinstance(error, _OF_THE_DATABASE):
+                return [error] * len(items)
+        found: list[Answer | Exception] = []
+        for item in items:
+            found += await self._found([item])
+            if isinstance(found[-1], _OF_THE_DATABASE):
+                break
+        return found + found[-1:] * (len(items) - len(found))
+
+
+def _tell(answer: asyncio.Future[Answer], found: Answer | Exception) -> None:
+    if answer.done():
+        return
+    if isinstance(found, Exception):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)
 
 
 def _heard(answer: asyncio.Future[Any]) -> None:

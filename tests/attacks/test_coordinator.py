@@ -107,6 +107,7 @@ def test_streams_that_do_not_begin_or_go_on_as_they_should(attacked: House) -> N
             refs = (
                 rounds_pb2.RoundRef(task_id=ref.task_id, round=2**32 - 1, attempt=1),
                 rounds_pb2.RoundRef(task_id="' OR 1=1 --", round=1, attempt=1),
+                rounds_pb2.RoundRef(task_id="\0", round=1, attempt=1),
                 rounds_pb2.RoundRef(),
             )
             for strange in refs:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from coordinator.clock import Clock
+from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
-from mien.errors import DiskFullError, UnreachableError
+from mien.errors import DatabaseError, DiskFullError, UnreachableError
 
 
 def test_calls_that_wait_together_are_one() -> None:
@@ -53,6 +56,53 @@ def test_a_refused_group_refuses_all_of_it_and_the_next_goes_on() -> None:
         thread.close()
 
     asyncio.run(story())
+
+
+def test_what_cannot_be_stored_is_refused_alone(database_url: str) -> None:
+    """Whatever a call raises, nobody waits for ever, and one item does not refuse those that came with it."""
+
+    async def story() -> None:
+        store, thread = Store.open(database_url, Clock()), StoreThread()
+        saw, gate = Grouped(thread, store.saw_devices), threading.Event()
+        blocking = asyncio.create_task(thread.run(gate.wait))
+        await asyncio.sleep(0)
+        first = asyncio.create_task(saw(("0" * 32, "p", "ok")))
+        await asyncio.sleep(0.05)
+        texts: list[Any] = ["ok", "ev\x00il", 7, "ok"]
+        calls = [asyncio.create_task(saw((f"{i:032x}", "p", text))) for i, text in enumerate(texts, start=1)]
+        await asyncio.sleep(0.05)
+        gate.set()
+        answers = await asyncio.wait_for(asyncio.gather(first, *calls, return_exceptions=True), 10.0)
+        await blocking
+        assert [answers[i] for i in (0, 1, 4)] == [None] * 3
+        nul = answers[2]
+        assert nul is None if database_url.startswith("sqlite") else isinstance(nul, DatabaseError)
+        assert isinstance(answers[3], TypeError)
+        await asyncio.wait_for(saw(("f" * 32, "p", "ok")), 10.0)
+        thread.close()
+        kept = {device.device_id for device in store.devices()}
+        assert {f"{i:032x}" for i in (0, 1, 4)} | {"f" * 32} <= kept
+        store.close()
+
+    asyncio.run(story())
+
+
+def test_a_database_that_is_away_is_not_asked_for_each_alone() -> None:
+    asked: list[int] = []
+
+    def away(items: Sequence[int]) -> list[int]:
+        asked.append(len(items))
+        raise UnreachableError("away") if len(asked) > 1 else ValueError("a fault of the program")
+
+    async def story() -> None:
+        thread = StoreThread(patience_s=0.0)
+        grouped = Grouped(thread, away)
+        answers = await asyncio.gather(*(grouped(item) for item in range(5)), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [UnreachableError] * 5
+        thread.close()
+
+    asyncio.run(story())
+    assert asked == [5, 1]
 
 
 class Away:
