@@ -295,9 +295,9 @@ class Device:
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
         manifest = client.manifest()
         guard = ReleaseGuard(self.identity.release_key, self.home.release)
-        signed = guard.check(manifest)
+        checked = guard.check(manifest)
         update = self._take_over(client, manifest)
-        guard.accept(signed)
+        guard.accept(checked)
         return update
 
     def _take_over(self, client: CoordinatorClient, manifest: Manifest) -> ModelUpdate:

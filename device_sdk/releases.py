@@ -1,7 +1,7 @@
 """Which releases a device accepts: signed by the pinned key, whole, and never an older one than it has seen.
 
-What was accepted last is remembered in one file. A coordinator, whoever runs it, can therefore not bring back a model
-that the operator has replaced, unless the newest signature names it as one to fall back to.
+What was accepted last is remembered in one file. A coordinator, whoever runs it, can therefore not bring back a release
+that the operator has replaced, unless the newest signature names that very one as one to fall back to.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ _UNINSTALLED: Final = "0.1.0"
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """The highest release that was accepted under a key, and the models that it lets come back."""
+class SeenRelease:
+    """A release as a device remembers it: whose it is, and the hashes of the manifests that it lets come back.
+
+    `manifest_sha256` is empty where a program remembered it that did not keep it.
+    """
 
     release_key: str
     sequence: int
     model_id: str
     fallbacks: tuple[str, ...] = ()
+    manifest_sha256: str = ""
 
 
 class ReleaseGuard:
@@ -39,8 +43,8 @@ class ReleaseGuard:
     def __init__(self, release_key: str, path: Path) -> None:
         self._key, self._path = release_key, path
 
-    def check(self, manifest: Manifest) -> BundleManifest | None:
-        """Return what is signed of an offered release; None for a device without a pinned key.
+    def check(self, manifest: Manifest) -> SeenRelease | None:
+        """Return what `accept` is to remember of an offered release; None for a device without a pinned key.
 
         Raises CorruptDataError for a release that is not signed, was changed, or is older than one that was accepted;
         VersionError where this program is too old for it.
@@ -58,36 +62,38 @@ class ReleaseGuard:
         same = all(_blob_of(signed.file(name)) == blob for name, blob in offered.items())
         if manifest.model_id != signed.model_id or not same:
             raise CorruptDataError("the release is not the signed one; do not use it, tell the operator")
-        self._check_order(signed)
-        return signed
+        sha256 = bundles.hash_of(manifest.bundle_json)
+        checked = SeenRelease(self._key, signed.sequence, signed.model_id, signed.fallbacks, sha256)
+        self._check_order(checked)
+        return checked
 
-    def accept(self, signed: BundleManifest | None) -> None:
+    def accept(self, checked: SeenRelease | None) -> None:
         """Remember a checked release that is in use now."""
-        if signed is None:
+        if checked is None:
             return
         seen = self._seen()
-        if seen is None or signed.sequence > seen.sequence:
-            newest = _Seen(self._key, signed.sequence, signed.model_id, signed.fallbacks)
-            write_atomically(self._path, to_canonical_json(to_mapping(newest)), private=True)
+        if seen is None or checked.sequence > seen.sequence:
+            write_atomically(self._path, to_canonical_json(to_mapping(checked)), private=True)
 
-    def _check_order(self, signed: BundleManifest) -> None:
+    def _check_order(self, offered: SeenRelease) -> None:
         seen = self._seen()
-        if seen is None or signed.sequence > seen.sequence:
+        if seen is None or offered.sequence > seen.sequence:
             return
-        same = (signed.sequence, signed.model_id) == (seen.sequence, seen.model_id)
-        if not same and signed.model_id not in seen.fallbacks:
+        same = (offered.sequence, offered.model_id) == (seen.sequence, seen.model_id)
+        same = same and seen.manifest_sha256 in ("", offered.manifest_sha256)
+        if not same and offered.manifest_sha256 not in seen.fallbacks:
             raise CorruptDataError(
-                f"release {signed.sequence} is older than {seen.sequence}, which this device has seen, and that one "
+                f"release {offered.sequence} is older than {seen.sequence}, which this device has seen, and that one "
                 "does not let it come back; the model that is here stays in use, tell the operator"
             )
 
-    def _seen(self) -> _Seen | None:
+    def _seen(self) -> SeenRelease | None:
         """Return the highest release that was accepted under this key."""
         if not self._path.exists():
             return None
         value: Any = parse_json(read_limited(self._path, MAX_JSON_BYTES, what=self._path.name), what=self._path.name)
         try:
-            seen = from_mapping(_Seen, value if isinstance(value, dict) else {})
+            seen = from_mapping(SeenRelease, value if isinstance(value, dict) else {})
         except ConfigError as error:
             raise VersionError("what this device remembers of releases is of a newer form; upgrade mien") from error
         return seen if seen.release_key == self._key else None  # another key after a new invite: it counts from anew

@@ -60,9 +60,9 @@ class BundleFile:
 class BundleManifest:
     """What the operator's release key vouches for.
 
-    `sequence` grows from release to release; a phone that has seen one takes no lower one, but for the models that the
-    newest one names as `fallbacks`: that is what a roll-back may bring back. `min_sdk` is the oldest program that can
-    use it.
+    `sequence` grows from release to release; a phone that has seen one takes no lower one, but for the manifests that
+    the newest one names by their SHA-256 (`hash_of`) as `fallbacks`: that is what a roll-back may bring back. A model's
+    other signatures may not, for one may have been withdrawn. `min_sdk` is the oldest program that can use it.
     """
 
     sequence: int
@@ -78,9 +78,11 @@ class BundleManifest:
     def __post_init__(self) -> None:
         if not 1 <= self.sequence <= MAX_SEQUENCE:
             raise ConfigError(f"sequence is {self.sequence}; it must lie between 1 and {MAX_SEQUENCE}")
-        for model in (self.model_id, self.layout_sha256, *self.fallbacks):
-            if not _HEX.fullmatch(model):
-                raise ConfigError("a bundle names a model or layout that cannot be; ids are 64 lower-case hex digits")
+        for name in (self.model_id, self.layout_sha256, *self.fallbacks):
+            if not _HEX.fullmatch(name):
+                raise ConfigError(
+                    "a bundle names a model, layout or fallback that cannot be; each is 64 lower-case hex digits"
+                )
         names = [file.name for file in self.files]
         if len(set(names)) != len(names) or len(names) > MAX_FILES or not {MODEL, THETA} <= set(names):
             raise ConfigError(f"a bundle lists {MODEL} and {THETA}, and no file twice")
@@ -111,6 +113,11 @@ def manifest_of(
         files=tuple(sorted((own, *files), key=lambda file: file.name)),
         fallbacks=tuple(dict.fromkeys(fallbacks)),
     )
+
+
+def hash_of(manifest_json: bytes) -> str:
+    """Return how `fallbacks` names a manifest: the SHA-256 of its bytes, as sha256sum prints it."""
+    return hashlib.sha256(manifest_json).hexdigest()
 
 
 def sign(key: Ed25519PrivateKey, manifest_json: bytes) -> bytes:

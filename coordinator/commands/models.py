@@ -187,7 +187,8 @@ def export(
 ) -> None:
     """Write a model to a folder: model.json, theta.f32 and, where there is one, public_shard.safetensors.
 
-    Beside them fallbacks.txt: the models in force now, to which phones may go back from this one.
+    Beside them fallbacks.txt: the signed releases in force now, to which phones may go back from this one, each by
+    its manifest's SHA-256.
 
     Example: mien-coordinator model export released ./model
     """
@@ -200,12 +201,15 @@ def export(
 
 
 async def _export(coordinator: Coordinator, wanted: str, out: Path) -> models_pb2.ModelManifest:
+    from mien.bundles import hash_of
+
     model = await find_model(coordinator, wanted)
     statuses = [status for _, status in await coordinator.standings()]
     if any(status.removed for status in statuses if status.model_id == model.model_id):
         raise NotFoundError("this model's parameters were given up (keep_round_models); name another one")
-    in_force = [status.model_id for status in statuses if _falls_back_to(status, model)]
-    write_atomically(out / FALLBACKS, "".join(f"{model_id}\n" for model_id in in_force).encode())
+    in_force = [await coordinator.manifest(status.model_id) for status in statuses if _falls_back_to(status, model)]
+    signed = [hash_of(earlier.bundle_manifest) for earlier in in_force if earlier.bundle_manifest]
+    write_atomically(out / FALLBACKS, "".join(f"{sha256}\n" for sha256 in signed).encode())
     write_atomically(out / SPEC, model.spec_json)
     await coordinator.download(model.theta, out / THETA)
     if model.HasField("public_shard"):
@@ -227,7 +231,10 @@ def sign(
     ] = None,
     fallback: Annotated[
         list[str] | None,
-        typer.Option(help="A model that phones may go back to; default: those in force when the folder was exported."),
+        typer.Option(
+            help="The SHA-256 of a signed manifest.json that phones may go back to; default: those of the releases in "
+            "force when the folder was exported."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -236,17 +243,19 @@ def sign(
     Example: mien-coordinator model sign ./model --key release.key
     """
     from coordinator.signing import read_key, sign_folder
+    from mien.bundles import hash_of
 
     signed = sign_folder(folder, read_key(key), sequence=sequence or int(now().timestamp()), fallbacks=fallback)
     result = {
         "model_id": signed.model_id,
         "sequence": signed.sequence,
+        "manifest_sha256": hash_of(signed.to_json()),
         "fallbacks": list(signed.fallbacks),
         "files": [file.name for file in signed.files],
     }
 
     def human() -> None:
-        say(f"Model {signed.model_id} is signed as release {signed.sequence}.")
+        say(f"Model {signed.model_id} is signed as release {signed.sequence}, manifest {result['manifest_sha256']}.")
         say(f"Next: mien-coordinator model release {signed.model_id[:12]} --bundle {folder}")
 
     shell.emit(result, as_json=as_json, human=human)

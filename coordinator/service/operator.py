@@ -159,10 +159,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         if newest is None:
             return
         signed = bundles.verify(self._release_key, newest.manifest_json, newest.signature)
-        if earlier.sequence < newest.sequence and earlier.model_id not in signed.fallbacks:
+        if earlier.sequence < newest.sequence and bundles.hash_of(earlier.manifest_json) not in signed.fallbacks:
             raise ConfigError(
-                f"the newest bundle does not name model {earlier.model_id[:12]} as one to fall back to, and phones "
-                "would refuse it; sign that one again and release it"
+                f"the newest bundle does not name release {earlier.sequence} of model {earlier.model_id[:12]} as one "
+                "to fall back to, and phones would refuse it; sign that one again and release it"
             )
 
     async def RollBack(self, request: operator_pb2.RollBackRequest, context: Any) -> models_pb2.ModelManifest:

@@ -28,14 +28,23 @@ LAYOUT = ParameterLayout((ParameterEntry("w", (2, 3)),))
 THETA, SHARD = Blob("b" * 64, 24), Blob("c" * 64, 5)
 
 
-def offered(letter: str, sequence: int, *, fallbacks: tuple[str, ...] = (), key: Any = KEY, **changes: Any) -> Manifest:
+def offered(
+    letter: str,
+    sequence: int,
+    *,
+    fallbacks: tuple[Manifest, ...] = (),
+    key: Any = KEY,
+    threshold: float = 0.3,
+    **changes: Any,
+) -> Manifest:
     """Return a release as a coordinator offers it; `changes` are made behind the signer's back."""
     model = letter * 64
-    threshold = Threshold(0.3, 0.001, "faces", 10, 30_000, model, "2026-01-01")
-    spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=4), "made up", "none", ("w",), (threshold,))
+    measured = Threshold(threshold, 0.001, "faces", 10, 30_000, model, "2026-01-01")
+    spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=4), "made up", "none", ("w",), (measured,))
     files = [BundleFile(name, b.sha256, b.size_bytes) for name, b in ((bundles.THETA, THETA), (bundles.SHARD, SHARD))]
     spec_json = model_to_json(spec, LAYOUT)
-    data = bundles.manifest_of(spec_json, model, files, sequence=sequence, fallbacks=fallbacks).to_json()
+    back = [bundles.hash_of(fallback.bundle_json) for fallback in fallbacks]
+    data = bundles.manifest_of(spec_json, model, files, sequence=sequence, fallbacks=back).to_json()
     manifest = Manifest(model, spec_json, THETA, SHARD, True, None, data, bundles.sign(key, data))
     return dataclasses.replace(manifest, **changes)
 
@@ -60,7 +69,8 @@ def test_newer_releases_are_accepted_and_older_ones_refused(guard: ReleaseGuard)
 
 
 def test_the_newest_release_says_what_may_come_back(guard: ReleaseGuard) -> None:
-    a, b = offered("a", 5), offered("b", 6, fallbacks=("a" * 64,))
+    a = offered("a", 5)
+    b = offered("b", 6, fallbacks=(a,))
     for manifest in (a, b, a, b, a):
         take(guard, manifest)
     with pytest.raises(CorruptDataError):
@@ -68,6 +78,35 @@ def test_the_newest_release_says_what_may_come_back(guard: ReleaseGuard) -> None
     take(guard, offered("e", 7))
     with pytest.raises(CorruptDataError):
         guard.check(a)
+
+
+def test_what_comes_back_is_the_named_signature_and_no_other_of_its_model(guard: ReleaseGuard) -> None:
+    wrong, right = offered("a", 1, threshold=-0.9), offered("a", 2)  # a slip that accepts everybody, signed anew
+    newest = offered("b", 3, fallbacks=(right,))
+    for manifest in (wrong, right, newest, right):
+        take(guard, manifest)
+    same_numbers = (offered("a", 2, threshold=-0.9), offered("b", 3, threshold=-0.9, fallbacks=(right,)))
+    for withdrawn in (wrong, *same_numbers):
+        with pytest.raises(CorruptDataError, match="does not let it come back"):
+            guard.check(withdrawn)
+
+
+def test_fallbacks_that_name_a_model_let_nothing_come_back(guard: ReleaseGuard) -> None:
+    a, b = offered("a", 5), offered("b", 6)
+    data = b.bundle_json.replace(b'"fallbacks":[]', b'"fallbacks":["' + b"a" * 64 + b'"]')
+    take(guard, dataclasses.replace(b, bundle_json=data, bundle_signature=bundles.sign(KEY, data)))
+    with pytest.raises(CorruptDataError, match="does not let it come back"):
+        guard.check(a)
+
+
+def test_what_an_earlier_program_remembered_still_counts(guard: ReleaseGuard, tmp_path: Path) -> None:
+    remembered = {"release_key": NAME, "sequence": 6, "model_id": "b" * 64, "fallbacks": ["a" * 64]}
+    (tmp_path / "release.json").write_text(json.dumps(remembered))
+    take(guard, offered("b", 6))
+    for older in (offered("a", 5), offered("d", 6)):
+        with pytest.raises(CorruptDataError, match="does not let it come back"):
+            guard.check(older)
+    take(guard, offered("a", 7))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -80,21 +81,31 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
         verified = CliRunner().invoke(app, ["bundle", "verify", str(one), "--home", str(fleet.folder / "phone")])
         assert (verified.exit_code, "is signed and whole" in " ".join(verified.stdout.split())) == (0, True)
 
+        anew = signed(fleet, first, key[0], 2)  # another signature of the same model; the first one is withdrawn
+        released(fleet, first, "--bundle", str(anew))
+        assert phone.update().model_id == first.model_id
+
         imported(fleet, second)
-        two = signed(fleet, second, key[0], 2)
-        released(fleet, second, "--bundle", str(two))
+        three = signed(fleet, second, key[0], 3)
+        named = json.loads((three / "manifest.json").read_bytes())["fallbacks"]
+        assert named == [hashlib.sha256((anew / "manifest.json").read_bytes()).hexdigest()]
+        released(fleet, second, "--bundle", str(three))
         assert phone.update().model_id == second.model_id
 
         home = ("--home", str(fleet.house.home.folder))
         program(CLI, "model", "rollback", *home)
-        assert phone.update().model_id == first.model_id  # the second bundle names it as one to fall back to
+        assert phone.update().model_id == first.model_id  # the newest bundle names it as one to fall back to
+        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 2", second.model_id)
+        with pytest.raises(CorruptDataError, match=r"release 1 is older than 3.* does not let it come back"):
+            phone.update()
+        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 2", first.model_id)
 
         again = released(fleet, second, "--bundle", str(one), check=False)
         assert (again.returncode, "of another model" in again.stderr) == (22, True)
 
         third = with_model(first, first.theta * np.float32(0.9))
         imported(fleet, third)
-        released(fleet, third, "--bundle", str(signed(fleet, third, key[0], 3, "--fallback", "f" * 64)))
+        released(fleet, third, "--bundle", str(signed(fleet, third, key[0], 4, "--fallback", "f" * 64)))
         assert phone.update().model_id == third.model_id
         stuck = program(CLI, "model", "rollback", *home, check=False)
         assert (stuck.returncode, "sign that one again" in " ".join(stuck.stderr.split())) == (2, True)
@@ -105,7 +116,7 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
         _tamper(fleet, "UPDATE releases SET model_id = ?", fourth.model_id)
         with pytest.raises(CorruptDataError, match="not signed"):
             phone.update()
-        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 3", fourth.model_id)
+        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 4", fourth.model_id)
         with pytest.raises(CorruptDataError, match="not the signed one"):
             phone.update()
         _tamper(fleet, "UPDATE releases SET model_id = ?", first.model_id)  # signed, but replaced
