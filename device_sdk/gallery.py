@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.client import Duty
+from device_sdk.disclosure import Asked
 from device_sdk.keystore import KeyStore
 from device_sdk.masked import SumTerms
 from device_sdk.training_state import Kept, Numbered, by_person, for_round
@@ -122,7 +124,8 @@ class Pending:
     named. `task_id`, `round` and `attempt` name the round; `contribution` is what training gave, kept so that a restart
     goes on with the very same bytes; `private` replaces their private state if the round closes with this contribution
     in its sum, each person's own rows of `per_identity` with that person. `terms` is what a private sum needs besides,
-    None where the sum is plain.
+    None where the sum is plain. `asked` and `duty` are what the owner agreed to, to be checked again before a restart
+    sends anything; None is what nobody can check.
     """
 
     people: tuple[int, ...]
@@ -134,6 +137,8 @@ class Pending:
     terms: SumTerms | None = field(default=None, repr=False)
     per_identity: tuple[str, ...] = ()
     source: str = ""
+    asked: Asked | None = None
+    duty: Duty = Duty.TRAIN
 
 
 @dataclass(frozen=True)
@@ -582,8 +587,10 @@ def _pack_pending(pending: Pending) -> bytes:
     facts: dict[str, Any] = {
         name: getattr(pending, name) for name in ("people", "task_id", "round", "attempt", "per_identity", "source")
     }
-    if pending.terms is not None:
-        facts["terms"] = to_mapping(pending.terms)
+    facts["duty"] = pending.duty.value
+    for name, record in (("terms", pending.terms), ("asked", pending.asked)):
+        if record is not None:
+            facts[name] = to_mapping(record)
     tensors: dict[str, NDArray[Any]] = {f"private/{name}": array for name, array in pending.private.items()}
     tensors["contribution"] = np.frombuffer(pending.contribution, np.uint8)
     return pack_tensors(tensors, {"facts": json.dumps(facts)})
@@ -604,6 +611,9 @@ def _unpack_pending(record: Record) -> Pending:
         terms,
         tuple(facts["per_identity"]),
         facts["source"],
+        # What an earlier version kept says neither.
+        from_mapping(Asked, facts["asked"]) if "asked" in facts else None,
+        Duty(facts.get("duty", Duty.TRAIN.value)),
     )
 
 

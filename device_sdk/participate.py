@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,7 +23,7 @@ from device_sdk.attempts import Attempts, check_promise, promised
 from device_sdk.client import Assignment, CoordinatorClient, Duty, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
 from device_sdk.conditions import Conditions
-from device_sdk.disclosure import Agreement, check_agreed, disclosure, judging_disclosure
+from device_sdk.disclosure import Agreement, Asked, check_agreed, disclosure, judging_disclosure
 from device_sdk.gallery import Gallery, Pending, consent_ended
 from device_sdk.judging import Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
@@ -63,7 +63,7 @@ from mien.methods.base import (
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
 from mien.specs import TaskSpec
-from mien.wire.replies import longest_reply
+from mien.wire.replies import check_reply, longest_reply
 from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0
@@ -155,6 +155,22 @@ class Plan:
     layout: ContributionLayout
 
 
+@contextmanager
+def _defects_named() -> Iterator[None]:
+    """Raise CorruptDataError for a defect of the computation inside, naming its class alone: its text may hold data.
+
+    What a server tells may have the right form and still be such that arithmetic fails on it; that costs this device a
+    round, and must not end the program that takes part in rounds.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, RuntimeError, ArithmeticError) as error:
+        raise CorruptDataError(
+            f"this phone's part of the round failed ({type(error).__name__}) on what the task and its server told; the "
+            "phone leaves the round; tell the operator, and upgrade mien if it happens in every round"
+        ) from None
+
+
 def local_seed(device_id: str, task: TaskSpec, ref: RoundRef) -> int:
     """Return the seed of a local round: another one for every device and attempt, the same after a restart."""
     text = f"{device_id}/{ref.task_id}/{task.seed}/{ref.round}/{ref.attempt}"
@@ -226,7 +242,8 @@ class Participant:
             faces = pool.faces(self.gallery, ref.task_id, plan.method)
             check_apart(self.duty, faces.private, plan.method)
             told = self._told(plan)
-            output = self._train(plan, faces, told) if self.duty is Duty.TRAIN else self._judge(plan, faces, told)
+            with _defects_named():
+                output = self._train(plan, faces, told) if self.duty is Duty.TRAIN else self._judge(plan, faces, told)
             # 7. Keep what was made, before anyone is told.
             pending = Pending(
                 people=faces.people,
@@ -238,6 +255,8 @@ class Participant:
                 terms=None if terms is None else replace(terms, shared=self._shared(plan, told)),
                 per_identity=plan.method.per_identity,
                 source=faces.source,
+                asked=Asked(plan.task, plan.layout),
+                duty=self.duty,
             )
             self.gallery.keep_pending(pending)
         except UnavailableError:
@@ -352,18 +371,20 @@ class Participant:
         return output
 
     def _told(self, plan: Plan) -> Arrays:
-        """Return what the server tells this device."""
+        """Return what the server tells this device; raises CorruptDataError for what no method can be told."""
         what, assignment = "what the method tells this phone", plan.assignment
-        told, blob = [assignment.reply], assignment.reply_stream
+        task, dim = assignment.task, plan.model.spec.input.dim
+        most = longest_reply(plan.method.contribution_layout(task, plan.part, dim).size)
+        data, blob = [assignment.reply], assignment.reply_stream
         if blob is not None:
             self.tell(Event("fetching", f"Fetching {what} ({blob.size_bytes / 1e6:.1f} MB)."))
-            task, dim = assignment.task, plan.model.spec.input.dim
-            most = longest_reply(plan.method.contribution_layout(task, plan.part, dim).size)
             progress = transfer(self.tell, "reply")
-            told.append(
+            data.append(
                 self.client.download_reply(assignment.round, blob, most_bytes=most, what=what, progress=progress)
             )
-        return {name: values for data in told if data for name, values in unpack_tensors(data, what=what).items()}
+        told = {name: values for each in data if each for name, values in unpack_tensors(each, what=what).items()}
+        check_reply(told, most_bytes=most)
+        return told
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
         """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it."""
@@ -384,6 +405,10 @@ class Participant:
                 self._leave(ref, keys_gone)
             elif not counts and self._has_begun(pending):
                 return self._refuse(ref, keys_gone, pending)
+            elif not counts and (disagreed := self._disagreed(pending)) is not None:
+                outcome = self._settle_uncounted(pending, disagreed.code, disagreed.message)
+                self._leave(ref, disagreed)
+                return outcome
             if not counts:
                 self.client.report_trained(ref)
                 self.tell(Event("reported", "Waiting until enough other phones have done their part."))
@@ -393,6 +418,22 @@ class Participant:
             return self._settle_uncounted(pending, error.code, error.message)
         except _PART_IS_BAD as error:
             return self._refuse(ref, error, pending)
+
+    def _disagreed(self, pending: Pending) -> MienError | None:
+        """Return why the owner, as this program was started now, does not agree to send what it trained; None if so."""
+        try:
+            if pending.asked is None:
+                raise ConfigError("an earlier version of this program trained for it, under an agreement now unknown")
+            check_agreed(pending.asked.task, pending.asked.layout, self.agreement)
+            if pending.duty is not self.duty:
+                raise ConfigError(f"it was to {pending.duty.value}, and this phone is now to {self.duty.value} only")
+            pool = pool_of(self.gallery, self.agreement.person, self.source)
+            source = "" if pool.source is None else pool.source.id
+            if source != pending.source or not set(pending.people) <= {person.id for person in pool.people}:
+                raise ConfigError("other faces than --person or --source now names were used for it")
+        except MienError as error:
+            return error
+        return None
 
     def _follow(self, pending: Pending, events: Iterator[StageEvent], *, counts: bool) -> RoundOutcome | Failed:
         """Say what each stage asks for until the round is over; `counts` tells whether the upload was accepted before.

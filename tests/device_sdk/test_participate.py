@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from device_sdk import participate
-from device_sdk.client import RoundRef, Wait
+from device_sdk.client import Duty, RoundRef, Wait
 from device_sdk.conditions import StatedConditions
-from device_sdk.gallery import Gallery, Person, Template
+from device_sdk.disclosure import Agreement
+from device_sdk.gallery import Gallery, Pending, Person, Template
 from device_sdk.keystore import FileKeyStore
 from device_sdk.models import Model
 from device_sdk.participate import (
@@ -52,7 +53,7 @@ from mien.wire.tensors import pack_tensors
 from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
-from tests.device_sdk.people import SPEC, noise_crops, project
+from tests.device_sdk.people import SPEC, noise_crops, project, template_of
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script
 from tests.integration.real_fleet import small_model
 
@@ -188,6 +189,66 @@ def test_an_upload_that_counts_already_is_only_waited_for(bench: Bench) -> None:
     calls = len(bench.script.calls)
     assert isinstance(bench.participant.step(), Counted)
     assert bench.script.calls[calls:] == ["upload_status", "follow"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"agreement": Agreement(min_cohort=2)}, "plain sums"),
+        ({"agreement": replace(PLAIN, min_cohort=64)}, "agrees to 64 or more"),
+        ({"agreement": replace(PLAIN, person="Other")}, "other faces"),
+        ({"agreement": replace(PLAIN, person="Nobody")}, "nobody called"),
+        ({"source": SourceFaces("1" * 64, noise_crops(7), np.zeros(3, np.int64))}, "other faces"),
+        ({"duty": Duty.VALIDATE}, "was to train"),
+    ],
+)
+def test_what_the_owner_no_longer_agrees_to_is_not_sent_after_a_restart(
+    bench: Bench, changes: dict[str, Any], why: str
+) -> None:
+    bench.keep_old_state()
+    crops = noise_crops(3)
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    bench.gallery.enroll("Other", crops, template_of(crops), now_unix_s=0, consent=True)
+    bench.restart()
+    bench.events.clear()
+    calls, agreed = len(bench.script.calls), bench.participant
+    bench.participant = replace(agreed, **changes)
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert why in outcome.reason
+    assert bench.script.calls[calls:] == ["upload_status"]
+    assert len(bench.script.left_with) == 1
+    assert bench.kinds() == ["resumed", "not_counted"]
+    assert bench.gallery.pending() is None
+    assert bench.state_is_old()
+
+
+def test_what_was_revealed_with_leave_is_not_shown_after_it_ended(bench: Bench) -> None:
+    allowed = replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals))
+    bench.participant = replace(bench.participant, agreement=allowed)
+    bench.script.check_in = lambda: assignment(changed(method="fedface", privacy=SHOWN))
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    bench.participant = replace(bench.participant, agreement=PLAIN)
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert "--allow-reveal class_embeddings" in outcome.reason
+
+
+def test_an_update_kept_without_its_agreement_is_not_sent(bench: Bench) -> None:
+    bench.gallery.keep_pending(Pending((bench.owner,), "t1", 2, 1, b"update"))
+    assert isinstance(bench.participant.step(), NotCounted)
+    assert bench.uploads == []
+    assert bench.gallery.pending() is None
+
+
+def test_what_counts_already_is_settled_whatever_the_owner_says_now(bench: Bench) -> None:
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    bench.script.upload_status = lambda: rounds_pb2.UploadStatus(accepted=True)
+    bench.participant = replace(bench.participant, agreement=Agreement())
+    assert isinstance(bench.participant.step(), Counted)
 
 
 def test_a_person_removed_in_the_meantime_takes_the_round_along(bench: Bench) -> None:
