@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, find_task, id_table, moment, say
+from coordinator.commands.common import Home, Json, Task, ask, find_task, id_table, say
 from coordinator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.records import from_mapping
@@ -109,7 +109,9 @@ def list_tasks(home: Home, as_json: Json = False) -> None:
 
 @app.command()
 def watch(task: Task, home: Home, as_json: Json = False) -> None:
-    """Show a task's rounds as they happen, until it is over. With --json one line for each change.
+    """Show a task's rounds as they happen, until it is over: a table, or a line for each change where no terminal is.
+
+    With --json each change is one object, with the times and all metrics.
 
     Example: mien-coordinator task watch fedface --json
     """
@@ -121,6 +123,11 @@ def watch(task: Task, home: Home, as_json: Json = False) -> None:
             async for event in coordinator.watch(found.task_id):
                 shell.emit(_event(event), as_json=True, human=lambda: None)
                 sys.stdout.flush()
+            return
+        if not shell.OUT.is_terminal:
+            async for event in coordinator.watch(found.task_id):
+                if line := view.news(event):
+                    shell.OUT.print(line, soft_wrap=True)
             return
         with Live(view.draw(), console=shell.OUT, refresh_per_second=4) as live:
             async for event in coordinator.watch(found.task_id):
@@ -241,27 +248,42 @@ class _View:
         if event.HasField("round"):
             self._rounds[(event.round.round.round, event.round.round.attempt)] = event.round
 
+    def news(self, event: operator_pb2.TaskEvent) -> str:
+        """Return an event in one line; nothing for one that tells no more than the last."""
+        before = (self._task and (self._task.state, self._task.reason), {k: r.stage for k, r in self._rounds.items()})
+        self.take(event)
+        after = (event.task.state, event.task.reason), {k: r.stage for k, r in self._rounds.items()}
+        if before == after:
+            return ""
+        if not event.HasField("round"):
+            return self._title()
+        name, stage, phones, loss, model = _cells(event.round)
+        return f"round {name}: {stage}, phones {phones}" + "".join(f", {each}" for each in (loss, model) if each)
+
     def draw(self) -> Table:
         """Return the picture so far."""
-        title = "waiting for the coordinator"
-        if self._task is not None:
-            title = (
-                f"{self._task.name}: {self._task.state}, {self._task.rounds_closed}/{self._task.rounds_total} rounds"
-            )
-            title += f" ({self._task.reason})" if self._task.reason else ""
-        table = Table("round", "stage", "selected", "trained", "uploaded", "started", "model", "metrics", title=title)
-        for (number, attempt), report in sorted(self._rounds.items())[-self._SHOWN :]:
-            stage = _STAGES.get(report.stage, "unknown")
-            metrics = "  ".join(f"{name} {value:.4g}" for name, value in sorted(report.metrics.items()))
-            whose = " of validators" if report.duty == _VALIDATE else ""
-            table.add_row(
-                f"{number}" if attempt == 1 else f"{number}, attempt {attempt}{whose}",
-                f"{stage}: {report.reason}" if report.reason else stage,
-                str(report.num_selected),
-                str(report.num_trained),
-                str(report.num_reports),
-                moment(report.started_unix_ms),
-                report.model_id[:12],
-                metrics,
-            )
+        table = Table("round", "stage", "asked, trained, sent", "loss", "model", title=self._title())
+        for _, report in sorted(self._rounds.items())[-self._SHOWN :]:
+            table.add_row(*_cells(report))
         return table
+
+    def _title(self) -> str:
+        if self._task is None:
+            return "waiting for the coordinator"
+        title = f"{self._task.name}: {self._task.state}, {self._task.rounds_closed}/{self._task.rounds_total} rounds"
+        return title + (f" ({self._task.reason})" if self._task.reason else "")
+
+
+def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:
+    """Return what people are shown of an attempt: which, its stage, phones, mean loss before and after, the model."""
+    number, attempt = report.round.round, report.round.attempt
+    whose = " of validators" if report.duty == _VALIDATE else ""
+    stage = _STAGES.get(report.stage, "unknown")
+    losses = [f"{report.metrics[name]:.3f}" for name in ("loss_before", "loss_after") if name in report.metrics]
+    return (
+        f"{number}" if attempt == 1 else f"{number}, attempt {attempt}{whose}",
+        f"{stage}: {report.reason}" if report.reason else stage,
+        f"{report.num_selected}, {report.num_trained}, {report.num_reports}",
+        " → ".join(losses),
+        report.model_id[:12],
+    )

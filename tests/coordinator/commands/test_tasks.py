@@ -30,3 +30,33 @@ def test_validators_attempts_are_told_from_trainers() -> None:
     with console.capture() as drawn:
         console.print(view.draw())
     assert "3, attempt 2 of validators" in drawn.get()
+
+
+def test_without_a_terminal_each_change_is_a_line_and_a_repetition_is_none() -> None:
+    view = _View()
+    closed = event(rounds_pb2.CLOSED)
+    closed.round.num_selected, closed.round.num_trained, closed.round.num_reports = 5, 4, 4
+    closed.round.metrics["loss_before"], closed.round.metrics["loss_after"] = 2.0, 1.5
+    closed.round.model_id = "ab" * 32
+    told = [view.news(each) for each in (event(rounds_pb2.TRAINING), event(rounds_pb2.TRAINING), closed)]
+    assert told == [
+        "round 3: training, phones 0, 0, 0",
+        "",
+        "round 3: closed, phones 5, 4, 4, 2.000 → 1.500, abababababab",
+    ]
+    over = operator_pb2.TaskEvent(task=operator_pb2.TaskStatus(name="silos", state="done", rounds_total=3))
+    assert view.news(over) == "silos: done, 0/3 rounds"
+
+
+def test_the_table_fits_an_ordinary_terminal() -> None:
+    view, console = _View(), Console(width=80, record=True)
+    closed = event(rounds_pb2.CLOSED)
+    closed.round.num_selected = closed.round.num_trained = closed.round.num_reports = 200
+    closed.round.metrics["loss_before"], closed.round.metrics["loss_after"] = 12.0, 11.5
+    closed.round.model_id = "ab" * 32
+    view.take(closed)
+    with console.capture() as drawn:
+        console.print(view.draw())
+    text = drawn.get()
+    assert "…" not in text
+    assert all(words in text for words in ("asked, trained, sent", "200, 200, 200", "12.000 → 11.500", "abababababab"))
