@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,13 @@ from mien.backbones import Backbone, layout_of
 from mien.contribution import Total
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError, UndefinedMetricError
 from mien.methods import find_method
-from mien.methods.base import DeviceInput, StepRule, ValidationInput, shared_words
+from mien.methods.base import DeviceInput, StepRule, ValidationFaces, ValidationInput, shared_words
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.pfm_fv import (
     PRESETS,
     PfmFvOptions,
     options_of,
+    own_faces,
     own_weighting,
     rate,
     scaled,
@@ -269,6 +271,52 @@ def test_pairs_are_balanced_and_folds_share_nobody() -> None:
     np.testing.assert_array_equal(labels[faces.pairs[:, 0]] == labels[faces.pairs[:, 1]], faces.mated)
     with pytest.raises(ConfigError, match="fewer folds"):
         validation_faces(crops[:3], labels[:3], num_folds=1)
+
+
+def every_pair(faces: ValidationFaces) -> set[tuple[int, ...]]:
+    return {tuple(sorted(pair)) for pair in faces.pairs.tolist()}
+
+
+def test_pairs_are_drawn_without_repeats_from_all_there_are() -> None:
+    """Small folds give up every pair of the scarcer kind; a seed always draws the same, another one other pairs."""
+    labels = np.array([3, 0, 1, 3, 0, 1, 7, 7, 3], np.int64)
+    crops = np.zeros((len(labels), 1, 1, 3), np.uint8)
+    faces = validation_faces(crops, labels, num_folds=1)
+    same = {(i, j) for j in range(9) for i in range(j) if labels[i] == labels[j]}
+    assert {tuple(sorted(pair)) for pair in faces.pairs[faces.mated].tolist()} == same
+    assert len(every_pair(faces)) == len(faces.pairs) == 2 * len(same)
+    np.testing.assert_array_equal(faces.pairs, validation_faces(crops, labels, num_folds=1).pairs)
+    seen: set[tuple[int, ...]] = set()
+    for seed in range(60):
+        seen |= every_pair(validation_faces(crops, labels, num_folds=1, seed=seed))
+    assert seen == {(i, j) for j in range(9) for i in range(j)}
+
+
+def test_choosing_pairs_takes_memory_that_grows_with_the_pictures() -> None:
+    num = 40_000
+    labels = np.repeat(np.arange(num // 10), 10)
+    crops = np.zeros((num, 1, 1, 3), np.uint8)
+    tracemalloc.start()
+    try:
+        faces = own_faces(crops, labels)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 400 * num
+    assert len(every_pair(faces)) == len(faces.pairs) == 2000
+    np.testing.assert_array_equal(labels[faces.pairs[:, 0]] == labels[faces.pairs[:, 1]], faces.mated)
+
+
+def test_a_validators_people_are_those_with_two_pictures() -> None:
+    pictures = [2] + [1] * 9
+    with pytest.raises(ConfigError, match=r"here are 1 people with two pictures or more, among 10 people with 11"):
+        own_faces(np.zeros((11, 1, 1, 3), np.uint8), np.repeat(np.arange(10), pictures))
+    for order in range(20):  # whoever they are among many with one picture: each fold gets two of the four
+        pictures = np.random.default_rng(order).permutation([2] * 4 + [1] * 12).tolist()
+        labels = np.repeat(np.arange(16), pictures)
+        faces = own_faces(np.zeros((20, 1, 1, 3), np.uint8), labels)
+        assert faces.mated.sum() == (~faces.mated).sum() == 4
+        assert set(faces.folds.tolist()) == {0, 1}
 
 
 def test_a_validator_sends_scores_only_and_keeps_its_statistics() -> None:
