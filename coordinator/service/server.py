@@ -38,6 +38,7 @@ from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService
 from coordinator.settings import settings_sha256
 from coordinator.store.measured import MeasuredStore, MeasuredThread
+from coordinator.store.ownership import check_ownership
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
 from coordinator.store.thread import StoreThread
@@ -159,20 +160,30 @@ def _enter_stop(store: Store, config: CoordinatorConfig) -> None:
 def open_stores(
     home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, metrics: Metrics | None = None
 ) -> Stores:
-    """Return database, blobs and spool; raises VersionError for a newer program's, KeyStoreError for another key's."""
+    """Return database, blobs and spool, which belong together.
+
+    Raises VersionError for a newer program's, KeyStoreError for another key's, ConfigError for blobs of another
+    database.
+    """
     key = MasterKey.load(home.store_key_path)
     store = MeasuredStore.open(home.database_url(config), clock)
     store.metrics = metrics
-    remembered = store.setting(_KEY_SETTING)
-    if remembered is None:
-        store.remember(_KEY_SETTING, key.check)
-    elif remembered != key.check:
-        raise KeyStoreError("store.key is not the one that sealed this store; restore both from one backup")
+    try:
+        remembered = store.setting(_KEY_SETTING)
+        if remembered is not None and remembered != key.check:
+            raise KeyStoreError("store.key is not the one that sealed this store; restore both from one backup")
+        models, states = home.blobs(config, "models"), home.blobs(config, "states")
+        check_ownership(store, models, states)
+        if remembered is None:
+            store.remember(_KEY_SETTING, key.check)
+    except MienError:
+        store.close()
+        raise
     return Stores(
         store=store,
         thread=StoreThread() if metrics is None else MeasuredThread(metrics),
-        models=home.blobs(config, "models"),
-        states=ServerStates(home.blobs(config, "states"), key),
+        models=models,
+        states=ServerStates(states, key),
         spool=Spool(Path(home.spool_folder(config)), key),
     )
 

@@ -23,10 +23,11 @@ import fsspec
 from coordinator.store.buckets import bucket_errors, is_bucket, open_bucket
 from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError, DiskFullError
-from mien.shell.files import storage_errors, sync_folder
+from mien.shell.files import storage_errors, sync_folder, write_atomically
 from mien.wire import CHUNK_BYTES
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_OWNER: Final = "store-id"
 
 
 class BlobStore:
@@ -150,6 +151,23 @@ class BlobStore:
         """Forget everything else: what a crash or a refused import left between a blob and its commit."""
         for sha256 in [sha256 for sha256 in self if sha256 not in hashes]:
             self.remove(sha256)
+
+    def owner(self) -> str | None:
+        """Return the id of the database that the blobs belong to, None where no id was given yet."""
+        try:
+            with self._errors():
+                data: bytes = self._fs.cat_file(f"{self._root}/{_OWNER}")
+        except FileNotFoundError:
+            return None
+        return data.decode("ascii", "replace")
+
+    def give_to(self, owner: str) -> None:
+        """Write down whose the blobs are, beside them."""
+        if self._is_local:
+            write_atomically(Path(self._root) / _OWNER, owner.encode(), private=True)
+            return
+        with self._errors():
+            self._fs.pipe_file(f"{self._root}/{_OWNER}", owner.encode())
 
     def __iter__(self) -> Iterator[str]:
         """Yield the hashes of all blobs."""
