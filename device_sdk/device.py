@@ -296,18 +296,22 @@ class Device:
         manifest = client.manifest()
         guard = ReleaseGuard(self.identity.release_key, self.home.release)
         checked = guard.check(manifest)
-        update = self._take_over(client, manifest)
-        guard.accept(checked)
-        return update
+        return self._take_over(client, manifest, remember=lambda: guard.accept(checked))
 
-    def _take_over(self, client: CoordinatorClient, manifest: Manifest) -> ModelUpdate:
-        """Use a checked release; the gallery changes over in one switch."""
+    def _take_over(self, client: CoordinatorClient, manifest: Manifest, *, remember: Callable[[], None]) -> ModelUpdate:
+        """Use a checked release; the gallery changes over in one switch.
+
+        The release is remembered just before it comes into force: a device that dies in between takes it at its next
+        update, one that died the other way round would let an older one in.
+        """
         before = self.gallery.model_id
-        if manifest.model_id == before and self.models.holds(manifest):
+        if manifest.model_id == before:
+            remember()  # other thresholds of the model in use are in force once they are fetched
+            if not self.models.holds(manifest):
+                self._recogniser(self._fetch(client, manifest))
             return ModelUpdate(before, changed=False, num_templates=0)
         recogniser = self._recogniser(self._fetch(client, manifest))
-        if manifest.model_id == before:
-            return ModelUpdate(before, changed=False, num_templates=0)
+        remember()
         num_templates = self.gallery.reembed(recogniser.model_id, recogniser.input, recogniser.embed)
         self.models.keep_only([recogniser.model_id])
         facts = {"model_id": recogniser.model_id, "num_templates": num_templates}

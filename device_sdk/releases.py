@@ -1,7 +1,8 @@
 """Which releases a device accepts: signed by the pinned key, whole, and never an older one than it has seen.
 
-What was accepted last is remembered in one file. A coordinator, whoever runs it, can therefore not bring back a release
-that the operator has replaced, unless the newest signature names that very one as one to fall back to.
+What was accepted last is remembered in one file, before it is used. A coordinator, whoever runs it, can therefore not
+bring back a release that the operator has replaced, unless the newest signature names that very one as one to fall back
+to.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ReleaseGuard:
         return checked
 
     def accept(self, checked: SeenRelease | None) -> None:
-        """Remember a checked release that is in use now."""
+        """Remember a checked release. Call it before the release comes into use: then no crash lets an older one in."""
         if checked is None:
             return
         seen = self._seen()
