@@ -29,6 +29,7 @@ from mien.methods import moments
 from mien.methods.averaging import apply_mean_update, mean_feature, update_addends, update_lanes
 from mien.methods.averaging import server_start as averaging_start
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, Trained
+from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
 from mien.spreadout import PAPER, RELEASED_CODE, MomentSpec, SpreadOutSpec, normalise, push_away, spread_out
 
@@ -128,7 +129,8 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
 
 def _positive_step(inp: DeviceInput, runtime: Runtime) -> Trained:
     """Line 2 at first participation, then line 6: a step on theta and w_i, which the server may have spread out."""
-    w = inp.reply.get(W, inp.private.get(W))
+    answered = told(inp.reply, W, (inp.dim,))
+    w = inp.private.get(W) if answered is None else answered
     if w is None:
         w = mean_feature(runtime, inp.theta, inp.crops)
     objective = Objective(

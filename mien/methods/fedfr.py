@@ -27,6 +27,7 @@ from mien.methods.averaging import apply_mean_update, update_addends, update_lan
 from mien.methods.averaging import server_start as averaging_start
 from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, Trained
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
+from mien.methods.told import told
 from mien.specs import LocalSpec, TaskSpec, from_mapping, to_mapping
 
 W: Final = "local_proxies"
@@ -251,11 +252,12 @@ def _first_local(inp: DeviceInput, options: FedFrOptions, own_ND: Vector, labels
 
 def _public_proxies(inp: DeviceInput, options: FedFrOptions, public_MD: Vector, labels: Indices) -> Vector:
     """Return Phi as the round starts: the server's, else the public identities' mean features."""
-    known = inp.reply.get(PHI) if options.aggregate_public_head else inp.private.get(PHI_START)
+    size = options.public_classes * inp.dim
+    known = told(inp.reply, PHI, (size,)) if options.aggregate_public_head else inp.private.get(PHI_START)
     if known is None:
         return class_means(public_MD, labels, options.public_classes)
-    if known.size != options.public_classes * inp.dim:
-        raise LayoutMismatchError("the server's public proxies are those of another model; fetch the task again")
+    if known.size != size:
+        raise LayoutMismatchError("the public proxies that were kept are those of another model; fetch the task again")
     return known.reshape(options.public_classes, inp.dim).astype(np.float32)
 
 

@@ -33,6 +33,7 @@ from mien.methods.averaging import apply_mean_update, update_addends, update_lan
 from mien.methods.averaging import server_start as averaging_start
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState
 from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels, public_faces
+from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
 from mien.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
 
@@ -180,7 +181,8 @@ def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions,
             f"this device holds {num_identities} identities and options.identities is {options.identities}; the task "
             "is for devices with fewer"
         )
-    known = inp.reply.get(W, inp.private.get(W))
+    answered = told(inp.reply, W, (options.identities * inp.dim,))
+    known = inp.private.get(W) if answered is None else answered
     if known is not None:
         known = known.reshape(-1, inp.dim)
         known = known[np.any(known != 0, axis=1)]  # rows beyond a device's identities are zero

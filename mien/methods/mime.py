@@ -20,6 +20,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, StepRule
 from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.told import told
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 
 MOMENTUM: Final = "momentum"
@@ -53,7 +54,9 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one device's round: steps under the server's momentum, and the gradient of all images where it began."""
     options = options_of(inp.task)
-    momentum = inp.reply.get(MOMENTUM, np.zeros(inp.part.size, np.float32))
+    momentum = told(inp.reply, MOMENTUM, (inp.part.size,))
+    if momentum is None:
+        momentum = np.zeros(inp.part.size, np.float32)
     rule = StepRule(gradient_scale=1 - options.beta, offset=np.float32(options.beta) * momentum)
     problem = own_classes(inp, runtime, options, rule)
     trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, inp.task.local, inp.seed)

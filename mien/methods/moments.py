@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 
 from mien.contribution import Arrays, Lane, Total
-from mien.errors import ConfigError
+from mien.errors import ConfigError, CorruptDataError
 from mien.layout import Vector
 from mien.methods.base import DeviceInput, ServerState
+from mien.methods.told import told
 from mien.specs import TaskSpec
 from mien.spreadout import MomentSpec, device_moment, moment_step, others_moment, packed_size, shrink_noise
 
@@ -72,21 +73,31 @@ def addends(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> tuple[Arrays, A
     if not spec.is_on:
         return {}, {}
     kept = {name: inp.private[name] for name in (OWN, OWN_NUMBER) if name in inp.private}
-    if _number(inp.reply, WANTED) != 1:
+    if _told_number(inp, WANTED) != 1:
         return {MOMENT: np.zeros(packed_size(inp.dim), np.float32)}, kept
     own = device_moment(w_KD)
-    return {MOMENT: own}, {OWN: own, OWN_NUMBER: np.array([_number(inp.reply, NUMBER) + 1], np.float32)}
+    return {MOMENT: own}, {OWN: own, OWN_NUMBER: np.array([_told_number(inp, NUMBER) + 1], np.float32)}
 
 
 def step(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> Vector:
     """Return the class embeddings (K, D) after the device's own step against the others' last opened moment."""
-    number, num_devices = _number(inp.reply, NUMBER), _number(inp.reply, DEVICES)
+    number, num_devices = _told_number(inp, NUMBER), _told_number(inp, DEVICES)
     if not spec.is_on or number < 1 or num_devices < 1:
         return w_KD
     own = inp.private.get(OWN) if _number(inp.private, OWN_NUMBER) == number else None
-    moment_DD = others_moment(inp.reply[MOMENT], own, num_devices, inp.dim)
+    opened = told(inp.reply, MOMENT, (packed_size(inp.dim),))
+    if opened is None:
+        raise CorruptDataError(
+            f"the server told of a sum and not {MOMENT!r} itself; leave the round, tell the operator"
+        )
+    moment_DD = others_moment(opened, own, num_devices, inp.dim)
     others = num_devices - (own is not None)
     return moment_step(w_KD, shrink_noise(moment_DD, spec.noise / max(1, others)), lr=spec.lr, steps=spec.steps)
+
+
+def _told_number(inp: DeviceInput, name: str) -> int:
+    values = told(inp.reply, name, (1,))
+    return 0 if values is None else int(values[0])
 
 
 def _number(arrays: Arrays, name: str) -> int:

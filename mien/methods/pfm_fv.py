@@ -41,6 +41,7 @@ from mien.methods.base import (
     ValidationInput,
 )
 from mien.methods.local_loss import CLASSES, VELOCITY, LocalLoss, Loss, own_classes
+from mien.methods.told import told
 from mien.methods.weightings import check_weightings, simplex_draw
 from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
 
@@ -183,12 +184,15 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
 def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, StepRule]:
     """Return eq 1-3: classical momentum for the classifier; for the backbone beta M / K in every one of K steps."""
     local = inp.task.local
-    lr = rate(inp.task, options, int(inp.reply.get(ROUND, np.ones(1))[0]))
+    number = told(inp.reply, ROUND, (1,))
+    lr = rate(inp.task, options, 1 if number is None else int(number[0]))
     private_lr = None if local.private_lr is None else local.private_lr * lr / local.lr
     local = replace(local, lr=lr, private_lr=private_lr, private_momentum=options.beta)
     if options.momentum == "local":
         return replace(local, momentum=options.beta), StepRule()
-    momentum = inp.reply.get(MOMENTUM, np.zeros(inp.part.size, np.float32))
+    momentum = told(inp.reply, MOMENTUM, (inp.part.size,))
+    if momentum is None:
+        momentum = np.zeros(inp.part.size, np.float32)
     per_step = options.beta / local.num_steps(len(inp.crops))
     return local, StepRule(offset=(per_step * momentum.astype(np.float64)).astype(np.float32))
 

@@ -18,6 +18,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule
 from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
 
 CONTROL: Final = "control"
@@ -58,7 +59,8 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one device's round: lines 7-14. Steps are g - c_i + c, and c_i <- c_i - c + (x - y_i) / (K eta)."""
     options = options_of(inp.task)
     zeros = np.zeros(inp.part.size, np.float32)
-    control, own = inp.reply.get(CONTROL, zeros), inp.private.get(CONTROL, zeros)
+    control, own = told(inp.reply, CONTROL, zeros.shape), inp.private.get(CONTROL, zeros)
+    control = zeros if control is None else control
     problem = own_classes(inp, runtime, options, StepRule(offset=control - own))
     trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, inp.task.local, inp.seed)
     addends = update_addends(inp, trained, num_images=1)

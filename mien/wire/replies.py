@@ -10,11 +10,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from mien.contribution import Arrays
+from mien.errors import CorruptDataError
 from mien.wire import CHUNK_BYTES
 
 INLINE_BYTES: Final = 256 * 1024
@@ -32,6 +33,27 @@ def longest_reply(num_elements: int) -> int:
     A device holds the server to it before it makes room for anything.
     """
     return 4 * num_elements + _MARGIN_BYTES
+
+
+def check_reply(told: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[Any]]], *, most_bytes: int) -> None:
+    """Raise CorruptDataError unless all that a server told is finite float32 arrays, within `most_bytes` together.
+
+    Only a list of rows may be empty: before the first round there is nothing to list. The bound is `longest_reply`'s,
+    or what fits into an assignment where that is more.
+    """
+    for name, values in told.items():
+        is_list = values.ndim > 1 and len(values) == 0 and 0 not in values.shape[1:]
+        if values.dtype != np.float32 or not (values.size or is_list) or not np.isfinite(values).all():
+            raise CorruptDataError(
+                f"the server told {name[:40]!r}, which is not finite float32 numbers; leave the round, and tell the "
+                "operator"
+            )
+    num_bytes = sum(values.nbytes for values in told.values())
+    if num_bytes > max(most_bytes, INLINE_BYTES):
+        raise CorruptDataError(
+            f"the server told {num_bytes} bytes, and this task's method has no use for more than "
+            f"{max(most_bytes, INLINE_BYTES)}; leave the round, and tell the operator"
+        )
 
 
 def split_reply(reply: Arrays) -> tuple[Arrays, Arrays]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mien.contribution import Total
-from mien.errors import ConfigError, LayoutMismatchError, NotFoundError
+from mien.errors import ConfigError, CorruptDataError, NotFoundError
 from mien.methods import find_method
 from mien.methods.base import DeviceInput, DeviceOutput
 from mien.methods.fedfr import (
@@ -271,7 +271,7 @@ def test_the_public_shard_must_be_the_tasks() -> None:
         device_round(input_of(with_options(public_classes=5)), TINY.runtime())
     with pytest.raises(ConfigError, match="fedfr needs public faces"):
         device_round(input_of(public_crops=None, public_labels=None), TINY.runtime())
-    with pytest.raises(LayoutMismatchError, match="another model"):
+    with pytest.raises(CorruptDataError, match="'public_proxies' in another form"):
         device_round(input_of(reply={"public_proxies": np.zeros(3, np.float32)}), TINY.runtime())
 
 
