@@ -13,7 +13,8 @@ import typer
 from rich.table import Table
 
 from coordinator.home import CoordinatorHome
-from mien.errors import NotFoundError
+from coordinator.store.records import TaskState
+from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 
@@ -36,7 +37,9 @@ Home = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Task = Annotated[str, typer.Argument(help="The task's id (or its beginning), or its name if only one has it.")]
+Task = Annotated[
+    str, typer.Argument(help="The task's id (or its beginning), or its name: of several, the one not over.")
+]
 
 
 def say(text: str) -> None:
@@ -83,11 +86,18 @@ def ask(folder: Path, question: Callable[[Coordinator], Coroutine[Any, Any, _T]]
 
 
 async def find_task(coordinator: Coordinator, wanted: str) -> operator_pb2.TaskStatus:
-    """Return the task of an id, the beginning of one, or a name; raises NotFoundError when none or several fit."""
+    """Return the task of an id, the beginning of one, or a name; of several, the one that is not over.
+
+    Raises NotFoundError when none fits, ConfigError when several do.
+    """
     tasks = await coordinator.tasks()
     exact = [task for task in tasks if task.task_id == wanted]
     near = exact or [task for task in tasks if task.name == wanted or task.task_id.startswith(wanted)]
-    if len(near) != 1:
-        found = "several tasks fit" if near else "no task fits"
-        raise NotFoundError(f"{found} {wanted!r}; give an id that mien-coordinator task list shows")
+    if len(near) > 1:
+        near = [task for task in near if not TaskState(task.state).is_over] or near
+    if not near:
+        raise NotFoundError(f"no task fits {wanted!r}; give an id that mien-coordinator task list shows")
+    if len(near) > 1:
+        told = ", ".join(f"{task.task_id[:12]} ({task.state})" for task in near)
+        raise ConfigError(f"several tasks fit {wanted!r}: {told}; give the id of one")
     return near[0]

@@ -1,0 +1,50 @@
+"""Which task a word on the command line means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from coordinator.commands.common import find_task
+from mien.errors import ConfigError, NotFoundError
+from mien.wire.v1 import operator_pb2
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+
+
+class _Listing:
+    """A coordinator that lists these tasks."""
+
+    def __init__(self, *tasks: tuple[str, str, str]) -> None:
+        self._tasks = [operator_pb2.TaskStatus(task_id=i, name=name, state=state) for i, name, state in tasks]
+
+    async def tasks(self) -> list[operator_pb2.TaskStatus]:
+        return self._tasks
+
+
+def found(wanted: str, *tasks: tuple[str, str, str]) -> str:
+    return asyncio.run(find_task(cast("Coordinator", _Listing(*tasks)), wanted)).task_id
+
+
+def test_an_id_its_beginning_or_a_name() -> None:
+    tasks = ("aa11", "night", "running"), ("aa22", "day", "done")
+    assert [found(word, *tasks) for word in ("aa11", "aa2", "day")] == ["aa11", "aa22", "aa22"]
+
+
+def test_of_several_the_one_that_is_not_over() -> None:
+    assert found("night", ("aa", "night", "cancelled"), ("bb", "night", "paused"), ("cc", "night", "done")) == "bb"
+
+
+def test_several_that_go_on_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"several tasks fit 'night': aa \(running\), bb \(checking\)"):
+        found("night", ("aa", "night", "running"), ("bb", "night", "checking"))
+    with pytest.raises(ConfigError, match=r"aa \(done\), bb \(cancelled\)"):
+        found("night", ("aa", "night", "done"), ("bb", "night", "cancelled"))
+
+
+def test_none() -> None:
+    with pytest.raises(NotFoundError, match="no task fits 'day'"):
+        found("day", ("aa", "night", "running"))
