@@ -33,13 +33,16 @@ _BATCH_BYTES: Final = 1024 * 1024
 _GATHERED_BYTES: Final = 8 * _BATCH_BYTES
 """How much all of them gather together: memory must not grow with the number of devices."""
 
+_PIECE_OVERHEAD_BYTES: Final = 256
+"""What a piece takes in memory beside its bytes: a device may send them one by one."""
+
 _DISK_THREADS: Final = 8
 """How many contributions are written and brought to the disk at once: the disk serves them together."""
 
 _BEFORE_THE_SUM: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A run of bytes of a contribution, and where it belongs."""
 
@@ -187,12 +190,12 @@ class _Batch:
     def __init__(self, writing: asyncio.Task[None] | None = None) -> None:
         self._writing = writing
         self.pieces: list[Piece] = []
-        self.size_bytes = 0
+        self.memory_bytes = 0
 
     def add(self, piece: Piece) -> None:
         """Take the next piece."""
         self.pieces.append(piece)
-        self.size_bytes += len(piece.data)
+        self.memory_bytes += len(piece.data) + _PIECE_OVERHEAD_BYTES
 
     async def written(self) -> None:
         """Return once what came before is written; raises what the disk refused."""
@@ -262,12 +265,12 @@ class _Arrival:
         try:
             async with asyncio.timeout(idle_s) as silence:
                 async for piece in self._pieces:
+                    self._check_wanted()
                     batch.add(piece)
-                    if batch.size_bytes >= self._uploads.batch_bytes:
+                    if batch.memory_bytes >= self._uploads.batch_bytes:
                         silence.reschedule(None)
                         await batch.written()
-                        if not self._runner.is_current(self._record.id):
-                            raise LateError("that round ended during the upload; nothing is lost, check in again")
+                        self._check_wanted()
                         batch = _Batch(asyncio.create_task(self._threads.run(self._write, file, batch.pieces)))
                     _put_off(silence, idle_s)
         except TimeoutError as error:
@@ -277,6 +280,12 @@ class _Arrival:
                 await batch.written()
             finally:
                 await self._threads.run(self._write_last, file, batch.pieces)
+
+    def _check_wanted(self) -> None:
+        """Raise once the round does not take contributions any more, however slowly this one arrives."""
+        state = self._runner.state
+        if not self._runner.is_current(self._record.id) or state is None or state.stage is not Stage.UPLOAD:
+            raise LateError("that round ended during the upload; nothing is lost, check in again")
 
     def _write(self, file: SpoolFile, batch: list[Piece]) -> None:
         """Write pieces that follow each other as one; where one does not, those before it are kept."""

@@ -113,10 +113,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def _streamed(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(requests: AsyncIterator[Any], context: Any) -> Any:
-            with self._counted(self._admit(context, roles)):
-                return await call((_parsed(request) async for request in requests), context)
+            identity = self._admit(context, roles)
+            with self._counted(identity):
+                return await call(self._checked(requests, identity), context)
 
         return admitted
+
+    async def _checked(self, requests: AsyncIterator[Any], identity: PeerIdentity) -> AsyncIterator[Any]:
+        async for request in requests:
+            self._gate.check(identity)
+            yield _parsed(request)
 
     def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
         async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:

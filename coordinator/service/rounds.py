@@ -110,6 +110,8 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         async def pieces() -> AsyncIterator[Piece]:
             yield Piece(first.offset, first.data)
             async for chunk in chunks:
+                if not chunk.data:  # it brings nothing on, but would count as a sign of life
+                    raise CorruptDataError("a piece of an upload is empty; ask for the status, then go on")
                 yield Piece(chunk.offset, chunk.data)
 
         header, device_id = first.header, caller().id

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mien.errors import BY_CODE, CorruptDataError, MienError, NotFoundError, ProtocolError
-from mien.specs import CohortSpec
+from mien.errors import BY_CODE, CorruptDataError, LateError, MienError, NotFoundError, ProtocolError
+from mien.specs import CohortSpec, DeadlineSpec
 from mien.wire.status import CODE_KEY
 from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 from tests.integration.house import House, run, tiny_task
@@ -102,6 +102,7 @@ def test_streams_that_do_not_begin_or_go_on_as_they_should(attacked: House) -> N
                 ([chunk(header=header, offset=2**63, data=b"x")], MienError),
                 ([chunk(header=header, data=good[:100]), chunk(offset=50, data=good[:50])], ProtocolError),
                 ([chunk(header=header, offset=100, data=good + good)], CorruptDataError),
+                ([chunk(header=header, offset=100), chunk(offset=100)], CorruptDataError),
             ):
                 assert isinstance(await raised(answer(devices[0].rounds.Upload(iter(stream)))), error)
             refs = (
@@ -218,5 +219,20 @@ def test_a_device_that_never_finishes_holds_up_nothing(attacked: House) -> None:
             for task_of in hanging:
                 task_of.cancel()
             await asyncio.gather(*hanging, return_exceptions=True)
+
+    run(story())
+
+
+def test_an_upload_that_drips_ends_with_its_round(attacked: House) -> None:
+    async def story() -> None:
+        async with attacked.operator() as operator, attacked.devices("drips", 4) as devices:
+            deadlines = DeadlineSpec(selecting_s=20.0, training_s=20.0, upload_s=2.0)
+            await operator.submit(tiny_task("drips", "drips", deadlines=deadlines), "drips")
+            ref, task = await in_upload(devices)
+            dripping = asyncio.create_task(devices[0].upload(ref, contribution(task, 0), chunk=1, pause_s=0.05))
+            for i, device in enumerate(devices[1:], start=1):
+                assert (await device.upload(ref, contribution(task, i))).accepted
+            assert (await devices[1].until(ref)).num_reports == 3
+            assert isinstance(await raised(asyncio.wait_for(dripping, 5.0)), LateError)
 
     run(story())

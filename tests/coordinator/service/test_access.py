@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
 from coordinator.clock import Clock
-from coordinator.service.access import ALLOWED, Gate
+from coordinator.service.access import ALLOWED, AccessInterceptor, Gate
+from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations
 from mien.errors import CertificateError, RevokedError, UnreachableError
 from mien.wire.v1 import models_pb2, operator_pb2, rounds_pb2
@@ -123,3 +126,30 @@ def test_every_service_says_who_may_call_it() -> None:
         for service in module.DESCRIPTOR.services_by_name.values()
     }
     assert set(ALLOWED) == services
+
+
+def test_a_stream_to_the_server_ends_when_its_device_is_revoked(world: World) -> None:
+    class Context:
+        """As much of gRPC's context as is asked for."""
+
+        def auth_context(self) -> dict[str, list[bytes]]:
+            return {"x509_pem_cert": [leaf]}
+
+    async def sent() -> AsyncIterator[int]:
+        yield 1
+        revocations.accept(world.crl(2, leaf))  # type: ignore[arg-type]
+        yield 2
+
+    async def take(requests: AsyncIterator[int], _context: object) -> None:
+        async for request in requests:
+            heard.append(request)
+
+    async def story() -> None:
+        access = AccessInterceptor(world.gate(revocations), CallLimiter(60, 4))
+        await access._streamed(take, frozenset({pki.Role.DEVICE}))(sent(), Context())
+
+    revocations, heard, leaf = world.revocations(), list[int](), world.leaf(world.registrar)
+    revocations.accept(world.crl(1))  # type: ignore[arg-type]
+    with pytest.raises(RevokedError):
+        asyncio.run(story())
+    assert heard == [1]
