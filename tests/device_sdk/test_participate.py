@@ -48,7 +48,7 @@ from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import task_to_json
-from mien.wire.replies import TensorStream
+from mien.wire.replies import INLINE_BYTES, TensorStream, longest_reply
 from mien.wire.tensors import pack_tensors
 from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
@@ -287,6 +287,60 @@ def test_assignments_that_do_not_fit_are_left_with_their_error(
     assert bench.gallery.pending() is None
     # A task that cannot even be read names no round to leave.
     assert bench.script.left_with == ([] if error is VersionError else [error.code])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.full(128, np.nan, np.float32),
+        np.full(128, np.inf, np.float32),
+        np.full(128, 1e300),
+        np.zeros(128, np.int64),
+        np.zeros(128, np.bool_),
+        np.zeros(0, np.float32),
+        np.zeros((0, 0), np.float32),
+        np.zeros((1, 128), np.float32),
+        np.zeros((2, 1, 128), np.float32),
+        np.zeros(129, np.float32),
+        np.zeros((), np.float32),
+    ],
+)
+def test_a_hostile_reply_is_left_like_any_bad_round(bench: Bench, values: Any) -> None:
+    task = changed(method="fedface", privacy=SHOWN)
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals)))
+    bench.keep_old_state()
+    bench.script.check_in = lambda: assignment(task, reply=pack_tensors({"class_embedding": values}))
+    refusal(bench, CorruptDataError, "class_embedding")
+    assert bench.script.left_with == ["corrupt_data"]
+    assert bench.state_is_old()
+    assert bench.gallery.pending() is None
+
+
+def test_a_reply_longer_than_the_method_has_use_for_is_refused(bench: Bench) -> None:
+    most = longest_reply(layout_of(TASK).size)
+    long = pack_tensors({"unasked": np.zeros(most // 4 + 1, np.float32)})
+    assert most > INLINE_BYTES
+    bench.script.check_in = lambda: assignment(reply=long)
+    refusal(bench, CorruptDataError, r"no use for more than \d+")
+    assert bench.script.left_with == ["corrupt_data"]
+
+
+@pytest.mark.parametrize("defect", [ValueError, KeyError, IndexError, TypeError, RuntimeError, ZeroDivisionError])
+def test_a_defect_in_training_leaves_the_round_and_tells_its_class_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, defect: type[Exception]
+) -> None:
+    def fails(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+        raise defect(f"secret {inp.crops}")
+
+    monkeypatch.setattr(participate, "METHODS", {"fedavg": replace(METHODS["fedavg"], device_round=fails)})
+    outcome = bench.participant.step()
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, CorruptDataError)
+    assert defect.__name__ in outcome.error.message
+    assert "secret" not in outcome.error.message
+    assert outcome.error.__suppress_context__
+    assert bench.script.left_with == ["corrupt_data"]
+    assert bench.gallery.pending() is None
 
 
 def test_an_unknown_method_asks_for_an_upgrade(bench: Bench) -> None:
