@@ -13,6 +13,7 @@ from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import CANDIDATES, Crops, DeviceOutput, Method, Runtime, Validation, ValidationInput
+from mien.methods.told import told
 from mien.specs import TaskSpec
 
 JUDGED: Final = "judged"
@@ -69,7 +70,7 @@ def judge(stage: Validation, work: Judged, runtime: Runtime) -> DeviceOutput:
 
 
 def _candidates(work: Judged) -> tuple[Vector, ...]:
-    rows = work.told.get(CANDIDATES)
-    if rows is None or rows.ndim != 2 or rows.shape[1] != work.part.size or not np.isfinite(rows).all():
-        raise CorruptDataError("the coordinator told no candidates of this task's form; leave the round, and tell it")
+    rows = told(work.told, CANDIDATES, (None, work.part.size))
+    if rows is None:
+        raise CorruptDataError("the coordinator told no candidates to judge; leave the round, and tell the operator")
     return tuple(work.part.scatter(work.theta, np.ascontiguousarray(row, np.float32)) for row in rows)

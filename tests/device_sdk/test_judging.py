@@ -43,11 +43,17 @@ def test_scores_leave_and_statistics_stay() -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [{}, {"candidates": VALUES[:, :-1]}, {"candidates": VALUES[0]}, {"candidates": np.full_like(VALUES, np.nan)}],
-    ids=["none", "short", "flat", "not finite"],
+    [
+        {},
+        {"candidates": VALUES[:, :-1]},
+        {"candidates": VALUES[0]},
+        {"candidates": VALUES[:0]},
+        {"candidates": np.full_like(VALUES, np.nan)},
+    ],
+    ids=["none", "short", "flat", "no rows", "not finite"],
 )
 def test_candidates_of_another_form_are_refused(told: Arrays) -> None:
-    with pytest.raises(CorruptDataError, match="no candidates of this task's form"):
+    with pytest.raises(CorruptDataError, match="candidates"):
         judge(stage_of(PFM, TASK), replace(WORK, told=told), TINY.runtime())
 
 
