@@ -30,30 +30,49 @@ from mien.wire.canonical import model_from_json, model_to_json, to_canonical_jso
 _LOG: Final = structlog.get_logger()
 PROTOCOL: Final = ("gates", "1")
 _RETRY_S: Final = 5.0
-"""Pause before a verdict that the disk refused is handed over again."""
+"""Pause before a candidate that could not be looked up, or a verdict that the disk refused, is tried again."""
 
 
 class Gatekeeper:
     """Judges the candidates of all tasks of one engine, in a child process that may take its time."""
 
-    def __init__(self, engine: Engine, stores: Stores, clock: Clock, sets: EvaluationSets, *, limit_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stores: Stores,
+        clock: Clock,
+        sets: EvaluationSets,
+        *,
+        limit_s: float,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        self._retry_s = retry_s
         self._engine, self._stores, self._clock = engine, stores, clock
         self._sets, self._limit_s = sets, limit_s
 
     async def run(self) -> None:
-        """Judge whatever waits, until cancelled; what was not finished is begun again after a restart."""
+        """Judge whatever waits, until cancelled; what was not finished is begun again after a restart.
+
+        What keeps one task's candidate from being judged is logged and tried again: it must not end the others' gates.
+        """
         while True:
-            count = self._engine.changed.count
+            count, has_failed = self._engine.changed.count, False
             for runner in self._engine.checking():
-                await self._serve(runner)
-            await self._engine.changed.after(count)
+                (error,) = await asyncio.gather(self._serve(runner), return_exceptions=True)
+                if error is not None:
+                    has_failed = True
+                    _log_failure(runner.task.name, error)
+            if has_failed:
+                await asyncio.sleep(self._retry_s)
+            else:
+                await self._engine.changed.after(count)
 
     async def _serve(self, runner: TaskRunner) -> None:
         thread, store = self._stores.thread, self._stores.store
         candidate = await thread.run(store.candidate, runner.task.task_id, CandidateState.WAITING)
         if candidate is None:
             return
-        verdict = await self._verdict(runner.plan.task, runner.task.base_model_id, candidate)
+        verdict = await self._verdict_or_defect(runner, candidate)
         while True:
             try:
                 await runner.hear(verdict)
@@ -61,7 +80,7 @@ class Gatekeeper:
                 _LOG.info("verdict came after the task's end", task=runner.task.name)
             except (StorageError, UnavailableError) as error:
                 _LOG.error("verdict not kept yet", task=runner.task.name, reason=error.message)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self._retry_s)
                 continue
             except MienError as error:  # what cannot be released or kept as it is must not stop other tasks' gates
                 if verdict.problem:
@@ -69,6 +88,16 @@ class Gatekeeper:
                 verdict = Verdict(candidate, problem=error.message)
                 continue
             return
+
+    async def _verdict_or_defect(self, runner: TaskRunner, candidate: CandidateRecord) -> Verdict:
+        """Return what the gates say; a fault of this program pauses the task with that as the reason."""
+        task = runner.plan.task
+        judging = self._verdict(task, runner.task.base_model_id, candidate)
+        (verdict,) = await asyncio.gather(judging, return_exceptions=True)
+        if isinstance(verdict, BaseException):
+            _log_failure(task.name, verdict)
+            return Verdict(candidate, problem=f"internal error: {type(verdict).__name__}; see the log")
+        return verdict
 
     async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
         """Return what the gates say; what keeps them from measuring is said, too, and is not the candidate's fault."""
@@ -129,6 +158,14 @@ class Gatekeeper:
         spec, layout = model_from_json(model.spec_json)
         found = thresholds_of(records[0], self._clock.now_utc())
         return model_to_json(replace(spec, thresholds=(*spec.thresholds, *found)), layout)
+
+
+def _log_failure(task: str, error: BaseException) -> None:
+    """Log what kept a task's gates from their work: a defect with its traceback, else what to do."""
+    if isinstance(error, MienError):
+        _LOG.error("gates held up", task=task, error=error.code, reason=error.message)
+    else:
+        _LOG.error("gates failed by an internal error", task=task, error=type(error).__name__, exc_info=error)
 
 
 def _summary(

@@ -34,7 +34,18 @@ from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
 from coordinator.store.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.contribution import Arrays
-from mien.errors import BY_CODE, ConfigError, DrainingError, LateError, MienError, NotFoundError, ViolationError
+from mien.errors import (
+    BY_CODE,
+    ConfigError,
+    DrainingError,
+    LateError,
+    MienError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    UnreachableError,
+    ViolationError,
+)
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
@@ -125,12 +136,16 @@ class TaskNow:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How long devices are kept waiting, and how rounds run."""
+    """How long devices are kept waiting, and how rounds run.
+
+    `pick_up_s` after an error has stopped a task it is picked up again.
+    """
 
     check_in_hold_s: float = 20.0
     retry_after_s: float = 5.0
     runner: RunnerSettings = field(default_factory=RunnerSettings)
     evaluation_sets: tuple[str, ...] = ()
+    pick_up_s: float = 5.0
 
 
 class Engine:
@@ -227,11 +242,44 @@ class Engine:
         return runner
 
     def _runner_ended(self, runner: TaskRunner, ended: asyncio.Task[None]) -> None:
+        """A runner that an error has ended is replaced, whatever the error was: its task is not over."""
         self._runners.pop(runner.task.task_id, None)
         if not ended.cancelled() and (error := ended.exception()) is not None:
-            _LOG.error("task stopped by an internal error; it goes on after a restart", exc_info=error)
+            self._log_end(runner.task, error)
+            if not self._is_stopping:
+                self._pick_up_later(runner)
         self._tasks_changed[runner.task.task_id].beat()
         self._arrivals.beat()
+        runner.changed.beat()  # who follows its round asks for its successor
+
+    def _log_end(self, task: TaskRecord, error: BaseException) -> None:
+        what, pause_s = "task stopped by an error; it is picked up again", self._settings.pick_up_s
+        if isinstance(error, StorageError | UnavailableError):
+            _LOG.error(what, task=task.name, error=error.code, reason=error.message, after_s=pause_s)
+        else:
+            _LOG.error(what, task=task.name, error=type(error).__name__, after_s=pause_s, exc_info=error)
+
+    def _pick_up_later(self, runner: TaskRunner) -> None:
+        """Have a task go on, after a pause, from what is committed of it, as after a restart of the program."""
+        task_id = runner.task.task_id
+        loop = asyncio.create_task(self._pick_up(runner), name=f"picking up task {task_id}")
+        self._loops[task_id] = loop
+        loop.add_done_callback(lambda ended: self._picked_up(runner, ended))
+
+    async def _pick_up(self, runner: TaskRunner) -> None:
+        await runner.abandon()
+        await asyncio.sleep(self._settings.pick_up_s)
+        task = await self._stores.thread.run(self._stores.store.task, runner.task.task_id)
+        if not task.state.is_over:
+            await self._start_runner(task)
+            self._tasks_changed[task.task_id].beat()
+            self._arrivals.beat()
+
+    def _picked_up(self, runner: TaskRunner, ended: asyncio.Task[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            self._log_end(runner.task, error)
+            if not self._is_stopping:
+                self._pick_up_later(runner)
 
     # Devices
 
@@ -394,6 +442,8 @@ class Engine:
                 raise DrainingError("the coordinator is shutting down; follow the round again", retry_after_s=2.0)
             await runner.changed.after(count)
         record = await self._record(name)
+        if not record.stage.is_over:  # an error ended the runner, and the round goes on with another one
+            raise UnreachableError("the round is being picked up; follow it again", retry_after_s=2.0)
         participants = await self._stores.thread.run(self._stores.store.participants, round_id)
         if record.stage is Stage.CLOSED and participants.get(device_id) not in COUNTED:
             raise LateError("the round went on without this device; nothing is lost, check in again")
@@ -478,15 +528,22 @@ class Engine:
         return kept
 
     async def command(self, task_id: str, state: TaskState, *, actor: str) -> TaskRecord:
-        """Return a task after it was paused, resumed or cancelled; again changes nothing, and what is over stays so."""
-        runner = self._runners.get(task_id)
+        """Return a task after it was paused, resumed or cancelled; again changes nothing, and what is over stays so.
+
+        Raises UnreachableError while an error has stopped the task and it is not picked up yet.
+        """
+        runner, is_heard = self._runners.get(task_id), False
         if runner is not None:
             reason = "" if state is TaskState.RUNNING else f"by {actor}"
             try:
                 await runner.post(TaskCommand(state, reason, actor))
+                is_heard = True
             except LateError:
                 _LOG.info("command came after the end", task_id=task_id)
-        return await self._stores.thread.run(self._stores.store.task, task_id)
+        task = await self._stores.thread.run(self._stores.store.task, task_id)
+        if not is_heard and not task.state.is_over:
+            raise UnreachableError("the task is being picked up; try again", retry_after_s=5.0)
+        return task
 
     async def watch(self, task_id: str) -> AsyncIterator[TaskNews]:
         """Yield a task's history so far, then each change, until it is over."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -267,7 +267,23 @@ class TaskRunner:
             _refuse(waiting, LateError("the task does not go on here now; check in again"))
         if self._closing is not None:  # a sum that nobody wants any more writes state until it is through
             await asyncio.wait({self._closing})
-        await self._closer.forget_unneeded()
+        await self._tidy(self._closer.forget_unneeded())
+
+    async def abandon(self) -> None:
+        """Give up a sum that is being taken, so that another runner can take it: this one's loop was ended by an error.
+
+        Whatever the sum has laid down so far is as after a crash: nothing refers to it.
+        """
+        if self._closing is not None:
+            self._closing.cancel()
+            await asyncio.wait({self._closing})
+
+    async def _tidy(self, cleaning: Coroutine[Any, Any, None]) -> None:
+        """Clean up after a commit. What bucket or database refuse now is left to the next start; the task goes on."""
+        try:
+            await cleaning
+        except MienError as error:
+            _LOG.warning("not cleaned up yet", task=self.task.name, error=error.code, reason=error.message)
 
     async def pick_up(self) -> None:
         """Go on where the last run of this program stopped; to be called before `run`."""
@@ -327,7 +343,11 @@ class TaskRunner:
         command = message.event
         assert isinstance(command, TaskCommand)
         if command.state is TaskState.RUNNING:
-            command = replace(command, state=verdicts.resumed(await self._waiting_candidate()))
+            try:
+                command = replace(command, state=verdicts.resumed(await self._waiting_candidate()))
+            except MienError as error:
+                _refuse([message], error)
+                return
         task = self._commanded(command)
         if task is not None:
             try:
@@ -374,7 +394,7 @@ class TaskRunner:
         has_gone_back = decision.task.model_id != self.task.model_id
         self.task = decision.task
         if has_gone_back:
-            await self._closer.go_back()
+            await self._tidy(self._closer.go_back())
         _resolve(message)
         self._on_change(True)
 
@@ -606,7 +626,7 @@ class TaskRunner:
             self.task = change.task
             closed = next((m.closed for m in accepted if m.closed is not None), None)
             if isinstance(closed, Closed):
-                await self._closer.committed(closed)
+                await self._tidy(self._closer.committed(closed))
         return True
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:

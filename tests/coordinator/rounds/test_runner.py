@@ -1,0 +1,327 @@
+"""One failed call to the bucket or the database, or a defect: the task goes on, without a restart of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.clock import Clock
+from coordinator.config import EvaluationSets
+from coordinator.gatekeeper import Gatekeeper
+from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings
+from coordinator.rounds.machine import Stage
+from coordinator.rounds.runner import RunnerSettings
+from coordinator.rounds.spool import Spool
+from coordinator.rounds.states import ServerStates
+from coordinator.rounds.uploads import Piece, Uploads
+from coordinator.store.blobs import BlobStore
+from coordinator.store.database import sqlite_url
+from coordinator.store.records import BlobId, ModelRecord, TaskRecord, TaskState
+from coordinator.store.sealing import MasterKey
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
+from mien.errors import DiskFullError, UnavailableError, UnreachableError
+from mien.specs import CohortSpec, PrivacySpec
+from mien.wire.canonical import model_to_json
+from tests.integration.house import run, tiny_task
+from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution
+
+MODEL = "a" * 64
+AWAY = UnreachableError("the database does not answer", retry_after_s=5.0)
+
+
+@dataclass
+class Faults:
+    """Errors that calls raise instead of doing anything, by their names: the next ones each time, then none."""
+
+    waiting: dict[str, list[Exception]] = field(default_factory=dict)
+
+    def hit(self, name: str) -> None:
+        """Raise what waits for a call of that name."""
+        if self.waiting.get(name):
+            raise self.waiting[name].pop(0)
+
+
+class FaultyBlobs(BlobStore):
+    """A folder of blobs that refuses to delete when it is told to."""
+
+    faults: Faults
+
+    def remove(self, sha256: str) -> None:
+        """Delete a blob."""
+        self.faults.hit("remove")
+        super().remove(sha256)
+
+
+class FaultyStore(Store):
+    """A database that is away when it is told to be."""
+
+    faults: Faults
+
+    def candidate(self, *arguments: Any) -> Any:
+        """Return a task's candidate."""
+        self.faults.hit("candidate")
+        return super().candidate(*arguments)
+
+    def state_blobs(self) -> Any:
+        """Return the server state that tasks need."""
+        self.faults.hit("state_blobs")
+        return super().state_blobs()
+
+    def save_task(self, *arguments: Any, **named: Any) -> Any:
+        """Keep a task."""
+        self.faults.hit("save_task")
+        return super().save_task(*arguments, **named)
+
+    def save_round(self, *arguments: Any, **named: Any) -> Any:
+        """Keep a round."""
+        self.faults.hit("save_round")
+        return super().save_round(*arguments, **named)
+
+    def task(self, task_id: str) -> TaskRecord:
+        """Return a task."""
+        self.faults.hit("task")
+        return super().task(task_id)
+
+
+@dataclass
+class Rounds:
+    """An engine over a real database and real folders that fail when a test wants them to."""
+
+    engine: Engine
+    uploads: Uploads
+    stores: Stores
+    faults: Faults
+
+    async def submit(self, **changes: Any) -> TaskRecord:
+        """Start a task of two devices a round."""
+        task = tiny_task(
+            "t",
+            "p",
+            model_id=MODEL,
+            cohort=CohortSpec(size=2, min_reports=2),
+            privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
+            **changes,
+        )
+        return await self.engine.submit(task, token="t", actor="alice")
+
+    async def take_part(self, number: int) -> None:
+        """Have two devices take part in a round, to its end."""
+        await asyncio.gather(*(self._device(name * 32, number) for name in "de"))
+
+    async def _device(self, device_id: str, number: int) -> None:
+        assigned: Any = None
+        while not isinstance(assigned, Assigned):
+            assigned = await self.engine.check_in(Caller(device_id, "p"), limit_s=0.2)
+        assert assigned.name.round == number
+        await self.engine.report_trained(device_id, assigned.name)
+        async for news in self.engine.follow(device_id, assigned.name):
+            if news.stage is Stage.UPLOAD:
+                break
+        sent = contribution(assigned.plan.task, number, int(device_id, 16))
+
+        async def pieces() -> AsyncIterator[Piece]:
+            yield Piece(0, sent)
+
+        blob = BlobId(hashlib.sha256(sent).hexdigest(), len(sent))
+        await self.uploads.receive(device_id, assigned.name, blob, b"", pieces())
+        async for news in self.engine.follow(device_id, assigned.name):
+            assert news.stage is not Stage.ABORTED
+
+    def task(self, task_id: str) -> TaskRecord:
+        """Return a task as it is on disk."""
+        return Store.task(self.stores.store, task_id)
+
+
+@contextlib.asynccontextmanager
+async def rounds(folder: Path, *, has_gates: bool = False) -> AsyncIterator[Rounds]:
+    """Run an engine in a folder that holds the tiny model."""
+    faults = Faults()
+    store, blobs = FaultyStore.open(sqlite_url(folder / "test.db"), Clock()), FaultyBlobs(str(folder / "models"))
+    assert isinstance(store, FaultyStore)
+    store.faults = blobs.faults = faults
+    key = MasterKey.create(folder / "store.key")
+    states = ServerStates(BlobStore(str(folder / "states")), key)
+    thread = StoreThread(patience_s=0.05, retry_s=0.01)
+    stores = Stores(store, thread, blobs, states, Spool(folder / "spool", key))
+    theta = blobs.put(THETA.astype("<f4").tobytes())
+    store.add_model(ModelRecord(MODEL, model_to_json(SPEC, LAYOUT), LAYOUT.sha256, theta, 1), actor="alice")
+    runner = RunnerSettings(has_gates=has_gates, keep_round_models=0)
+    settings = EngineSettings(check_in_hold_s=0.2, retry_after_s=0.1, pick_up_s=0.05, runner=runner)
+    engine = Engine(stores, Clock(), settings, lambda _: _no_leaf)
+    await engine.start()
+    try:
+        yield Rounds(engine, Uploads(engine, stores, idle_s=5.0), stores, faults)
+    finally:
+        await engine.stop()
+        thread.close()
+        store.close()
+
+
+def _no_leaf(*_: object) -> Any:
+    raise AssertionError("plain sums have no certificates")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def stubbornly(call: Callable[[], Awaitable[TaskRecord]]) -> TaskRecord:
+    """Return what a call answers in the end."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                return await call()
+            except UnavailableError:
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("remove", UnreachableError("the object store does not answer; try again")),
+        ("state_blobs", DiskFullError("no space left")),
+    ],
+)
+def test_cleaning_up_that_fails_does_not_stop_the_task(tmp_path: Path, call: str, error: Exception) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=3)
+            await house.take_part(1)
+            house.faults.waiting[call] = [error]
+            await house.take_part(2)
+            await until(lambda: not house.faults.waiting[call])
+            await house.take_part(3)
+            await until(lambda: house.task(task.task_id).state.is_over)
+            done = house.task(task.task_id)
+            assert (done.state, done.rounds_closed) == (TaskState.DONE, 3)
+
+    with capture_logs() as logs:
+        run(story())
+    assert [line["error"] for line in logs if line["event"] == "not cleaned up yet"] == [getattr(error, "code", "")]
+    assert not [line for line in logs if line["event"].startswith("task stopped")]
+
+
+def test_a_command_that_the_database_does_not_answer_is_refused_and_can_be_repeated(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=1)
+            await house.engine.command(task.task_id, TaskState.PAUSED, actor="alice")
+            house.faults.waiting["candidate"] = [AWAY] * 100
+            with pytest.raises(UnreachableError):
+                await house.engine.command(task.task_id, TaskState.RUNNING, actor="alice")
+            house.faults.waiting.clear()
+            resumed = await house.engine.command(task.task_id, TaskState.RUNNING, actor="alice")
+            assert resumed.state is TaskState.RUNNING
+            await house.take_part(1)
+
+    with capture_logs() as logs:
+        run(story())
+    assert not [line for line in logs if line["event"].startswith("task stopped")]
+
+
+@pytest.mark.parametrize("again", [0, 2])
+@pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), KeyError("another")])
+def test_a_defect_is_logged_and_the_task_picked_up_from_what_is_committed(
+    tmp_path: Path, error: Exception, again: int
+) -> None:
+    """A command meets a defect; picking the task up meets some more. It then goes on in the middle of its rounds."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=2)
+            await house.take_part(1)
+            house.faults.waiting["save_task"] = [error]
+            house.faults.waiting["task"] = []
+            command = asyncio.create_task(house.engine.command(task.task_id, TaskState.PAUSED, actor="alice"))
+            with pytest.raises(UnreachableError, match="picked up"):
+                await command
+            house.faults.waiting["task"] = [error] * again
+            await until(lambda: not house.faults.waiting["task"])
+            paused = await stubbornly(lambda: house.engine.command(task.task_id, TaskState.PAUSED, actor="alice"))
+            assert paused.state is TaskState.PAUSED
+            await house.engine.command(task.task_id, TaskState.RUNNING, actor="alice")
+            await house.take_part(2)
+            await until(lambda: house.task(task.task_id).state is TaskState.DONE)
+
+    with capture_logs() as logs:
+        run(story())
+    told = [line for line in logs if line["event"].startswith("task stopped by an error")]
+    assert [line["error"] for line in told] == [type(error).__name__] * (1 + again)
+
+
+def test_who_follows_a_round_whose_runner_fell_is_told_to_follow_it_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=1)
+            callers = [Caller(name * 32, "p") for name in "de"]
+            answers: list[Any] = []
+            while not all(isinstance(answer, Assigned) for answer in answers) or not answers:
+                answers = await asyncio.gather(*(house.engine.check_in(c, limit_s=0.5) for c in callers))
+
+            async def follow() -> None:
+                async for _ in house.engine.follow("d" * 32, answers[0].name):
+                    pass
+
+            following = asyncio.create_task(follow())
+            await asyncio.sleep(0.05)
+            house.faults.waiting["save_round"] = [ZeroDivisionError("a defect")]
+            with contextlib.suppress(Exception):
+                await house.engine.report_trained("d" * 32, answers[0].name)
+            with pytest.raises(UnavailableError, match="follow it again"):
+                await asyncio.wait_for(following, 5)
+            await until(lambda: bool(house.engine.tasks_now()))
+            await house.take_part(1)
+            await until(lambda: house.task(task.task_id).state is TaskState.DONE)
+
+    run(story())
+
+
+class Gates(Gatekeeper):
+    """Gates whose measurement meets a defect."""
+
+    async def _measure(self, *_: object) -> Any:
+        raise ZeroDivisionError("a defect")
+
+
+async def _with_gates(house: Rounds, story: Callable[[asyncio.Task[None]], Awaitable[None]]) -> None:
+    sets = EvaluationSets({}, {})
+    gates = asyncio.create_task(Gates(house.engine, house.stores, Clock(), sets, limit_s=5.0, retry_s=0.05).run())
+    try:
+        await story(gates)
+        assert not gates.done()
+    finally:
+        gates.cancel()
+        await asyncio.wait({gates})
+
+
+@pytest.mark.parametrize("error", [AWAY, DiskFullError("no space left"), ZeroDivisionError("another defect")])
+def test_gates_outlive_a_database_that_is_away_and_a_defect_pauses_the_task(tmp_path: Path, error: Exception) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path, has_gates=True) as house:
+            task = await house.submit(rounds=1)
+
+            async def judged(gates: asyncio.Task[None]) -> None:
+                await house.take_part(1)
+                await until(lambda: house.task(task.task_id).state is TaskState.PAUSED or gates.done())
+
+            house.faults.waiting["candidate"] = [error] * 20
+            await _with_gates(house, judged)
+            assert not house.faults.waiting["candidate"]
+            assert "internal error: ZeroDivisionError; see the log" in house.task(task.task_id).reason
+
+    with capture_logs() as logs:
+        run(story())
+    assert [line for line in logs if line["event"].startswith("gates ")]
