@@ -7,6 +7,7 @@ person consented. Everything about a person is stored or removed together.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,8 +50,11 @@ TOGETHER: Final = 0
 """Whose record it is what training keeps of several people together: nobody's own."""
 SOURCE: Final = -1
 """Whose record it is what training keeps of a source's faces, who are no people of this device."""
+DUTIES: Final = -2
+"""Whose record it is which faces trained in a task and which judged it."""
 _REEMBED_TRIES: Final = 5
 _STATE: Final = "the private training state"
+_DUTIES_NOTE: Final = "the note of which faces trained and which judged"
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -247,6 +251,7 @@ class Gallery:
             for table in KIND.tables:
                 change.delete(table, person=person.id)
             _forget_training(change, person.id)
+            _forget_duties(change, person.id)
         return person
 
     # --- templates and crops ---
@@ -350,9 +355,23 @@ class Gallery:
                 return _unpack_pending(record)
         return None
 
-    def keep_pending(self, pending: Pending) -> None:
+    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Duty]:
+        """Return what these people, or any of these crops (N, 112, 112, 3), have done in a task so far.
+
+        It is asked by person and by crop: one person may have other pictures now, the same pictures another name.
+        """
+        digests = _digests(crops)
+        with self._vault.reading() as view:
+            marks = _duty_marks(view, task_id)
+        return frozenset(
+            duty for (duty, person), marked in marks.items() if person in people or bool(np.isin(digests, marked).any())
+        )
+
+    def keep_pending(self, pending: Pending, source_crops: Crops | None = None) -> None:
         """Store a trained round before anything about it is reported; replaces an earlier one.
 
+        What its faces did in the task is noted with it, and stays noted however the round ends; `source_crops` are a
+        source's faces. Withdrawn consent leaves the note, removal takes a person's own along.
         Raises ConfigError when one of its people was removed or withdrew their consent while the phone trained.
         """
         with self._vault.writing() as change:
@@ -360,6 +379,7 @@ class Gallery:
                 raise consent_ended()
             change.delete("pending")
             change.insert("pending", _pack_pending(pending), person=TOGETHER, tag=_round_tag(pending))
+            _mark_duties(change, pending, source_crops)
 
     def is_pending(self, pending: Pending) -> bool:
         """Tell whether a round is still to be brought to its end: not settled, and nobody of it withdrew."""
@@ -577,6 +597,54 @@ def _forget_training(change: Writer, person_id: int) -> None:
     for record in list(change.select("pending")):
         if person_id in _unpack_pending(record).people:
             change.delete("pending", tag=record.tag)
+
+
+def _digests(crops: Crops) -> NDArray[np.int64]:
+    """Return a number for each crop that another crop has only by a chance of 2**-64."""
+    hashed = b"".join(hashlib.blake2b(crop.tobytes(), digest_size=8).digest() for crop in crops)
+    return np.frombuffer(hashed, "<i8").astype(np.int64)
+
+
+def _duty_marks(view: Reader, task_id: str) -> dict[tuple[Duty, int], NDArray[np.int64]]:
+    """Return the digests of the crops that did a duty in a task, by duty and person, or SOURCE."""
+    return {
+        _duty_and_person(name): digests
+        for record in view.select("states", person=DUTIES, tag=task_id)
+        for name, digests in unpack_tensors(record.content, what=_DUTIES_NOTE).items()
+    }
+
+
+def _duty_and_person(name: str) -> tuple[Duty, int]:
+    duty, person = name.split("/")
+    return Duty(duty), int(person)
+
+
+def _put_duty_marks(change: Writer, task_id: str, marks: Mapping[tuple[Duty, int], NDArray[np.int64]]) -> None:
+    change.delete("states", person=DUTIES, tag=task_id)
+    if marks:
+        content = pack_tensors({f"{duty.value}/{person}": digests for (duty, person), digests in marks.items()})
+        change.insert("states", content, person=DUTIES, tag=task_id)
+
+
+def _mark_duties(change: Writer, pending: Pending, source_crops: Crops | None) -> None:
+    marks = _duty_marks(change, pending.task_id)
+    done = {
+        person: np.stack([_crop(record) for record in change.select("crops", person=person)])
+        for person in pending.people
+    }
+    if source_crops is not None:
+        done[SOURCE] = source_crops
+    for person, crops in done.items():
+        key = (pending.duty, person)
+        marks[key] = np.union1d(marks.get(key, np.empty(0, np.int64)), _digests(crops))
+    _put_duty_marks(change, pending.task_id, marks)
+
+
+def _forget_duties(change: Writer, person_id: int) -> None:
+    """Remove the note of what a removed person's pictures did."""
+    for task_id in [record.tag for record in change.select("states", person=DUTIES)]:
+        marks = _duty_marks(change, task_id)
+        _put_duty_marks(change, task_id, {key: marked for key, marked in marks.items() if key[1] != person_id})
 
 
 def _round_tag(pending: Pending) -> str:

@@ -49,11 +49,14 @@ def check_duty(asked: Duty, offered: Duty) -> None:
         )
 
 
-def check_apart(duty: Duty, private: Arrays, method: Method) -> None:
-    """Raise ConfigError for faces that would judge what they train, or train what they judge."""
-    if duty is Duty.VALIDATE and any(name in private for name in method.per_identity):
+def check_apart(duty: Duty, private: Arrays, method: Method, done: frozenset[Duty]) -> None:
+    """Raise ConfigError for faces that would judge what they train, or train what they judge.
+
+    `done` is what any of them did in the task before; their `private` state tells it too, kept by whatever version.
+    """
+    if duty is Duty.VALIDATE and (Duty.TRAIN in done or any(name in private for name in method.per_identity)):
         raise ConfigError("these faces train in this task, so they cannot judge it; validate from a home of its own")
-    if duty is Duty.TRAIN and JUDGED in private:
+    if duty is Duty.TRAIN and (Duty.VALIDATE in done or JUDGED in private):
         raise ConfigError("these faces judge this task's candidates, so they do not train; keep to --validate here")
 
 

@@ -240,7 +240,7 @@ class Participant:
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
             # 6. Train, or judge what others trained.
             faces = pool.faces(self.gallery, ref.task_id, plan.method)
-            check_apart(self.duty, faces.private, plan.method)
+            check_apart(self.duty, faces.private, plan.method, faces.duties)
             told = self._told(plan)
             with _defects_named():
                 output = self._train(plan, faces, told) if self.duty is Duty.TRAIN else self._judge(plan, faces, told)
@@ -258,7 +258,7 @@ class Participant:
                 asked=Asked(plan.task, plan.layout),
                 duty=self.duty,
             )
-            self.gallery.keep_pending(pending)
+            self.gallery.keep_pending(pending, faces.crops if faces.source else None)
         except UnavailableError:
             raise
         except MienError as error:

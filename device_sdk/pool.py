@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.client import Duty
 from device_sdk.gallery import Gallery, Person, not_agreed
 from device_sdk.source import SourceFaces
 from mien.contribution import Arrays
@@ -20,7 +21,8 @@ class RoundFaces:
     """What one round trains on: crops (N, 112, 112, 3), whose they are (N,) where the method asks, and private state.
 
     `people` are in the order of their numbers, `source` names a source that trains instead. `is_continued` is false
-    where an identity has another number than in the last round that counted.
+    where an identity has another number than in the last round that counted. `duties` is what any of these faces did in
+    the task before.
     """
 
     crops: Crops = field(repr=False)
@@ -29,6 +31,7 @@ class RoundFaces:
     people: tuple[int, ...]
     source: str
     is_continued: bool
+    duties: frozenset[Duty]
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,12 @@ class Pool:
         """Return what a round of a task trains on; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)
-            return RoundFaces(self.source.crops, self.source.labels, state, (), self.source.id, bool(state))
+            crops, duties = self.source.crops, gallery.duties(task_id, (), self.source.crops)
+            return RoundFaces(crops, self.source.labels, state, (), self.source.id, bool(state), duties)
         found = gallery.training_faces([person.id for person in self.people], task_id, method.per_identity)
         labels = found.labels if method.identities == "several" and len(self.people) > 1 else None
-        return RoundFaces(found.crops, labels, found.of.private, found.of.people, "", found.of.is_continued)
+        people, duties = found.of.people, gallery.duties(task_id, found.of.people, found.crops)
+        return RoundFaces(found.crops, labels, found.of.private, people, "", found.of.is_continued, duties)
 
 
 _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"

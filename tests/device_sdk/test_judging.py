@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from device_sdk.client import Duty
+from device_sdk.gallery import Gallery, Pending
 from device_sdk.judging import JUDGED, Judged, check_apart, check_duty, judge, stage_of
+from device_sdk.keystore import FileKeyStore
+from device_sdk.pool import Pool, pool_of
+from device_sdk.source import SourceFaces
 from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.methods import METHODS
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from tests.device_sdk.people import noise_crops, template_of
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()
@@ -79,8 +86,99 @@ def test_faces_that_train_do_not_judge_nor_the_reverse() -> None:
     trained = {"class_embeddings": np.zeros((4, 8), np.float32)}
     judged = {JUDGED: np.ones(1, np.float32)}
     for duty, kept in ((Duty.TRAIN, trained), (Duty.VALIDATE, judged), (Duty.TRAIN, {}), (Duty.VALIDATE, {})):
-        check_apart(duty, kept, PFM)
+        check_apart(duty, kept, PFM, frozenset({duty}))
     with pytest.raises(ConfigError, match="cannot judge it"):
-        check_apart(Duty.VALIDATE, trained, PFM)
+        check_apart(Duty.VALIDATE, trained, PFM, frozenset())
     with pytest.raises(ConfigError, match="do not train"):
-        check_apart(Duty.TRAIN, judged, PFM)
+        check_apart(Duty.TRAIN, judged, PFM, frozenset())
+
+
+class Home:
+    """A gallery with four people who agreed, whose faces do their part of rounds of a task."""
+
+    def __init__(self, path: Path, key_store: FileKeyStore) -> None:
+        self.gallery = Gallery.open(path, key_store)
+        for seed, name in enumerate(NAMES, 1):
+            self.enroll(name, seed)
+
+    def enroll(self, name: str, seed: int, *, add: bool = False) -> None:
+        crops = noise_crops(seed)
+        self.gallery.enroll(name, crops, template_of(crops), now_unix_s=1, consent=True, add=add)
+
+    def does(self, duty: Duty, pool: Pool, task_id: str = "task", *, counted: bool = True) -> None:
+        """A round, as `Participant` goes through it; raises ConfigError where these faces may not."""
+        faces = pool.faces(self.gallery, task_id, PFM)
+        check_apart(duty, faces.private, PFM, faces.duties)
+        pending = Pending(faces.people, task_id, 1, 1, b"", {}, source=faces.source, duty=duty)
+        self.gallery.keep_pending(pending, faces.crops if faces.source else None)
+        self.gallery.settle(pending, counted=counted)
+
+    def may(self, duty: Duty, pool: Pool | None = None) -> bool:
+        faces = (pool or pool_of(self.gallery, "", None)).faces(self.gallery, "task", PFM)
+        try:
+            check_apart(duty, faces.private, PFM, faces.duties)
+        except ConfigError:
+            return False
+        return True
+
+
+NAMES = ("Ada", "Bo", "Cy", "Di")
+OTHER = {Duty.TRAIN: Duty.VALIDATE, Duty.VALIDATE: Duty.TRAIN}
+
+
+def source(name: str, *seeds: int) -> Pool:
+    crops = np.concatenate([noise_crops(seed) for seed in seeds])
+    return Pool(source=SourceFaces(name * 64, crops, np.repeat(np.arange(len(seeds)), 3)))
+
+
+@pytest.fixture
+def home(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Home]:
+    made = Home(tmp_path / "device.db", key_store)
+    yield made
+    made.gallery.close()
+
+
+@pytest.mark.parametrize("duty", list(Duty))
+def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Duty) -> None:
+    gallery, other = home.gallery, OTHER[duty]
+    home.does(duty, pool_of(gallery, "", None))
+    for name in NAMES:
+        assert not home.may(other, pool_of(gallery, name, None))
+    gallery.set_consent("Ada", granted_unix_s=None)
+    assert not home.may(other)
+    for name in NAMES:
+        gallery.set_consent(name, granted_unix_s=None)
+        gallery.set_consent(name, granted_unix_s=2)
+    assert not home.may(other)
+    assert home.may(duty)
+    # A round of some of them, of somebody new, with other pictures: the rest stay what they were.
+    home.does(duty, pool_of(gallery, "Bo", None))
+    home.enroll("Eve", 9)
+    home.enroll("Cy", 10, add=True)
+    assert home.may(other, pool_of(gallery, "Eve", None))
+    assert not home.may(other, pool_of(gallery, "Cy", None))
+    assert not home.may(other)
+
+
+@pytest.mark.parametrize("duty", list(Duty))
+def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, duty: Duty) -> None:
+    other = OTHER[duty]
+    home.does(duty, source("a", 11, 12))
+    home.does(other, source("b", 13))
+    assert not home.may(other, source("a", 11, 12))
+    assert not home.may(other, source("c", 14, 12))
+    assert home.may(other, source("a", 14))
+    # The same pictures, enrolled; and the reverse.
+    home.enroll("Eve", 12)
+    assert not home.may(other, pool_of(home.gallery, "Eve", None))
+    home.does(duty, pool_of(home.gallery, "Ada", None))
+    assert not home.may(other, source("d", 1))
+
+
+def test_a_duty_is_a_tasks_own_and_goes_with_whoever_is_removed(home: Home) -> None:
+    home.does(Duty.VALIDATE, pool_of(home.gallery, "", None), "another")
+    assert home.may(Duty.TRAIN)
+    home.does(Duty.VALIDATE, pool_of(home.gallery, "Ada", None), counted=False)
+    assert not home.may(Duty.TRAIN)
+    home.gallery.remove("Ada")
+    assert home.may(Duty.TRAIN)
