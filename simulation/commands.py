@@ -20,8 +20,8 @@ RESULTS_HEAD: Final = """# Results
 
 What `mien-sim reproduce` measured, beside the papers' figures. Written by `mien-sim report`; edit nothing here by hand.
 The papers train other networks on other data at another scale: compare orderings, not figures. An ordering *holds* if
-the 95 % interval of the paired difference over seeds lies above zero, *on average* if only its mean does. A claim *within*
-so many points holds if the mean difference is no larger, either way.
+the 95 % interval of the paired difference over seeds lies above zero, *on average* if only its mean does. A claim
+*within* so many points holds if the mean difference is no larger, either way.
 """
 
 
