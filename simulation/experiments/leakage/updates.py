@@ -24,7 +24,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-import simulation.experiments.demo
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import Crops, DeviceInput
@@ -36,7 +35,7 @@ from mien.specs import TaskSpec, from_mapping
 from simulation.experiments.leakage.scores import Matrix, cosines, linkage
 from simulation.experiments.leakage.setting import People, Setting, Sizes
 
-TASK: Final = Path(simulation.experiments.demo.__file__).parent / "fedface.toml"
+TASK: Final = Path(__file__).resolve().parent / "update.toml"
 SKETCH: Final = 1 << 16
 RIDGE: Final = 0.1
 REDRAWS: Final = 4
@@ -58,7 +57,7 @@ class Phones:
 
     @classmethod
     def of(cls, setting: Setting, sizes: Sizes, seed: int) -> Phones:
-        """Return phones under the demo's task, whose public shard is the first `shard_people` public people."""
+        """Return phones under the task `update.toml`, whose public shard is the first `shard_people` public people."""
         task = from_mapping(TaskSpec, {**tomllib.loads(TASK.read_text(encoding="utf-8")), "seed": seed})
         shard = setting.public[: sizes.shard_people]
         crops = [person.gallery for person in shard]
