@@ -13,7 +13,6 @@ import typer
 from rich.table import Table
 
 from coordinator.home import CoordinatorHome
-from coordinator.store.records import TaskState
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
@@ -90,6 +89,8 @@ async def find_task(coordinator: Coordinator, wanted: str) -> operator_pb2.TaskS
 
     Raises NotFoundError when none fits, ConfigError when several do.
     """
+    from coordinator.store.records import TaskState  # loads numpy, which the registrar's commands do without
+
     tasks = await coordinator.tasks()
     exact = [task for task in tasks if task.task_id == wanted]
     near = exact or [task for task in tasks if task.name == wanted or task.task_id.startswith(wanted)]
