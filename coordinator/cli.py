@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from coordinator.commands import audit, backups, devices, models, privacy, release_key, tasks
-from coordinator.commands.common import Home, Json, now, read_pem, say
+from coordinator.commands.common import Home, Json, now, read_pem, say, show_reference
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.settings import shown
@@ -198,19 +198,8 @@ def config_reference(
     Example: mien-coordinator config reference
     """
     from coordinator.config import LIMITS
-    from coordinator.reference import reference, to_markdown
 
-    rows = reference(CoordinatorConfig, LIMITS)
-
-    def human() -> None:
-        for row in rows:
-            limits = f" ({row.range})" if row.range else ""
-            say(f"{row.name} = {row.default}{limits}: {row.meaning}")
-
-    if as_markdown:
-        print(to_markdown(rows), end="")
-    else:
-        shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
+    show_reference(CoordinatorConfig, LIMITS, as_markdown=as_markdown, as_json=as_json)
 
 
 @operator_app.command("renew")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -44,6 +45,25 @@ Task = Annotated[
 def say(text: str) -> None:
     """Print a line for people as it is."""
     shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_reference(
+    kind: type[Any], limits: Mapping[str, tuple[float, float]], *, as_markdown: bool, as_json: bool
+) -> None:
+    """Print every setting of a program: in lines for people, as a table for docs, or as JSON."""
+    from coordinator.reference import reference, to_markdown
+
+    rows = reference(kind, limits)
+
+    def human() -> None:
+        for row in rows:
+            range_in_words = f" ({row.range})" if row.range else ""
+            say(f"{row.name} = {row.default}{range_in_words}: {row.meaning}")
+
+    if as_markdown:
+        sys.stdout.write(to_markdown(rows))
+    else:
+        shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
 
 
 def id_table(first: str, *others: str) -> Table:

@@ -17,6 +17,7 @@ import typer
 from rich.table import Table
 
 from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
+from coordinator.commands.common import show_reference
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from coordinator.settings import shown
@@ -330,20 +331,9 @@ def config_reference(
 
     Example: mien-registrar config reference
     """
-    from coordinator.reference import reference, to_markdown
     from coordinator.registrar.config import LIMITS
 
-    rows = reference(RegistrarConfig, LIMITS)
-
-    def human() -> None:
-        for row in rows:
-            limits = f" ({row.range})" if row.range else ""
-            _say(f"{row.name} = {row.default}{limits}: {row.meaning}")
-
-    if as_markdown:
-        print(to_markdown(rows), end="")
-    else:
-        shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
+    show_reference(RegistrarConfig, LIMITS, as_markdown=as_markdown, as_json=as_json)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from mien.specs import CohortSpec, DeadlineSpec
 from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, log_lines, run, tiny_task
 from tests.integration.light_device import THETA, Sent, contribution, raised
-from tests.integration.test_durability import by_device, check_history
+from tests.integration.test_durability import check_history, live_through_kills
 from tests.integration.test_rounds import expected_theta, in_upload
 from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.s3 import S3Server
@@ -41,25 +41,7 @@ def test_kills_of_the_coordinator_lose_nothing(house: House, tmp_path: Path) -> 
             deadlines = DeadlineSpec(selecting_s=5.0, training_s=5.0, upload_s=5.0)
             task = tiny_task("pg", "pg", rounds=1000, cohort=CohortSpec(DEVICES, 2), deadlines=deadlines)
             status = await operator.submit(task, "pg")
-        stop = asyncio.Event()
-        async with house.devices("pg", DEVICES) as devices:
-            living = [
-                asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
-                for device in devices
-            ]
-            for _ in range(KILLS):
-                await asyncio.sleep(luck.uniform(0.1, 0.6))
-                house.kill()
-                await asyncio.to_thread(house.start)
-            before = len(acknowledged)
-            async with asyncio.timeout(30):
-                while len(acknowledged) < before + 2 * DEVICES:
-                    await asyncio.sleep(0.05)
-            stop.set()
-            house.kill()
-            for device in living:
-                device.cancel()
-            await asyncio.gather(*living, return_exceptions=True)
+        await live_through_kills(house, "pg", DEVICES, acknowledged, [luck.uniform(0.1, 0.6) for _ in range(KILLS)])
         return status.task_id
 
     try:

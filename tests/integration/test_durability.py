@@ -70,6 +70,31 @@ def check_history(house: House, task_id: str, acknowledged: list[Sent]) -> tuple
     return len(closed), len(rounds) - len(closed) - len(open_rounds)
 
 
+async def live_through_kills(
+    house: House, population: str, num_devices: int, acknowledged: list[Sent], pauses: list[float]
+) -> None:
+    """Let devices take part while the coordinator is killed after each of `pauses` s, and until rounds close again."""
+    stop = asyncio.Event()
+    async with house.devices(population, num_devices) as devices:
+        living = [
+            asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
+            for device in devices
+        ]
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            house.kill()
+            await asyncio.to_thread(house.start)
+        before = len(acknowledged)
+        async with asyncio.timeout(30):  # no round is stuck: new ones close after the last kill
+            while len(acknowledged) < before + 2 * num_devices:
+                await asyncio.sleep(0.05)
+        stop.set()
+        house.kill()
+        for device in living:
+            device.cancel()
+        await asyncio.gather(*living, return_exceptions=True)
+
+
 @pytest.mark.slow
 def test_kills_at_random_instants_lose_nothing(house: House, tmp_path: Path) -> None:
     """kill -9 again and again while rounds run: nothing acknowledged is lost, no total is wrong, no round is stuck."""
@@ -85,25 +110,7 @@ def test_kills_at_random_instants_lose_nothing(house: House, tmp_path: Path) -> 
                 deadlines=DeadlineSpec(selecting_s=5.0, training_s=5.0, upload_s=5.0),
             )  # fmt: skip
             status = await operator.submit(task, "chaos")
-        stop = asyncio.Event()
-        async with house.devices("chaos", DEVICES) as devices:
-            living = [
-                asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
-                for device in devices
-            ]
-            for _ in range(KILLS):
-                await asyncio.sleep(luck.uniform(0.02, 0.6))
-                house.kill()
-                await asyncio.to_thread(house.start)
-            before = len(acknowledged)
-            async with asyncio.timeout(30):  # no round is stuck: new ones close after the last kill
-                while len(acknowledged) < before + 2 * DEVICES:
-                    await asyncio.sleep(0.05)
-            stop.set()
-            house.kill()
-            for device in living:
-                device.cancel()
-            await asyncio.gather(*living, return_exceptions=True)
+        await live_through_kills(house, "chaos", DEVICES, acknowledged, [luck.uniform(0.02, 0.6) for _ in range(KILLS)])
         return status.task_id
 
     task_id = run(story(), limit_s=280)
