@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, form_of
 from device_sdk.export.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
-from device_sdk.runtimes.schedule import Batch, batches
+from device_sdk.runtimes.schedule import Batch, batches, check_trainable
 from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, LateError, LayoutMismatchError, NonFiniteError
 from mien.layout import ParameterLayout, ParameterPart, Vector
@@ -101,7 +101,9 @@ class OnnxRuntime:
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
         which is asked before every step, says so, NotFoundError where no graph trains that part and objective.
         """
-        self._check_trainable(part, crops, objective, local)
+        check_trainable(self._layout, part, len(crops))
+        if local.batch_norm == "train":
+            raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
         parameters = _parameters(self._layout, theta)
         cut = self._cut = cut_for(part)
         job = _Training(self._engine, cut, part, objective, local, parameters)
@@ -136,15 +138,6 @@ class OnnxRuntime:
             digest = hashlib.sha256(stage.encode() + self._cut.trunk.gather(theta).tobytes()).digest()
             self._known = known = (theta, stage, digest)
         return known[2]
-
-    def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
-        """Raise for what cannot be trained, before anything is loaded."""
-        if part.layout.sha256 != self._layout.sha256:
-            raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
-        if len(crops) == 0:
-            raise ConfigError("there are no images to train on; enrol first")
-        if local.batch_norm == "train":
-            raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
 
 
 class _Engine:

@@ -1,4 +1,4 @@
-"""Which crops a training step sees, in which order and mirrored or not: the same in every runtime for one seed."""
+"""What every runtime can train, and which crops a step sees, in which order and mirrored or not: alike for one seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mien.errors import ConfigError, LayoutMismatchError
+from mien.layout import ParameterLayout, ParameterPart
 from mien.specs import LocalSpec
 
 
@@ -21,6 +23,14 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+def check_trainable(layout: ParameterLayout, part: ParameterPart, num_crops: int) -> None:
+    """Raise what no runtime can train: LayoutMismatchError for a part of another model, ConfigError without images."""
+    if part.layout.sha256 != layout.sha256:
+        raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
+    if num_crops == 0:
+        raise ConfigError("there are no images to train on; enrol first")
 
 
 def batches(local: LocalSpec, num_crops: int, rng: np.random.Generator) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images
-from device_sdk.runtimes.schedule import batches
+from device_sdk.runtimes.schedule import batches, check_trainable
 from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, load_theta
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
@@ -144,10 +144,7 @@ class TorchRuntime:
 
     def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
         """Raise for what cannot be trained, before anything is loaded."""
-        if part.layout.sha256 != self._layout.sha256:
-            raise LayoutMismatchError("the trained part belongs to another model; use the model that was assigned")
-        if len(crops) == 0:
-            raise ConfigError("there are no images to train on; enrol first")
+        check_trainable(self._layout, part, len(crops))
         if local.batch_norm == "train" and (len(crops) == 1 or local.batch_size == 1):
             raise ConfigError("local.batch_norm is 'train' and a batch is one image, which has no statistics; use eval")
         if self._micro_batch and local.batch_norm == "train":
