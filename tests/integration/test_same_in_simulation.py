@@ -183,8 +183,8 @@ def test_the_model_after_three_rounds_is_the_simulators(fleet: RealFleet, faces:
     for report, expected in zip(reports, simulated, strict=True):
         real, moved = fleet.theta(report.model_id), np.linalg.norm(expected - model.theta)
         assert moved > 1e-4
-        # 1e-5 is usual. A pixel's rounding that puts a unit on the other side of its kink gives more on some processors;
-        # a method that forgot its control variates would differ by 3e-2, its momentum by 0.4, its proximal term by 1e-2.
+        # 1e-5 is usual. Rounding that puts a unit on the other side of its kink gives more on some processors; a method
+        # that forgot its control variates would differ by 3e-2, its momentum by 0.4, its proximal term by 1e-2.
         assert np.linalg.norm(real - expected) < 1e-3 * moved
 
 
