@@ -71,6 +71,7 @@ lock: $(STAMP) ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
 	awk '/^uv==/{on=1} on{print} on&&!/\\$$/{exit}' requirements.lock > requirements-bootstrap.lock
 	echo 'setuptools>=77' | $(BIN)/uv pip compile pyproject.toml - --extra coordinator -c requirements.lock --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o deploy/requirements-coordinator.lock
+	$(BIN)/uv pip compile pyproject.toml --extra device -c requirements.lock --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o deploy/requirements-device.lock
 
 stubs: $(STAMP) ## Generate the gRPC stubs anew
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_stubs.py
