@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import _common
+from mien import format as fmt
 from mien.backbones import layout_of
 from mien.backbones.importers import import_sface
 from mien.evaluation import (
@@ -35,7 +36,6 @@ from mien.specs import to_mapping
 from simulation.lfw import EmbeddedSamples, embed_samples, read_pairs
 from simulation.pretrained import sface_path
 from simulation.report import Column, Facts, Figure, Headline, Headlines, Report, Table, render
-from simulation.report import format as fmt
 from simulation.report.figures import NamedCurve, det_figure, roc_figure
 
 REFERENCE: Final = 0.9942

@@ -21,8 +21,8 @@ from mien.evaluation import (
     rule_of_three,
     tar_at_fmrs,
 )
+from mien.format import count, duration, fraction, percent, points, score, size
 from simulation.report import figures
-from simulation.report.format import count, duration, fraction, percent, points, score, size
 from simulation.report.html import (
     Column,
     Facts,

@@ -9,8 +9,8 @@ import numpy as np
 
 from mien.errors import UndefinedMetricError
 from mien.evaluation import DetCurve
+from mien.format import count, percent, points, score
 from simulation.report.figures import NamedCurve, NamedSeries, det_figure, roc_figure, rounds_figure
-from simulation.report.format import count, percent, points, score
 from simulation.report.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
 
 

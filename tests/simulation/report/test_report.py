@@ -15,6 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from mien import format as fmt
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Comparisons, det_curve, equal_error_rate
 from simulation.report import (
@@ -31,7 +32,6 @@ from simulation.report import (
     figures,
     render,
 )
-from simulation.report import format as fmt
 from simulation.report.demo_page import RoundCost, render_demo
 from tests.simulation.report.synthetic_demo import comparisons, demo_report
 

@@ -1,4 +1,4 @@
-"""Numbers as a report prints them: rates in percent with their counts, bytes and seconds in units that people read."""
+"""Numbers as people read them: rates in percent with their counts, bytes and seconds in handy units."""
 
 from __future__ import annotations
 
