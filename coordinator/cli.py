@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
 from coordinator.commands import audit, backups, devices, models, privacy, release_key, tasks
 from coordinator.commands.common import Home, Json, now, read_pem, say, show_reference
+from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.settings import shown
@@ -180,10 +180,9 @@ def config_show(home: Home, as_json: Json = False) -> None:
     result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
 
     def human() -> None:
-        table = Table("setting", "value", "from")
-        for name, value in values.items():
-            table.add_row(name, repr(value), resolved.origins[name])
-        shell.OUT.print(table)
+        columns = (Column("setting"), Column("value", folds=True), Column("from", 1))
+        rows = [(name, repr(value), resolved.origins[name]) for name, value in values.items()]
+        shell.OUT.print(listing(columns, rows, shell.OUT.width))
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -275,10 +274,8 @@ def doctor(home: Home, as_json: Json = False) -> None:
     }
 
     def human() -> None:
-        table = Table("check", "result")
-        for finding in findings:
-            table.add_row(finding.name, f"[red]{finding.detail}[/]" if finding.error else finding.detail)
-        shell.OUT.print(table)
+        rows = [found(finding.name, finding.detail, is_fault=finding.error is not None) for finding in findings]
+        shell.OUT.print(facts("check", "result", rows))
 
     shell.emit(result, as_json=as_json, human=human)
     errors = [finding.error for finding in findings if finding.error is not None]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mien.records import to_mapping
+
+_LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class SettingRow:
     def to_mapping(self) -> dict[str, Any]:
         """Return the row as plain data."""
         return to_mapping(self)
+
+    @property
+    def meaning_for_people(self) -> str:
+        """The meaning without the marks of Markdown: links as their words, names without their ticks."""
+        return _LINK.sub(r"\1", self.meaning).replace("`", "")
 
     @property
     def range(self) -> str:

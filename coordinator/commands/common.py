@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.table import Table
 
 from coordinator.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
@@ -58,21 +57,12 @@ def show_reference(
     def human() -> None:
         for row in rows:
             range_in_words = f" ({row.range})" if row.range else ""
-            say(f"{row.name} = {row.default}{range_in_words}: {row.meaning}")
+            say(f"{row.name} = {row.default}{range_in_words}: {row.meaning_for_people}")
 
     if as_markdown:
         sys.stdout.write(to_markdown(rows))
     else:
         shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
-
-
-def id_table(first: str, *others: str) -> Table:
-    """Return an empty table whose first column, an id to be copied, is never cut."""
-    table = Table()
-    table.add_column(first, no_wrap=True, overflow="ignore")
-    for name in others:
-        table.add_column(name, overflow="fold")
-    return table
 
 
 def now() -> datetime:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from coordinator.commands.common import Home, Json, id_table, say
+from coordinator.commands.common import Home, Json, say
+from coordinator.commands.tables import Column, listing
 from coordinator.home import CoordinatorHome
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from coordinator.registrar.client import Device, RegistrarAdmin
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Invite devices, list them, shut them out.")
@@ -58,12 +61,11 @@ def list_devices(home: Home, as_json: Json = False) -> None:
     devices = _ask(home, question)
 
     def human() -> None:
-        table = id_table("device", "population", "joined", "certificate until", "state", "note")
-        for device in devices:
-            state = "revoked" if device.revoked else "good"
-            dates = (_day(device.joined_unix_s), _day(device.certificate_expires_unix_s))
-            table.add_row(device.device_id, device.population, *dates, state, device.note)
-        shell.OUT.print(table if devices else "No device has joined yet; device invite makes an invite.")
+        shell.OUT.print(
+            device_table(devices, shell.OUT.width)
+            if devices
+            else "No device has joined yet; device invite makes an invite."
+        )
 
     shell.emit({"devices": [dataclasses.asdict(device) for device in devices]}, as_json=as_json, human=human)
 
@@ -107,6 +109,30 @@ def _draw_invite(url: str, expires_unix_s: int) -> None:
     segno.make(url, micro=False).terminal(compact=True)
     shell.OUT.out(url, highlight=False)  # unwrapped: a wrapped URL could not be copied
     say(f"Works once, until {_day(expires_unix_s)} UTC. Show it to one person.")
+
+
+def device_table(devices: Sequence[Device], width: int) -> RenderableType:
+    """Return devices as a table for people, within `width` characters."""
+    columns = (
+        Column("device"),
+        Column("state"),
+        Column("note", 1, folds=True),
+        Column("certificate until", 2),
+        Column("population", 3),
+        Column("joined", 4),
+    )
+    rows = [
+        (
+            device.device_id,
+            "revoked" if device.revoked else "good",
+            device.note,
+            _day(device.certificate_expires_unix_s),
+            device.population,
+            _day(device.joined_unix_s),
+        )
+        for device in devices
+    ]
+    return listing(columns, rows, width)
 
 
 def _day(unix_s: int) -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from coordinator.commands.common import Home, Json, ask, id_table, moment, now, say
+from coordinator.commands.common import Home, Json, ask, moment, now, say
+from coordinator.commands.measured import table_of
+from coordinator.commands.tables import Column, facts, listing
 from coordinator.home import CoordinatorHome
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.records import to_mapping
@@ -21,6 +22,8 @@ from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.wire.canonical import model_from_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from coordinator.client import Coordinator
     from mien.wire.v1 import models_pb2, operator_pb2
 
@@ -49,27 +52,47 @@ def list_models(
     models = [(model, status) for model, status in found if every or as_json or status.state != "round"]
 
     def human() -> None:
-        table = id_table("model", "state", "made from", "created (UTC)", "size", "public faces")
-        for model, status in models:
-            table.add_row(
-                model.model_id[:16],
-                _state(status),
-                _origin(model, status),
-                moment(model.created_unix_s * 1000),
-                "given up" if status.removed else f"{model.theta.size_bytes / 1e6:.1f} MB",
-                "yes" if model.HasField("public_shard") else "–",
-            )
-        shell.OUT.print(table if models else "There is no model yet; mien-coordinator model import brings one.")
+        shell.OUT.print(
+            model_table(models, shell.OUT.width)
+            if models
+            else "There is no model yet; mien-coordinator model import brings one."
+        )
 
     result = {"models": [{**to_plain(model), **_standing(status)} for model, status in models]}
     shell.emit(result, as_json=as_json, human=human)
+
+
+def model_table(
+    models: Sequence[tuple[models_pb2.ModelManifest, operator_pb2.ModelStatus]], width: int
+) -> RenderableType:
+    """Return models as a table for people, within `width` characters."""
+    columns = (
+        Column("model"),
+        Column("state", folds=True),
+        Column("made from", 1, folds=True),
+        Column("created (UTC)", 2),
+        Column("size", 3),
+        Column("public faces", 4),
+    )
+    rows = [
+        (
+            model.model_id[:16],
+            _state(status),
+            _origin(model, status),
+            moment(model.created_unix_s * 1000),
+            "given up" if status.removed else f"{model.theta.size_bytes / 1e6:.1f} MB",
+            "yes" if model.HasField("public_shard") else "–",
+        )
+        for model, status in models
+    ]
+    return listing(columns, rows, width)
 
 
 def _state(status: operator_pb2.ModelStatus) -> str:
     """Return where a model stands, in words."""
     words = status.state
     if status.state == "released" and status.share < 1:
-        words += f" to {status.share:.4g} of the phones"
+        words += f" to {percent(status.share)} of the phones"
     return f"{words}: {status.reason}" if status.reason else words
 
 
@@ -115,16 +138,14 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
     result = ask(home, question)
 
     def human() -> None:
-        table = Table("", "value")
-        for name in ("model_id", "state", "share", "reason", "population", "backbone", "terms"):
-            table.add_row(name, str(result[name]))
+        names = ("model_id", "state", "share", "reason", "population", "backbone", "terms")
+        rows = [(name, percent(result[name]) if name == "share" else str(result[name])) for name in names]
         for threshold in result["thresholds"]:
-            table.add_row(
-                f"threshold on {threshold['dataset']}", f"{threshold['value']:.4f}: FMR {threshold['fmr']:.2g}"
-            )
+            measured = f"{threshold['value']:.4f}: FMR {threshold['fmr']:.2g}"
+            rows.append((f"threshold on {threshold['dataset']}", measured))
         for record in result["evaluations"]:
-            table.add_row(f"{record['protocol']} on {record.get('dataset', 'all sets')}", _in_short(record))
-        shell.OUT.print(table)
+            rows.append((f"{record['protocol']} on {record.get('dataset', 'all sets')}", _in_short(record)))
+        shell.OUT.print(facts("", "value", rows))
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -170,12 +191,17 @@ def import_model(
             if path is not None and not path.is_file():
                 raise NotFoundError(f"there is no file {path}; export the model again")
 
-        async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
+        async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, bool]:
+            known = {model.model_id for model in await coordinator.models()}
             kept = await coordinator.import_model(spec_json, folder / THETA, shard)
-            return await coordinator.release(kept.model_id) if release else kept
+            was_there = kept.model_id in known
+            return (await coordinator.release(kept.model_id) if release else kept), was_there
 
-        model = ask(home, question)
-    _tell(model, as_json, "imported and released" if release else "imported")
+        model, was_there = ask(home, question)
+    what = "here already; nothing was imported" if was_there else "imported"
+    what += (", and it is released" if was_there else " and released") if release else ""
+    result = {**to_plain(model), "was_there": was_there}
+    shell.emit(result, as_json=as_json, human=lambda: say(f"Model {model.model_id} is {what}."))
 
 
 @app.command()
@@ -300,7 +326,7 @@ def release(
         model_id = (await find_model(coordinator, model)).model_id
         return await coordinator.release(model_id, share=part, despite_gates=despite_gates, signed=signed)
 
-    _tell(ask(home, question), as_json, "released" if part == 1 else f"released to {part:.4g} of the phones")
+    _tell(ask(home, question), as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
 
 
 @app.command()
@@ -314,6 +340,11 @@ def rollback(
     Example: mien-coordinator model rollback
     """
     _tell(ask(home, lambda coordinator: coordinator.roll_back(population)), as_json, "in force again")
+
+
+def percent(share: float) -> str:
+    """Return a share as it is written on the command line: 0.1 is 10%."""
+    return f"{100 * share:.4g}%"
 
 
 def share_of(text: str) -> float:
@@ -363,10 +394,7 @@ def evaluate(
 
     def human() -> None:
         for record in records:
-            table = Table("measure", "value")
-            for name, value in record.items():
-                table.add_row(name, str(value))
-            shell.OUT.print(table)
+            shell.OUT.print(table_of(record))
 
     shell.emit(records[0] if data is not None else {"evaluations": records}, as_json=as_json, human=human)
 

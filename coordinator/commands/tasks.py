@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,8 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, find_task, id_table, say
+from coordinator.commands.common import Home, Json, Task, ask, find_task, say
+from coordinator.commands.tables import Column, listing
 from coordinator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.records import from_mapping
@@ -21,6 +23,8 @@ from mien.shell.files import read_limited
 from mien.specs import TaskSpec
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from coordinator.client import Coordinator
     from mien.wire.v1 import operator_pb2
 
@@ -96,15 +100,39 @@ def list_tasks(home: Home, as_json: Json = False) -> None:
     tasks = ask(home, lambda coordinator: coordinator.tasks())
 
     def human() -> None:
-        table = id_table("task", "name", "method", "state", "rounds", "model", "shows in clear")
-        for task in tasks:
-            rounds = f"{task.rounds_closed}/{task.rounds_total}"
-            state = f"{task.state}: {task.reason}" if task.reason else task.state
-            shows = ", ".join(task.reveals) or "–"
-            table.add_row(task.task_id, task.name, task.method, state, rounds, task.model_id[:8], shows)
-        shell.OUT.print(table if tasks else "There is no task yet; mien-coordinator task submit makes one.")
+        shell.OUT.print(
+            task_table(tasks, shell.OUT.width)
+            if tasks
+            else "There is no task yet; mien-coordinator task submit makes one."
+        )
 
     shell.emit({"tasks": [to_plain(task) for task in tasks]}, as_json=as_json, human=human)
+
+
+def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> RenderableType:
+    """Return tasks as a table for people, within `width` characters."""
+    columns = (
+        Column("task"),
+        Column("name", folds=True),
+        Column("state", folds=True),
+        Column("rounds"),
+        Column("shows in clear", 1, folds=True),
+        Column("method", 2),
+        Column("model", 3),
+    )
+    rows = [
+        (
+            task.task_id,
+            task.name,
+            f"{task.state}: {task.reason}" if task.reason else task.state,
+            f"{task.rounds_closed}/{task.rounds_total}",
+            ", ".join(task.reveals) or "–",
+            task.method,
+            task.model_id[:8],
+        )
+        for task in tasks
+    ]
+    return listing(columns, rows, width)
 
 
 @app.command()

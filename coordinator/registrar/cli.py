@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from rich.table import Table
 
 from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
 from coordinator.commands.common import show_reference
+from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from coordinator.settings import shown
@@ -262,12 +262,13 @@ def list_devices(home: Home, as_json: Json = False) -> None:
     result = {"devices": [dataclasses.asdict(device) for device in devices]}
 
     def human() -> None:
-        table = _table("device", "population", "joined", "certificate until", "state", "note")
-        for device in devices:
-            state = "revoked" if device.revoked else "good"
-            dates = (_day(device.joined_unix_s), _day(device.certificate_expires_unix_s))
-            table.add_row(device.device_id, device.population, *dates, state, device.note)
-        shell.OUT.print(table if devices else "No device has joined yet; mien-registrar invite makes an invite.")
+        from coordinator.commands.devices import device_table
+
+        shell.OUT.print(
+            device_table(devices, shell.OUT.width)
+            if devices
+            else "No device has joined yet; mien-registrar invite makes an invite."
+        )
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -283,10 +284,9 @@ def config_show(home: Home, as_json: Json = False) -> None:
     result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
 
     def human() -> None:
-        table = _table("setting", "value", "from")
-        for name, value in values.items():
-            table.add_row(name, repr(value), resolved.origins[name])
-        shell.OUT.print(table)
+        columns = (Column("setting"), Column("value", folds=True), Column("from", 1))
+        rows = [(name, repr(value), resolved.origins[name]) for name, value in values.items()]
+        shell.OUT.print(listing(columns, rows, shell.OUT.width))
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -348,10 +348,8 @@ def doctor(home: Home, as_json: Json = False) -> None:
     result = {"ok": all(f.error is None for f in findings), "checks": [f.to_mapping() for f in findings]}
 
     def human() -> None:
-        table = _table("check", "result")
-        for finding in findings:
-            table.add_row(finding.name, f"[red]{finding.detail}[/]" if finding.error else finding.detail)
-        shell.OUT.print(table)
+        rows = [found(finding.name, finding.detail, is_fault=finding.error is not None) for finding in findings]
+        shell.OUT.print(facts("check", "result", rows))
 
     shell.emit(result, as_json=as_json, human=human)
     errors = [finding.error for finding in findings if finding.error is not None]
@@ -424,14 +422,6 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _table(*columns: str) -> Table:
-    """Return an empty table that folds long values: a fingerprint that is cut off could not be compared."""
-    table = Table()
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _say(text: str) -> None:
     shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -447,10 +437,6 @@ def _draw_invite(url: str, expires_unix_s: int) -> None:
     # Not through rich: a wrapped URL could not be copied.
     print(url)
     _say(f"Works once, until {datetime.fromtimestamp(expires_unix_s, UTC):%Y-%m-%d %H:%M} UTC. Show it to one person.")
-
-
-def _day(unix_s: int) -> str:
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M}" if unix_s else "–"
 
 
 if __name__ == "__main__":

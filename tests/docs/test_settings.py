@@ -41,6 +41,8 @@ def test_both_programs_print_it(module: str) -> None:
     assert {row["name"] for row in rows} >= {"address", "drain_s", "json_logs"}
     assert printed("--markdown") in PAGE.read_text(encoding="utf-8")
     assert "drain_s" in printed()
+    assert "`" not in printed()
+    assert "](" not in printed()
 
 
 def test_markdown_is_a_table() -> None:

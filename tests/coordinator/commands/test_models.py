@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coordinator.commands.models import share_of
+from coordinator.commands.models import percent, share_of
 from coordinator.thresholds import thresholds_of
 from mien.errors import ConfigError
 
@@ -39,6 +39,11 @@ def test_a_record_without_points_gives_none() -> None:
 @pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("0.1", 0.1), ("100%", 1.0), ("1", 1.0), ("0.5%", 0.005)])
 def test_shares(text: str, share: float) -> None:
     assert share_of(text) == pytest.approx(share)
+    assert share_of(percent(share)) == pytest.approx(share)
+
+
+def test_shares_are_said_as_they_are_written() -> None:
+    assert [percent(share) for share in (0.1, 1.0, 0.005)] == ["10%", "100%", "0.5%"]
 
 
 @pytest.mark.parametrize("text", ["", "10", "0%", "101%", "-5%", "all", "nan"])
