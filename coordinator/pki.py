@@ -13,6 +13,7 @@ leaf                    extended key use   subject alternative names
 server                  serverAuth         DNS names and IP addresses
 device                  clientAuth         ``mien:device:<device id>`` and ``mien:population:<name>``
 operator                clientAuth         ``mien:operator:<name>``
+replica                 clientAuth         ``mien:replica:<id>``, of the coordinator's authority
 ======================  =================  ==========================================================================
 """
 
@@ -54,6 +55,7 @@ MAX_CRL_BYTES: Final = 16 * 1024 * 1024
 _DEVICE_PREFIX: Final = "mien:device:"
 _POPULATION_PREFIX: Final = "mien:population:"
 _OPERATOR_PREFIX: Final = "mien:operator:"
+_REPLICA_PREFIX: Final = "mien:replica:"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What the library raises for structures that it cannot read; some of these are not ValueErrors.
 _UNREADABLE: Final = (
@@ -71,14 +73,15 @@ class Role(Enum):
 
     DEVICE = "device"
     OPERATOR = "operator"
+    REPLICA = "replica"
 
 
 @dataclass(frozen=True)
 class PeerIdentity:
     """Who is at the other end of a connection, proved by its certificate.
 
-    `id` is the device's id (32 hex digits) or the operator's name; `population` is None for an operator; `expires_at`
-    is when the proof ends, which a call that stays open for long has to watch.
+    `id` is the device's id (32 hex digits), the operator's name or the replica's id; `population` is a device's only;
+    `expires_at` is when the proof ends, which a call that stays open for long has to watch.
     """
 
     role: Role
@@ -197,6 +200,16 @@ def issue_operator_leaf(
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
 
 
+def issue_replica_leaf(
+    authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
+) -> Credentials:
+    """Return what proves one replica of a coordinator to the others; it opens no service but theirs."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_REPLICA_PREFIX + check_name(replica_id))])
+    certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
+    return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
+
+
 def issue_operator_leaf_for_csr(
     authority: Authority, csr: bytes, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
 ) -> x509.Certificate:
@@ -286,12 +299,23 @@ def device_identity(leaf: x509.Certificate, device_ca: x509.Certificate, now: da
 
 def operator_identity(leaf: x509.Certificate, operator_ca: x509.Certificate, now: datetime) -> PeerIdentity:
     """Return the operator that a leaf of `operator_ca` names."""
-    _check_leaf(leaf, operator_ca, now)
+    return _named_identity(leaf, operator_ca, now, Role.OPERATOR, _OPERATOR_PREFIX)
+
+
+def replica_identity(leaf: x509.Certificate, coordinator_ca: x509.Certificate, now: datetime) -> PeerIdentity:
+    """Return the replica that a leaf of the coordinator's authority names."""
+    return _named_identity(leaf, coordinator_ca, now, Role.REPLICA, _REPLICA_PREFIX)
+
+
+def _named_identity(
+    leaf: x509.Certificate, ca: x509.Certificate, now: datetime, role: Role, prefix: str
+) -> PeerIdentity:
+    _check_leaf(leaf, ca, now)
     names = _uris(leaf)
-    if len(names) != 1 or not names[0].startswith(_OPERATOR_PREFIX):
-        raise PermissionDeniedError("this certificate is not an operator's; use the operator's certificate and key")
-    name = names[0].removeprefix(_OPERATOR_PREFIX)
-    return PeerIdentity(Role.OPERATOR, name, None, leaf.serial_number, leaf.not_valid_after_utc)
+    if len(names) != 1 or not names[0].startswith(prefix):
+        what = "an operator" if role is Role.OPERATOR else "a replica"
+        raise PermissionDeniedError(f"this certificate is not {what}'s; use {what}'s certificate and key")
+    return PeerIdentity(role, names[0].removeprefix(prefix), None, leaf.serial_number, leaf.not_valid_after_utc)
 
 
 # Revocation
