@@ -13,6 +13,7 @@ import structlog
 
 from coordinator import audit
 from coordinator.clock import Clock, to_ms
+from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
@@ -138,7 +139,7 @@ class TaskNow:
 class EngineSettings:
     """How long devices are kept waiting, and how rounds run.
 
-    `pick_up_s` after an error has stopped a task it is picked up again.
+    `pick_up_s` after an error has stopped a task it is picked up again; later after each further error in a row.
     """
 
     check_in_hold_s: float = 20.0
@@ -161,6 +162,7 @@ class Engine:
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._arrivals = Pulse()
         self._tasks_changed: dict[str, Pulse] = {}
+        self._pauses: dict[str, Backoff] = {}
         self.is_draining = False
         self._is_stopping = False
         self.waiting_check_ins = 0
@@ -182,6 +184,9 @@ class Engine:
                 live.add(last.id)
             try:
                 await self._start_runner(task)
+            except (StorageError, UnavailableError) as error:  # what is away now may be there in a moment
+                self._log_end(task, error)
+                self._pick_up_later(task, None)
             except MienError as error:  # one task that cannot go on must not keep the others from it
                 failed = task.ended(TaskState.FAILED, error.message, self._clock.now_ms())
                 await thread.run(store.save_task, failed, actor=audit.COORDINATOR, action="task.failed")
@@ -247,39 +252,46 @@ class Engine:
         if not ended.cancelled() and (error := ended.exception()) is not None:
             self._log_end(runner.task, error)
             if not self._is_stopping:
-                self._pick_up_later(runner)
+                self._pick_up_later(runner.task, runner)
         self._tasks_changed[runner.task.task_id].beat()
         self._arrivals.beat()
         runner.changed.beat()  # who follows its round asks for its successor
 
     def _log_end(self, task: TaskRecord, error: BaseException) -> None:
-        what, pause_s = "task stopped by an error; it is picked up again", self._settings.pick_up_s
+        what = "task stopped by an error; it is picked up again"
         if isinstance(error, StorageError | UnavailableError):
-            _LOG.error(what, task=task.name, error=error.code, reason=error.message, after_s=pause_s)
+            _LOG.error(what, task=task.name, error=error.code, reason=error.message)
         else:
-            _LOG.error(what, task=task.name, error=type(error).__name__, after_s=pause_s, exc_info=error)
+            _LOG.error(what, task=task.name, error=type(error).__name__, exc_info=error)
 
-    def _pick_up_later(self, runner: TaskRunner) -> None:
-        """Have a task go on, after a pause, from what is committed of it, as after a restart of the program."""
-        task_id = runner.task.task_id
-        loop = asyncio.create_task(self._pick_up(runner), name=f"picking up task {task_id}")
-        self._loops[task_id] = loop
-        loop.add_done_callback(lambda ended: self._picked_up(runner, ended))
+    def _pick_up_later(self, task: TaskRecord, runner: TaskRunner | None) -> None:
+        """Have a task go on, after a pause, from what is committed of it, as after a restart of the program.
 
-    async def _pick_up(self, runner: TaskRunner) -> None:
-        await runner.abandon()
-        await asyncio.sleep(self._settings.pick_up_s)
-        task = await self._stores.thread.run(self._stores.store.task, runner.task.task_id)
+        `runner` is the one that an error has ended, None where none had begun. Pauses grow with errors in a row; a
+        runner that commits something is the end of the row.
+        """
+        pauses = self._pauses.setdefault(task.task_id, Backoff(self._settings.pick_up_s))
+        if runner is not None and runner.has_committed:
+            pauses.reset()
+        loop = asyncio.create_task(self._pick_up(task, runner, pauses.next_s()), name=f"picking up task {task.task_id}")
+        self._loops[task.task_id] = loop
+        loop.add_done_callback(lambda ended: self._picked_up(task, ended))
+
+    async def _pick_up(self, task: TaskRecord, runner: TaskRunner | None, pause_s: float) -> None:
+        if runner is not None:
+            await runner.abandon()
+        await asyncio.sleep(pause_s)
+        task = await self._stores.thread.run(self._stores.store.task, task.task_id)
         if not task.state.is_over:
             await self._start_runner(task)
             self._tasks_changed[task.task_id].beat()
             self._arrivals.beat()
 
-    def _picked_up(self, runner: TaskRunner, ended: asyncio.Task[None]) -> None:
+    def _picked_up(self, task: TaskRecord, ended: asyncio.Task[None]) -> None:
         if not ended.cancelled() and (error := ended.exception()) is not None:
-            self._log_end(runner.task, error)
+            self._log_end(task, error)
             if not self._is_stopping:
-                self._pick_up_later(runner)
+                self._pick_up_later(task, None)
 
     # Devices
 

@@ -17,6 +17,7 @@ import structlog
 from coordinator import audit
 from coordinator.clock import Clock
 from coordinator.rounds import verdicts
+from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing_io import Closed, Closer, Offered, Stores
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
@@ -68,8 +69,8 @@ from mien.secagg.keys import VerifyLeaf
 _LOG: Final = structlog.get_logger()
 
 _SUM_IS_OPEN: Final = (Stage.UNMASK, Stage.CLOSING, Stage.CLOSED)
-_RETRY_S: Final = 1.0
-"""Pause before a transition that the disk refused is tried again."""
+_RETRY_S: Final = 0.5
+"""First pause before a transition that the disk refused is tried again; each further one is longer."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class TaskRunner:
         self.round: RoundRecord | None = None
         self.state: RoundState | None = None
         self.changed = Pulse()
+        self.has_committed = False
         self._rules: RoundRules | None = None
         self._stores, self._clock, self._settings = stores, clock, settings
         self._on_change = on_change
@@ -147,6 +149,7 @@ class TaskRunner:
         self._closing: asyncio.Task[None] | None = None
         self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio, settings.keep_round_models)
         self._not_before = 0.0
+        self._pauses = Backoff(_RETRY_S)
         self._batch: Sequence[_Message] = ()
         self._has_ended = False
 
@@ -617,11 +620,14 @@ class TaskRunner:
         except MienError as error:
             _LOG.error("transition refused by the disk", task=self.task.name, reason=error.message)
             _refuse(accepted, error)
-            self._not_before = self._clock.now() + _RETRY_S
+            pause_s = self._pauses.next_s()
+            self._not_before = self._clock.now() + pause_s
             for message in accepted:
                 if message.answer is None and not isinstance(message.event, TimePassed | CheckedIn):
-                    asyncio.get_running_loop().call_later(_RETRY_S, self._inbox.put_nowait, message)
+                    asyncio.get_running_loop().call_later(pause_s, self._inbox.put_nowait, message)
             return False
+        self._pauses.reset()
+        self.has_committed = True
         if change.task is not None:
             self.task = change.task
             closed = next((m.closed for m in accepted if m.closed is not None), None)
@@ -656,7 +662,7 @@ class TaskRunner:
 
     async def _close(self, record: RoundRecord, device_ids: Sequence[str]) -> None:
         """Take the sum and the server's step, lay down the blobs, then ask for the commit."""
-        give_up = self._clock.now() + self._settings.close_retry_s
+        give_up, pauses = self._clock.now() + self._settings.close_retry_s, Backoff(_RETRY_S)
         while True:
             try:
                 closed = await self._closer.close(self.task, record, device_ids, self._masking.current)
@@ -665,7 +671,7 @@ class TaskRunner:
                     self.tell(SumFailed(error.message))
                     return
                 _LOG.error("cannot close the round yet", task=self.task.name, reason=error.message)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(pauses.next_s())
             except MienError as error:
                 self.tell(SumFailed(error.message))
                 return

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,11 @@ from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution
 
 MODEL = "a" * 64
 AWAY = UnreachableError("the database does not answer", retry_after_s=5.0)
+
+
+SETTINGS = EngineSettings(
+    check_in_hold_s=0.2, retry_after_s=0.1, pick_up_s=0.05, runner=RunnerSettings(keep_round_models=0)
+)
 
 
 @dataclass
@@ -86,6 +91,11 @@ class FaultyStore(Store):
         """Keep a round."""
         self.faults.hit("save_round")
         return super().save_round(*arguments, **named)
+
+    def model(self, *arguments: Any) -> ModelRecord:
+        """Return a model."""
+        self.faults.hit("model")
+        return super().model(*arguments)
 
     def task(self, task_id: str) -> TaskRecord:
         """Return a task."""
@@ -155,8 +165,7 @@ async def rounds(folder: Path, *, has_gates: bool = False) -> AsyncIterator[Roun
     stores = Stores(store, thread, blobs, states, Spool(folder / "spool", key))
     theta = blobs.put(THETA.astype("<f4").tobytes())
     store.add_model(ModelRecord(MODEL, model_to_json(SPEC, LAYOUT), LAYOUT.sha256, theta, 1), actor="alice")
-    runner = RunnerSettings(has_gates=has_gates, keep_round_models=0)
-    settings = EngineSettings(check_in_hold_s=0.2, retry_after_s=0.1, pick_up_s=0.05, runner=runner)
+    settings = replace(SETTINGS, runner=RunnerSettings(has_gates=has_gates, keep_round_models=0))
     engine = Engine(stores, Clock(), settings, lambda _: _no_leaf)
     await engine.start()
     try:
@@ -260,6 +269,30 @@ def test_a_defect_is_logged_and_the_task_picked_up_from_what_is_committed(
         run(story())
     told = [line for line in logs if line["event"].startswith("task stopped by an error")]
     assert [line["error"] for line in told] == [type(error).__name__] * (1 + again)
+
+
+def test_a_database_that_is_away_when_a_task_starts_does_not_fail_the_task(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=2)
+            await house.take_part(1)
+            await house.engine.stop()
+            again = Engine(house.stores, Clock(), SETTINGS, lambda _: _no_leaf)
+            house.faults.waiting["model"] = [AWAY] * 1000
+            await again.start()
+            assert house.task(task.task_id).state is TaskState.RUNNING
+            with pytest.raises(UnreachableError, match="being picked up"):
+                await again.command(task.task_id, TaskState.PAUSED, actor="alice")
+            house.faults.waiting.clear()
+            resumed = Rounds(again, Uploads(again, house.stores, idle_s=5.0), house.stores, house.faults)
+            await resumed.take_part(2)
+            await until(lambda: house.task(task.task_id).state is TaskState.DONE)
+            await again.stop()
+
+    with capture_logs() as logs:
+        run(story())
+    assert "task cannot go on" not in {line["event"] for line in logs}
+    assert {line["error"] for line in logs if line["event"].startswith("task stopped")} == {"unreachable"}
 
 
 def test_who_follows_a_round_whose_runner_fell_is_told_to_follow_it_again(tmp_path: Path) -> None:

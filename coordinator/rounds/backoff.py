@@ -1,0 +1,38 @@
+"""Pauses between tries that grow: a disk or database that is down is not asked at the same pace for hours."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+LONGEST_S: Final = 15.0
+"""Short beside a round's deadlines: what was away goes on soon after it is back."""
+
+_RANDOM: Final = secrets.SystemRandom()
+
+
+class Backoff:
+    """Pauses in seconds: each up to twice the last, at most `longest_s`, and drawn from the upper half of that.
+
+    The draw keeps those who failed together from coming back together. `draw` returns numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        first_s: float,
+        longest_s: float = LONGEST_S,
+        draw: Callable[[], float] = _RANDOM.random,
+    ) -> None:
+        self._first_s, self._longest_s, self._draw = first_s, longest_s, draw
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """Return the pause after one more failure."""
+        limit = min(self._first_s * 2.0 ** min(self._failures, 64), max(self._longest_s, self._first_s))
+        self._failures += 1
+        return limit * (1.0 - self._draw() / 2)
+
+    def reset(self) -> None:
+        """Begin again with the shortest: something succeeded."""
+        self._failures = 0
