@@ -51,12 +51,12 @@ from coordinator.store.tables import (
     UPLOADS,
 )
 from mien.audit import Anchor
-from mien.errors import LateError, NotFoundError
+from mien.errors import AlreadyExistsError, LateError, NotFoundError
 
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0008"
+SCHEMA: Final = "0009"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -138,11 +138,20 @@ class Store(ReleaseStore):
     # Tasks
 
     def add_task(self, task: TaskRecord) -> TaskRecord:
-        """Keep a task; the same idempotency token again returns the task that the first call made."""
+        """Keep a task; the same idempotency token again returns the task that the first call made.
+
+        Raises AlreadyExistsError while another task of that name goes on: people say names, and would mean either.
+        """
         with self._transaction() as db:
             same = TASKS.c.idempotency_token == task.idempotency_token
             if (earlier := db.execute(sa.select(TASKS).where(same)).first()) is not None:
                 return _task(earlier)
+            over = [state.value for state in TaskState if state.is_over]
+            namesake = sa.select(TASKS.c.task_id).where(TASKS.c.name == task.name, TASKS.c.state.not_in(over))
+            if (other := db.execute(namesake).scalar()) is not None:
+                raise AlreadyExistsError(
+                    f"a task named {task.name} goes on already ({other}); choose another name, or cancel that one"
+                )
             db.execute(sa.insert(TASKS).values(**_task_values(task)))
             task_sha256 = hashlib.sha256(task.task_json).hexdigest()
             detail = {"name": task.name, "task_sha256": task_sha256, "model_id": task.model_id}

@@ -206,10 +206,14 @@ class _UploadColumns(TypedColumns):
     size_bytes: Named[int] = Column(BigInteger)
     announced_ms: Named[int] = Column(BigInteger)
     committed_ms: Named[int | None] = Column(BigInteger)
+    held_by: Named[str | None] = Column(String(32))
 
 
 UPLOADS: Final = Table("uploads", METADATA, _UploadColumns)
-"""Contributions that were announced; `committed_ms` is set once every byte was checked and is durable."""
+"""Contributions that were announced; `committed_ms` is set once every byte was checked and is durable.
+
+`held_by` is the replica that took a contribution in and can add it up; any other finds it in the bucket.
+"""
 
 
 class _StepColumns(TypedColumns):
@@ -292,3 +296,27 @@ class _PrivacyClipColumns(TypedColumns):
 
 PRIVACY_CLIPS: Final = Table("privacy_clips", METADATA, _PrivacyClipColumns)
 """The L2 clip that a closed round leaves to the next one, where the clip is adaptive."""
+
+
+class _ReplicaColumns(TypedColumns):
+    replica_id: Named[str] = Column(String(32), primary_key=True)
+    name: Named[str] = Column(String(80))
+    address: Named[str] = Column(String(255))
+    software: Named[str] = Column(String(80))
+    started_ms: Named[int] = Column(BigInteger)
+    seen_ms: Named[int] = Column(BigInteger)
+
+
+REPLICAS: Final = Table("replicas", METADATA, _ReplicaColumns)
+"""Processes that share this database, by an id of each start; `address` is for the others. Times are the database's."""
+
+
+class _LeaseColumns(TypedColumns):
+    population: Named[str] = Column(String(64), primary_key=True)
+    replica_id: Named[str] = Column(String(32))
+    epoch: Named[int] = Column(BigInteger)
+    until_ms: Named[int] = Column(BigInteger)
+
+
+LEASES: Final = Table("leases", METADATA, _LeaseColumns)
+"""Which replica runs a population's tasks, until when by the database's clock; `epoch` grows with every new owner."""
