@@ -113,15 +113,21 @@ class AuditLog:
             rows = db.execute(wanted.order_by(self.entries.c.position.desc()).limit(last)).all()[::-1]
         return [_entry(row) for row in rows]
 
+    def read_with_hashes(self, db: sa.Connection, *, after: int, limit: int) -> list[tuple[Entry, str]]:
+        """Return the next entries behind a position, each with the hash that is stored beside it."""
+        wanted = self._columns(self.entries.c.sha256).where(self.entries.c.position > after)
+        rows = db.execute(wanted.order_by(self.entries.c.position).limit(limit)).all()
+        return [(_entry(row), row.sha256) for row in rows]
+
     def verify(self, db: sa.Connection, anchors: Collection[Anchor] = ()) -> Anchor:
         """Return the newest entry's place; raises CorruptDataError that names the first fault."""
         return verify(self._stream(db), self.read_head(db), anchors)
 
     def _stream(self, db: sa.Connection) -> Iterator[tuple[Entry, str]]:
-        wanted, last = self._columns(self.entries.c.sha256).order_by(self.entries.c.position), -(2**63)
-        while rows := db.execute(wanted.where(self.entries.c.position > last).limit(_AT_ONCE)).all():
-            yield from ((_entry(row), row.sha256) for row in rows)
-            last = rows[-1].position
+        last = -(2**63)
+        while entries := self.read_with_hashes(db, after=last, limit=_AT_ONCE):
+            yield from entries
+            last = entries[-1][0].position
 
     def _columns(self, *more: sa.Column[Any]) -> sa.Select[Any]:
         return sa.select(*(self.entries.c[name] for name in Entry.__dataclass_fields__), *more)

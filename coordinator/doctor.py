@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from http import HTTPStatus
-from http.client import HTTPConnection
 from pathlib import Path
 
 from coordinator import pki
 from coordinator.client import connect
 from coordinator.clock import Clock
 from coordinator.home import CoordinatorHome
+from coordinator.readiness import ask_readiness
 from coordinator.registrar.client import hello
 from coordinator.registrar.doctor import Finding
 from coordinator.registrar.home import check_validity
@@ -29,8 +29,6 @@ from mien.shell.files import read_private
 _CA_WARNING_DAYS = 180
 _OPERATOR_WARNING_DAYS = 30
 _MIN_FREE_BYTES = 1024**3
-_PROBE_S = 5.0
-_MAX_ANSWER_BYTES = 64 * 1024
 
 
 async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
@@ -151,27 +149,11 @@ class _Examination:
         config = self._home.resolve().config
         if config.metrics_port == 0:
             return "off (metrics_port)"
-        status, body = await asyncio.to_thread(_ask_readiness, config.metrics_host, config.metrics_port)
+        status, body = await asyncio.to_thread(ask_readiness, config.metrics_host, config.metrics_port)
         problems = [f"{name}: {told}" for name, told in json.loads(body)["checks"].items() if told != "good"]
         if status != HTTPStatus.OK:
             raise UnreachableError(f"the coordinator is not ready ({'; '.join(problems)}); wait, or mend that")
         return f"ready, says port {config.metrics_port}"
-
-
-def _ask_readiness(host: str, port: int) -> tuple[int, bytes]:
-    """Return status and body of the readiness probe; one that listens everywhere is asked here."""
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not bound
-    connection = HTTPConnection(here, port, timeout=_PROBE_S)
-    try:
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        return answer.status, answer.read(_MAX_ANSWER_BYTES)
-    except OSError as error:
-        raise UnreachableError(
-            f"nothing answers at {here}:{port}; start the coordinator, or set metrics_port"
-        ) from error
-    finally:
-        connection.close()
 
 
 async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:

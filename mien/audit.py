@@ -38,6 +38,10 @@ class Anchor:
         return cls(int(found[1]), found[2])
 
 
+BEGINNING: Final = Anchor()
+"""The place of a log without entries."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """Who (`actor`) did what (`action`) to what (`subject`), when; `detail_json` is canonical JSON, an object.
@@ -65,13 +69,17 @@ class Entry:
         return Anchor(self.position, self.sha256)
 
 
-def verify(entries: Iterable[tuple[Entry, str]], head: Anchor, anchors: Collection[Anchor] = ()) -> Anchor:
+def verify(
+    entries: Iterable[tuple[Entry, str]], head: Anchor, anchors: Collection[Anchor] = (), *, since: Anchor = BEGINNING
+) -> Anchor:
     """Return the newest entry's place in a log that holds: (entry, hash stored beside it), oldest first.
+
+    `since` is an earlier answer, where only what came behind it is given.
 
     Raises CorruptDataError that names the first entry that was edited, removed, inserted or swapped; or says that the
     newest ones are missing, by `head` (kept with the log) or an anchor (kept elsewhere). O(1) memory.
     """
-    last = Anchor()
+    last = since
     _check_anchors(last, anchors)
     for entry, stored_sha256 in entries:
         if entry.position != last.position + 1:
