@@ -18,9 +18,10 @@ from coordinator.store.records import StepRecord
 from mien.contribution import Total
 from mien.dp.rounds import clip_after, noise_allowance, noised
 from mien.errors import CohortError, NotFoundError, ViolationError
-from mien.secagg import RoundConfig, ServerRound, Suspect
+from mien.secagg import Elsewhere, RoundConfig, ServerRound, Suspect
 from mien.secagg.groups import MIN_ROBUST_GROUPS, combine
 from mien.secagg.keys import VerifyLeaf
+from mien.secagg.masks import Words
 from mien.secagg.vector import ContributionMap
 
 MAX_STEP_BYTES: Final = 256 * 1024
@@ -50,7 +51,7 @@ class _Group:
         self.server = ServerRound(config, verify=verify, threads=threads)
         self.messages: Mapping[str, bytes] = dict.fromkeys(members, self.server.invite)
 
-    def accept(self, step: StepRecord, payload: bytes) -> None:
+    def accept(self, step: StepRecord, payload: bytes | Elsewhere) -> None:
         sender = bytes.fromhex(step.device_id)
         match step.stage:
             case Stage.KEYS:
@@ -107,8 +108,10 @@ class MaskedRound:
         group = self._group_of(device_id)
         return b"" if group is None else group.messages.get(device_id, b"")
 
-    def accept(self, step: StepRecord, payload: bytes = b"") -> None:
+    def accept(self, step: StepRecord, payload: bytes | Elsewhere = b"") -> None:
         """Take a device's step; raises what is wrong with it, and is then as it was. The same bytes again are welcome.
+
+        A vector that another replica holds is summed there (`add_sum`).
 
         Raises ViolationError, CertificateError, CorruptDataError, ReplayError, LateError, NotFoundError.
         """
@@ -135,6 +138,23 @@ class MaskedRound:
             raise failure
         self.stage = self._path[self._path.index(stage) + 1]
         return lost
+
+    @property
+    def elsewhere(self) -> tuple[frozenset[str], ...]:
+        """The devices whose vectors count and are not in a sum yet, sum by sum."""
+        return tuple(frozenset(device.hex() for device in group.server.elsewhere) for group in self._groups)
+
+    @property
+    def ring_bits(self) -> int:
+        """How wide the words of a masked vector are on the wire."""
+        return self.config.numbers.ring_bits
+
+    def add_sum(self, device_ids: Sequence[str], words: Words) -> None:
+        """Add what other replicas added up, of devices of one sum; raises ViolationError for one not waited for."""
+        group = self._group_of(device_ids[0]) if device_ids else None
+        if group is None:
+            raise ViolationError("a sum of masked vectors is of no group of this round; it was not added")
+        group.server.add_sum([bytes.fromhex(device_id) for device_id in device_ids], words)
 
     @property
     def can_open(self) -> bool:
@@ -177,7 +197,7 @@ class MaskedRound:
         steps: Iterable[StepRecord],
         stage: Stage,
         counted: Iterable[str],
-        payload_of: Callable[[str], bytes],
+        payload_of: Callable[[str], bytes | Elsewhere],
     ) -> None:
         """Make everything again that led to `stage` (CLOSING counts as the last): stored steps, stage by stage.
 

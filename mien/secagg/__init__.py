@@ -19,7 +19,7 @@ from mien.secagg.device import Assignment, AttemptLog, DevicePolicy, DeviceRound
 from mien.secagg.graph import Profile
 from mien.secagg.keys import EcdsaSigner, Ed25519Signer, Identity, Suite, VerifiedLeaf
 from mien.secagg.quantise import NumberFormat
-from mien.secagg.server import Opening, ServerRound, ServerStage, Suspect
+from mien.secagg.server import Elsewhere, Opening, ServerRound, ServerStage, Suspect
 from mien.secagg.vector import Addends, ContributionMap, OpenedSum
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "DeviceRound",
     "EcdsaSigner",
     "Ed25519Signer",
+    "Elsewhere",
     "Identity",
     "MaskedInput",
     "Mechanism",

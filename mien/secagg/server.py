@@ -11,14 +11,15 @@ returns what to tell the devices, or raises CohortError where too few are left: 
 
 The server holds no secret and draws no chance: the same messages in the same order make the same state, so that after a
 crash it is rebuilt from what was stored. Its memory is one vector, whatever the size of the cohort: a masked vector is
-added when it is complete and proved, and not kept.
+added when it is complete and proved, and not kept. Where several machines take vectors in, each adds up those that it
+holds (`Elsewhere`), and hands over their sum before the round's is opened (`add_sum`).
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,14 @@ class Suspect:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A whole masked vector that another machine of the server holds, by the hash that it was checked against there."""
+
+    sha256: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Opening:
     """The sum, whose vectors it holds, and which shares did not fit on the way."""
 
@@ -103,6 +112,7 @@ class ServerRound:
         self._sharers_hash = b""
         self._total: Words = np.zeros(0, np.uint32)
         self._masked: set[int] = set()
+        self._elsewhere: set[int] = set()
         self._consistency_statement = b""
         self._signatures: dict[int, bytes] = {}
         self._released: dict[int, dict[int, bytes]] = {}
@@ -202,8 +212,8 @@ class ServerRound:
 
     # UPLOAD: messages 5 and 6
 
-    def accept_masked(self, sender: bytes, message: bytes, payload: bytes | memoryview) -> None:
-        """Add a complete masked vector to the sum.
+    def accept_masked(self, sender: bytes, message: bytes, payload: bytes | memoryview | Elsewhere) -> None:
+        """Add a complete masked vector to the sum; one that is held elsewhere counts, and is added by `add_sum`.
 
         Raises CorruptDataError for other bytes than the message's hash says or another length, ViolationError for a
         signature that does not hold or covers another list of sharers; the sum is then as it was.
@@ -213,13 +223,34 @@ class ServerRound:
         index, masked = self._member(sender), Masked.from_bytes(message)
         if index not in self._commitments:
             raise ViolationError(f"device {short(sender)} sent a vector without having shared its keys; not counted")
-        if len(payload) != self.payload_bytes or hashlib.sha256(payload).digest() != masked.payload_sha256:
+        found = payload if isinstance(payload, Elsewhere) else Elsewhere(hashlib.sha256(payload).digest(), len(payload))
+        if found != Elsewhere(masked.payload_sha256, self.payload_bytes):
             raise CorruptDataError(f"the vector of device {short(sender)} is not complete; send it again")
         statement = statement_masked(self.topology.binding, self._sharers_hash, masked.payload_sha256)
         self._verify_signature(sender, statement, masked.signature, "the masked vector")
-        add_packed(self._total, payload, self.config.numbers.ring_bits)
+        if isinstance(payload, Elsewhere):
+            self._elsewhere.add(index)
+        else:
+            add_packed(self._total, payload, self.config.numbers.ring_bits)
         self._masked.add(index)
         self._accept(ServerStage.UPLOAD, sender, message)
+
+    @property
+    def elsewhere(self) -> frozenset[bytes]:
+        """The ids of the devices whose vectors count and are not in the sum yet."""
+        return frozenset(self.topology.ids[index] for index in self._elsewhere)
+
+    def add_sum(self, senders: Collection[bytes], words: Words) -> None:
+        """Add the sum (mod 2^32) of vectors that are held elsewhere; each of them once.
+
+        Raises ViolationError for a device that is not waited for, CorruptDataError for another length.
+        """
+        if not self.elsewhere.issuperset(senders) or len(set(senders)) != len(senders):
+            raise ViolationError("a sum holds vectors that are not waited for, or one of them twice; it was not added")
+        if words.shape != self._total.shape or words.dtype != np.uint32:
+            raise CorruptDataError("a sum of masked vectors is not of the round's length; ask for it again")
+        np.add(self._total, words, out=self._total)
+        self._elsewhere -= {self.topology.index_of[sender] for sender in senders}
 
     def close_upload(self) -> bytes:
         """Close the set of survivors U3; return message 6, for each of them."""
@@ -289,6 +320,8 @@ class ServerRound:
         no t of those tried fit, or where the sum fails its checks.
         """
         self._require(ServerStage.UNMASK)
+        if self._elsewhere:
+            raise ViolationError(f"{len(self._elsewhere)} vectors are not in the sum yet; add them, then open it")
         plus, minus, suspects = self._mask_seeds()
         total = self._total.copy()
         add_masks(total, plus, minus, threads=self._threads)
