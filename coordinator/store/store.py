@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from coordinator import audit
 from coordinator.audit import AuditLog
@@ -353,11 +354,13 @@ class Store(ReleaseStore):
                     "size_bytes": upload.blob.size_bytes,
                     "announced_ms": self._clock.now_ms(),
                 }
-                for key, upload in wanted.items()
+                for key, upload in sorted(wanted.items())
                 if key not in kept
             ]
             if new:
-                db.execute(sa.insert(UPLOADS), new)
+                db.execute(_insert_missing(db, UPLOADS), new)
+                if db.dialect.name != "sqlite":  # another replica may have been first
+                    kept = {(upload.round_id, upload.device_id): upload for upload in _uploads_of(db, wanted)}
             return [(wanted | kept)[upload.round_id, upload.device_id] for upload in uploads]
 
     def upload(self, round_id: int, device_id: str) -> UploadRecord | None:
@@ -404,13 +407,13 @@ class Store(ReleaseStore):
         with self._transaction() as db:
             for part in _parts(list(rows)):
                 there |= set(db.scalars(sa.select(DEVICES.c.device_id).where(DEVICES.c.device_id.in_(part))))
-            new = [row for of, row in rows.items() if of not in there]
+            new = [row for of, row in sorted(rows.items()) if of not in there]
             values: dict[str, Any] = {name: sa.bindparam(name) for name in ("population", "software")}
             values["last_seen_ms"] = sa.bindparam("now")
             if new:
-                insert = sa.insert(DEVICES).values(device_id=sa.bindparam("of"), first_seen_ms=sa.bindparam("now"))
-                db.execute(insert.values(**values), new)
-            if known := [row for of, row in rows.items() if of in there]:
+                first = {"device_id": sa.bindparam("of"), "first_seen_ms": sa.bindparam("now"), **values}
+                db.execute(_insert_missing(db, DEVICES).values(**first), new)
+            if known := [row for of, row in sorted(rows.items()) if of in there]:
                 update = sa.update(DEVICES).where(DEVICES.c.device_id == sa.bindparam("of"))
                 db.execute(update.values(**values), known)
         return [None] * len(seen)
@@ -595,6 +598,12 @@ def _uploads_of(db: sa.Connection, keys: Collection[tuple[int, str]]) -> list[Up
             wanted = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id.in_(part))
             found += [_upload(row) for row in db.execute(sa.select(UPLOADS).where(wanted))]
     return found
+
+
+def _insert_missing(db: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Return an insert that leaves rows as they are which another replica has inserted since this one looked."""
+    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    return insert(table).on_conflict_do_nothing()
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

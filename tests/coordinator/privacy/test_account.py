@@ -53,7 +53,17 @@ def add_task(store: Store, task_id: str, dp: DpSpec = DP) -> TaskRecord:
     model = ModelRecord("a" * 64, b"{}", "1" * 64, BlobId("a" * 64, 400), 1000)
     store.add_model(model, actor="alice")
     record = TaskRecord(
-        *(task_id, "demo", "default", task_to_json(spec(dp)), task_id, TaskState.RUNNING, "a" * 64, "a" * 64, "alice"),
+        *(
+            task_id,
+            f"demo-{task_id}",
+            "default",
+            task_to_json(spec(dp)),
+            task_id,
+            TaskState.RUNNING,
+            "a" * 64,
+            "a" * 64,
+            "alice",
+        ),
         created_ms=1,
     )
     return store.add_task(record)

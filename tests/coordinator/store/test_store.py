@@ -12,7 +12,7 @@ from coordinator.clock import Clock
 from coordinator.rounds.machine import RoundState, Stage, Step
 from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
-from mien.errors import LateError, NotFoundError, ReplayError
+from mien.errors import AlreadyExistsError, LateError, NotFoundError, ReplayError
 
 
 def model(name: str, *, population: str | None = None) -> ModelRecord:
@@ -22,7 +22,16 @@ def model(name: str, *, population: str | None = None) -> ModelRecord:
 
 def task(task_id: str = "t1", *, population: str = "default", token: str = "one") -> TaskRecord:
     return TaskRecord(
-        task_id, "demo", population, b"{}", token, TaskState.RUNNING, "a" * 64, "a" * 64, "alice", created_ms=1
+        task_id,
+        f"demo-{task_id}",
+        population,
+        b"{}",
+        token,
+        TaskState.RUNNING,
+        "a" * 64,
+        "a" * 64,
+        "alice",
+        created_ms=1,
     )
 
 
@@ -75,6 +84,15 @@ def test_the_same_token_gives_the_same_task(store: Store) -> None:
     assert store.add_task(task("t2")).task_id == "t1"
     assert store.add_task(task("t3", token="two")).task_id == "t3"
     assert [t.task_id for t in store.tasks()] == ["t1", "t3"]
+
+
+def test_a_name_means_one_task_that_goes_on(store: Store) -> None:
+    first = store.add_task(replace(task("t1"), name="night"))
+    again = replace(task("t2", token="two"), name="night")
+    with pytest.raises(AlreadyExistsError, match=r"a task named night goes on already \(t1\)"):
+        store.add_task(again)
+    store.save_task(first.ended(TaskState.CANCELLED, "", 5), actor="alice", action="task.cancelled")
+    assert store.add_task(again).task_id == "t2"
 
 
 def test_a_round_from_open_to_closed(store: Store) -> None:
