@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from coordinator import audit
 from coordinator.audit import AuditLog
@@ -359,7 +359,7 @@ class Store(ReleaseStore):
             ]
             if new:
                 db.execute(_insert_missing(db, UPLOADS), new)
-                if db.dialect.name != "sqlite":  # another replica may have been first
+                if db.dialect.name == "postgresql":  # another replica may have been first
                     kept = {(upload.round_id, upload.device_id): upload for upload in _uploads_of(db, wanted)}
             return [(wanted | kept)[upload.round_id, upload.device_id] for upload in uploads]
 
@@ -600,10 +600,11 @@ def _uploads_of(db: sa.Connection, keys: Collection[tuple[int, str]]) -> list[Up
     return found
 
 
-def _insert_missing(db: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+def _insert_missing(db: sa.Connection, table: sa.Table) -> sa.Insert:
     """Return an insert that leaves rows as they are which another replica has inserted since this one looked."""
-    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
-    return insert(table).on_conflict_do_nothing()
+    if db.dialect.name == "postgresql":  # the only database that replicas share
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sa.insert(table)
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
