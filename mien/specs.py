@@ -25,6 +25,7 @@ MAX_STEPS: Final = 1_000_000
 MAX_COHORT: Final = 1_000_000
 MAX_CLIP: Final = 1e6
 MAX_GROUPS: Final = 64
+MAX_CONCURRENCY: Final = 64
 # Each phone's class embeddings in clear; or, opened as a sum, their second moment; or its model, by too many sums.
 REVEALS: Final = ("class_embeddings", "class_moment", "local_models")
 _POPULATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -156,6 +157,32 @@ class DeadlineSpec:
                 raise ConfigError(
                     f"deadlines.{stage.name} is {getattr(self, stage.name)}; it must lie between 0 and 604800 seconds"
                 )
+
+
+@dataclass(frozen=True)
+class AsynchronousSpec:
+    """Asynchronous mode, buffered (FedBuff): up to `max_concurrency` cohorts of a task are in flight at once.
+
+    Each trains on the model that was newest when it was formed. Its sum is applied to the model that is newest then,
+    weighted by (1 + tau) to the power of -`staleness_exponent` (0: all weigh the same), with tau the number of models
+    made since its base; once tau is above `max_staleness` the cohort is discarded.
+    """
+
+    max_concurrency: int = 2
+    max_staleness: int = 8
+    staleness_exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_concurrency <= MAX_CONCURRENCY:
+            raise ConfigError(
+                f"asynchronous.max_concurrency is {self.max_concurrency}; it must lie between 1 and {MAX_CONCURRENCY}"
+            )
+        if not 0 <= self.max_staleness <= 100_000:
+            raise ConfigError(f"asynchronous.max_staleness is {self.max_staleness}; it must lie between 0 and 100000")
+        if not 0 <= self.staleness_exponent <= 10:
+            raise ConfigError(
+                f"asynchronous.staleness_exponent is {self.staleness_exponent}; it must lie between 0 and 10"
+            )
 
 
 @dataclass(frozen=True)
@@ -439,7 +466,8 @@ class TaskSpec:
 
     `method` names an entry of `mien.methods.METHODS`; `options` are that method's own hyper-parameters.
     `trainable` are shell-style patterns of tensor names; empty means the model's own default part. `validators` is the
-    cohort that judges a round's candidates, where the method lets validators do so.
+    cohort that judges a round's candidates, where the method lets validators do so. With `asynchronous`, `rounds`
+    counts the models that cohorts make; which methods allow it, each method says.
     """
 
     name: str
@@ -457,6 +485,7 @@ class TaskSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     validators: CohortSpec | None = None
+    asynchronous: AsynchronousSpec | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 80 or not self.name.replace("-", "").replace("_", "").isalnum():
@@ -483,10 +512,28 @@ class TaskSpec:
                 "trainable is empty; with differential privacy name the part that is trained (noise grows with the "
                 "square root of its size), e.g. trainable = ['block13.*']"
             )
+        if self.asynchronous is not None:
+            self._check_asynchronous()
+
+    def _check_asynchronous(self) -> None:
+        """Raise ConfigError for what several cohorts at once cannot keep."""
+        if self.privacy.dp.is_on:
+            raise ConfigError(
+                "[asynchronous] goes with no differential privacy: rounds that overlap have no accounting here; leave "
+                "[asynchronous] out, or privacy.dp"
+            )
+        if self.validators is not None:
+            raise ConfigError("[asynchronous] goes with no [validators]: they judge one cohort's candidates at a time")
+        if self.gates.every > 0 and self.gates.on_failure == "rollback":
+            raise ConfigError(
+                "[asynchronous] with gates.every needs gates.on_failure = 'pause': cohorts in flight train on models "
+                "that a rollback would take back"
+            )
 
 
 __all__ = [
     "TEMPLATE_112",
+    "AsynchronousSpec",
     "CohortSpec",
     "DeadlineSpec",
     "DpSpec",

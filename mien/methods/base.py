@@ -153,7 +153,8 @@ class DeviceInput:
     to what it revealed, `public_crops` the aligned crops of public faces of the bundle (K, H, W, 3) with
     `public_labels` (K,), both empty where the bundle has none. `labels` (N,) number the identities of `crops` from 0
     where a device holds several, and an identity keeps its number; None says that all crops are of one. `device` is the
-    name by which the server knows this device, for what follows from it and from public words.
+    name by which the server knows this device, for what follows from it and from public words. `models` holds the
+    parameters of the other models that the task names (`Method.other_models`), by their ids.
     """
 
     task: TaskSpec
@@ -168,6 +169,7 @@ class DeviceInput:
     public_labels: NDArray[np.int64] | None = field(default=None, repr=False)
     seed: int = 0
     device: str = ""
+    models: Mapping[str, Vector] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,26 @@ class ServerState:
 def never(task: TaskSpec) -> bool:
     """Return False, whatever the task."""
     return False
+
+
+def no_others(task: TaskSpec) -> tuple[str, ...]:
+    """Return no models: a round needs its own only."""
+    return ()
+
+
+def everybody(task: TaskSpec) -> float:
+    """Return 1: any device of the population may be asked."""
+    return 1.0
+
+
+def synchronous_only(task: TaskSpec) -> str:
+    """Return why a method that says nothing else of it has no asynchronous mode."""
+    return "nothing shows that its step holds for updates to an earlier model"
+
+
+def asynchronous(task: TaskSpec) -> str:
+    """Return nothing against asynchronous mode: devices need no more than a model, and theirs is all that is sent."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -268,7 +290,13 @@ class Method:
     agree on them (`shared_words`), so that a server that tells one device something else gets no sum.
     `identities` says whose crops the device half takes: of "one" person, of "several" that `labels` number, or
     "unlabelled" of all people of a phone, which only a source numbers. `per_identity` names the private arrays that
-    have a row for each number, so that a phone can keep each person's row with that person.
+    have a row for each number, so that a phone can keep each person's row with that person. `why_synchronous` says what
+    in a task needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older
+    model (`mien.buffered`).
+
+    `measured` is for a method that trains nothing: what a round's state says of the model, as a record to be kept.
+    `other_models` are the ids of those that a device needs beside the round's, `share` says which devices may be asked:
+    those in the first so many of the roll-out of the task's model.
     """
 
     name: str
@@ -284,6 +312,15 @@ class Method:
     shared_reply: tuple[str, ...] = ()
     identities: Identities = "one"
     per_identity: tuple[str, ...] = ()
+    why_synchronous: Callable[[TaskSpec], str] = synchronous_only
+    other_models: Callable[[TaskSpec], tuple[str, ...]] = no_others
+    share: Callable[[TaskSpec], float] = everybody
+    measured: Callable[[TaskSpec, ServerState], Mapping[str, Any]] | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether rounds change the model; if not, they measure it."""
+        return self.measured is None
 
     def needs_validators(self, task: TaskSpec) -> bool:
         """Return whether a round of this task has a stage in which validators judge candidates."""

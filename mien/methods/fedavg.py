@@ -18,7 +18,7 @@ from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState
+from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, asynchronous
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.specs import TaskSpec, from_mapping
 
@@ -173,4 +173,5 @@ FEDAVG = Method(
     needs_public_faces=needs_public_faces,
     identities="several",
     per_identity=(OWN,),
+    why_synchronous=asynchronous,
 )

@@ -33,4 +33,5 @@ FEDAWS = Method(
     reply=fedface.reply,
     needs_public_faces=fedface.needs_public_faces,
     shared_reply=fedface.FEDFACE.shared_reply,
+    why_synchronous=fedface.why_synchronous,
 )

@@ -265,6 +265,11 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {**moments.reply(state), **state.revealed.get(device, {})}
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why each round needs the one before it, if it does."""
+    return moments.why_synchronous(task, options_of(task).moment)
+
+
 FEDFACE = Method(
     name="fedface",
     source="Aggarwal, Zhou, Jain: FedFace (2021)",
@@ -276,4 +281,5 @@ FEDFACE = Method(
     reply=reply,
     needs_public_faces=needs_public_faces,
     shared_reply=moments.SHARED,
+    why_synchronous=why_synchronous,
 )

@@ -380,6 +380,15 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {PHI: state.arrays[PHI]} if PHI in state.arrays else {}
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why each round needs the one before it, if it does."""
+    if options_of(task).aggregate_public_head:
+        return (
+            "Phi is trained with the model it goes with, and only the newest is kept; or aggregate_public_head = false"
+        )
+    return ""
+
+
 FEDFR = Method(
     name="fedfr",
     source="Liu et al.: FedFR (AAAI 2022)",
@@ -392,5 +401,6 @@ FEDFR = Method(
     needs_public_faces=lambda _task: True,
     identities="several",
     shared_reply=(PHI,),
+    why_synchronous=why_synchronous,
     per_identity=(W,),
 )

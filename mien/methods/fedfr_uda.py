@@ -168,6 +168,11 @@ def server_step(
     return apply_mean_update(task, part, state, total)
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why cohorts cannot overlap."""
+    return "every sum needs the labelled source, one device that is in one cohort at a time"
+
+
 FEDFR_UDA = Method(
     name="fedfr_uda",
     source="Zhuang et al. 2021, Algorithm 1",
@@ -178,4 +183,5 @@ FEDFR_UDA = Method(
     server_step=server_step,
     reply=no_reply,
     identities="unlabelled",
+    why_synchronous=why_synchronous,
 )

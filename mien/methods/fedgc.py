@@ -330,6 +330,11 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {**moments.reply(state), **state.revealed.get(device, {})}
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why each round needs the one before it, if it does."""
+    return moments.why_synchronous(task, options_of(task).moment)
+
+
 FEDGC = Method(
     name="fedgc",
     source="Niu, Deng: Federated Learning for Face Recognition with Gradient Correction (AAAI 2022)",
@@ -342,5 +347,6 @@ FEDGC = Method(
     needs_public_faces=needs_public_faces,
     identities="several",
     shared_reply=moments.SHARED,
+    why_synchronous=why_synchronous,
     per_identity=(W,),
 )

@@ -13,7 +13,7 @@ from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart
 from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule, asynchronous
 from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
 from mien.specs import TaskSpec, from_mapping
 
@@ -70,4 +70,5 @@ FEDPROX = Method(
     reply=no_reply,
     identities="several",
     per_identity=(CLASSES,),
+    why_synchronous=asynchronous,
 )

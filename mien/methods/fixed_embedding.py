@@ -14,7 +14,7 @@ import numpy as np
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.averaging import no_reply, server_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, asynchronous
 from mien.methods.fedavg import OWN, contribution_layout, server_step, train_positive
 from mien.methods.proxies import carry_over, normalised, own_labels
 from mien.specs import from_mapping
@@ -57,4 +57,5 @@ FIXED_EMBEDDING = Method(
     reply=no_reply,
     identities="several",
     per_identity=(OWN,),
+    why_synchronous=asynchronous,
 )

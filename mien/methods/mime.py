@@ -106,6 +106,11 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {MOMENTUM: state.arrays[MOMENTUM]}
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why each round needs the one before it."""
+    return "devices step with the server's momentum, which belongs to the newest model"
+
+
 MIME = Method(
     name="mime",
     source="Karimireddy et al. 2020, Mime, Algorithm 1 (MimeLite)",
@@ -117,5 +122,6 @@ MIME = Method(
     reply=reply,
     identities="several",
     shared_reply=(MOMENTUM,),
+    why_synchronous=why_synchronous,
     per_identity=(CLASSES,),
 )

@@ -104,6 +104,15 @@ def _number(arrays: Arrays, name: str) -> int:
     return int(arrays[name][0]) if name in arrays else 0
 
 
+def why_synchronous(task: TaskSpec, spec: MomentSpec) -> str:
+    """Return why each round needs the one before it, if it does."""
+    if "class_embeddings" in task.privacy.reveals:
+        return "the server answers the class embeddings of one round in the next; its private form has none of that"
+    if spec.is_on:
+        return "devices move against the moments that the last round opened; set options.moment.every to 0"
+    return ""
+
+
 # The server half.
 
 

@@ -451,6 +451,11 @@ def _drawn_pairs(
     return np.stack([first, second], axis=1)
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why each round needs the one before it."""
+    return "devices step with the server's momentum, and candidates are weightings of one round's updates"
+
+
 PFM_FV: Final = Method(
     name="pfm_fv",
     source="Bai et al.: Federated Face Recognition (2021)",
@@ -472,4 +477,5 @@ PFM_FV: Final = Method(
     shared_reply=(ROUND, MOMENTUM, HISTORY),
     identities="several",
     per_identity=(CLASSES, VELOCITY),
+    why_synchronous=why_synchronous,
 )

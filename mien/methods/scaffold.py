@@ -100,6 +100,11 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {CONTROL: state.arrays[CONTROL]}
 
 
+def why_synchronous(task: TaskSpec) -> str:
+    """Return why each round needs the one before it."""
+    return "devices correct their steps by control variates c - c_i, which belong to the newest model"
+
+
 SCAFFOLD = Method(
     name="scaffold",
     source="Karimireddy et al. 2020, SCAFFOLD, Algorithm 1",
@@ -112,4 +117,5 @@ SCAFFOLD = Method(
     identities="several",
     shared_reply=(CONTROL,),
     per_identity=(CLASSES,),
+    why_synchronous=why_synchronous,
 )
