@@ -109,7 +109,11 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One attempt of one round, as it stood when it was last committed."""
+    """One attempt of one round, as it stood when it was last committed.
+
+    `base_version` is how many rounds of the task had closed when its devices were chosen. In asynchronous mode `round`
+    numbers cohorts in the order in which they were opened.
+    """
 
     id: int
     task_id: str
@@ -129,6 +133,7 @@ class RoundRecord:
     ended_ms: int | None = None
     version: int = 1
     duty: Duty = Duty.TRAIN
+    base_version: int = 0
 
 
 @dataclass(frozen=True)

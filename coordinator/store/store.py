@@ -57,7 +57,7 @@ from mien.errors import AlreadyExistsError, LateError, NotFoundError
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0009"
+SCHEMA: Final = "0010"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -231,6 +231,7 @@ class Store(ReleaseStore):
             base_model_id=task.model_id,
             started_ms=self._clock.now_ms(),
             duty=duty,
+            base_version=task.rounds_closed,
         )
         name = (ROUNDS.c.task_id == record.task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
         with self._transaction() as db:
@@ -309,6 +310,13 @@ class Store(ReleaseStore):
         with self._transaction() as db:
             row = db.execute(newest).first()
             return None if row is None else _round(row)
+
+    def open_rounds(self, task_id: str) -> list[RoundRecord]:
+        """Return a task's attempts that are not over, oldest first; in asynchronous mode there may be several."""
+        over = [stage.value for stage in Stage if stage.is_over]
+        wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.stage.not_in(over))
+        with self._transaction() as db:
+            return [_round(row) for row in db.execute(sa.select(ROUNDS).where(wanted).order_by(ROUNDS.c.id))]
 
     def round(self, task_id: str, round_number: int, attempt: int) -> RoundRecord | None:
         """Return one attempt, None if there never was one."""

@@ -172,6 +172,7 @@ class _RoundColumns(TypedColumns):
     ended_ms: Named[int | None] = Column(BigInteger)
     version: Named[int]
     duty: Named[str] = Column(String(16))
+    base_version: Named[int]
 
 
 ROUNDS: Final = Table(
@@ -184,6 +185,7 @@ ROUNDS: Final = Table(
 """Attempts of rounds. `version` grows with every change, so that two writers cannot overwrite each other.
 
 A round with validators has attempts of two duties: once one of "train" has closed, those of "validate" follow.
+`base_version` is how many rounds of the task had closed when the attempt's devices were chosen.
 """
 
 
