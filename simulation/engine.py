@@ -6,6 +6,7 @@ Other engines must equal it to float tolerance; it is slow on purpose and short 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -55,6 +56,7 @@ class Cohort:
 
     `labels` number the identities of a phone's crops from 0; a phone that is not in it holds one identity.
     `validators` are the faces by which a method with a validation stage is judged, by the validators' own names.
+    `models` are the parameters of models that a task names beside its own (`Method.other_models`), by id.
     """
 
     crops: Mapping[str, Crops] = field(repr=False)
@@ -63,6 +65,7 @@ class Cohort:
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
     validators: Mapping[str, ValidationFaces] = field(default_factory=dict, repr=False)
     validator_private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
+    models: Mapping[str, Vector] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ def _device_input(
         public_labels=cohort.public.labels if cohort.public else None,
         seed=device_seed(task, device, number),
         device=device,
+        models=cohort.models,
     )
 
 
@@ -233,6 +237,11 @@ def _record(number: int, devices: tuple[str, ...], total: Total) -> RoundRecord:
         round=number,
         devices=devices,
         weight=float(total["weight"][0]),
-        loss_before=float(total.mean("loss_before")[0]),
-        loss_after=float(total.mean("loss_after")[0]),
+        loss_before=_mean(total, "loss_before"),
+        loss_after=_mean(total, "loss_after"),
     )
+
+
+def _mean(total: Total, lane: str) -> float:
+    """Return a lane's mean; not a number for a method that trains nothing and so has no loss."""
+    return float(total.mean(lane)[0]) if lane in total.layout.slices else math.nan

@@ -11,6 +11,7 @@ from mien.errors import ConfigError
 from mien.methods.base import Method
 from mien.methods.fedavg import FEDAVG
 from mien.methods.fedaws import FEDAWS
+from mien.methods.federated_evaluation import FEDERATED_EVALUATION
 from mien.methods.fedface import FEDFACE
 from mien.methods.fedfr import FEDFR
 from mien.methods.fedfr_uda import FEDFR_UDA
@@ -38,6 +39,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             MIME,
             PFM_FV,
             SCAFFOLD,
+            FEDERATED_EVALUATION,
         )
     }
 )

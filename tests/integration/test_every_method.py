@@ -168,4 +168,4 @@ def test_the_model_is_the_reference_engines(home: House, name: str) -> None:
 
 
 def test_every_method_has_a_case() -> None:
-    assert {case.method for case in CASES.values()} == set(METHODS)
+    assert {case.method for case in CASES.values()} == {name for name, method in METHODS.items() if method.trains}

@@ -21,6 +21,9 @@ PUBLIC = np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)])
 LABELS = np.repeat(np.arange(4), 3)
 
 
+TRAINING = {name: method for name, method in METHODS.items() if method.trains}
+"""Methods that change a model; tests/golden/test_fleet_evaluation.py is about the one that measures."""
+
 # What a method cannot do without.
 OPTIONS: dict[str, dict[str, object]] = {
     "fedfr": {"public_classes": 4},
@@ -80,7 +83,7 @@ def test_an_unknown_method_names_the_nearest() -> None:
         find_method("quantum")
 
 
-@pytest.fixture(params=list(METHODS.values()), ids=list(METHODS))
+@pytest.fixture(params=list(TRAINING.values()), ids=list(TRAINING))
 def method(request: pytest.FixtureRequest) -> Method:
     chosen: Method = request.param
     return chosen
@@ -109,7 +112,7 @@ def test_equal_seeds_give_equal_contributions(method: Method) -> None:
     np.testing.assert_array_equal(one.contribution.vector, same.contribution.vector)
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - OWN_SERVER_STEP))
+@pytest.mark.parametrize("name", sorted(set(TRAINING) - OWN_SERVER_STEP))
 def test_the_server_takes_a_momentum_step_on_the_weighted_mean(name: str) -> None:
     """Two rounds of the same two devices: v1 = d, theta1 = theta + lr d, v2 = mu d + d, theta2 = theta1 + lr v2."""
     method = METHODS[name]
@@ -160,7 +163,7 @@ def test_a_margin_that_is_no_cosine_is_refused(name: str) -> None:
         METHODS[name].device_round(input_of(task), TINY.runtime())
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("method", TRAINING.values(), ids=TRAINING)
 def test_what_all_devices_are_told_is_agreed_on(method: Method) -> None:
     """Whatever the server carries is public, so each word of it is the same for all, and all devices agree on it."""
     state = method.server_start(task_of(method), PART, TINY.theta)

@@ -1,0 +1,77 @@
+"""What an operator says of a staged roll-out: who gets a new model when, and what phones must say of it meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from mien.errors import ConfigError
+from mien.specs import CohortSpec, DeadlineSpec
+
+DAY_S: Final = 86400.0
+
+
+def _patient() -> DeadlineSpec:
+    """Return deadlines for phones that take part when they are charging, at night."""
+    return DeadlineSpec(selecting_s=DAY_S)
+
+
+@dataclass(frozen=True)
+class FleetGates:
+    """What speaks against a model that phones compared with the one before it.
+
+    TAR, each model at its own threshold, must not have dropped by more than `tolerance` says: `delta`, what chance
+    among phones explains, or the larger. FMR on strangers must not be proven to lie above `max_fmr_ratio` times `fmr`
+    or what the model before has, the larger. `max_cosine_rise` and `min_rank_share` are the collapse monitors'.
+    """
+
+    fmr: float = 1e-3
+    tolerance: Literal["delta", "interval", "larger"] = "larger"
+    delta: float = 0.01
+    max_fmr_ratio: float = 2.0
+    max_cosine_rise: float = 0.1
+    min_rank_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.tolerance not in ("delta", "interval", "larger"):
+            raise ConfigError(f"gates.tolerance is {self.tolerance!r}; known: delta, interval, larger")
+        if not 0 < self.fmr <= 0.5:
+            raise ConfigError(f"gates.fmr is {self.fmr}; it must lie above 0 and not above 0.5")
+        limits = {"delta": (0, 1), "max_fmr_ratio": (1, 1e6), "max_cosine_rise": (0, 2), "min_rank_share": (0, 1)}
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"gates.{name} is {getattr(self, name)}; it must lie between {low} and {high:g}")
+
+
+@dataclass(frozen=True)
+class RollOutSpec:
+    """A staged roll-out: shares of the phones in rising order, and how phones judge the model at each of them.
+
+    At every share below 1 a cohort of the phones that have the model compares it with the one before. What fails is
+    rolled back; what holds goes on to the next share, by itself or, with `widen` "manual", when an operator says so.
+    `population` is whose phones are asked.
+    """
+
+    stages: tuple[float, ...] = (0.01, 0.1, 1.0)
+    population: str = "default"
+    widen: Literal["automatic", "manual"] = "automatic"
+    min_cohort: int = 16
+    public_images: int = 256
+    cohort: CohortSpec = field(default_factory=CohortSpec)
+    deadlines: DeadlineSpec = field(default_factory=_patient)
+    gates: FleetGates = field(default_factory=FleetGates)
+
+    def __post_init__(self) -> None:
+        rises = all(low < high for low, high in zip(self.stages, self.stages[1:], strict=False))
+        if not self.stages or not rises or not 0 < self.stages[0] < 1 or self.stages[-1] > 1:
+            raise ConfigError(
+                f"stages is {list(self.stages)}; give shares of the phones in rising order, the first below 1, the "
+                "last 1 at most, such as [0.01, 0.1, 1.0]"
+            )
+        if self.widen not in ("automatic", "manual"):
+            raise ConfigError(f"widen is {self.widen!r}; known: automatic, manual")
+        if self.cohort.min_reports < self.min_cohort:
+            raise ConfigError(
+                f"cohort.min_reports ({self.cohort.min_reports}) is below min_cohort ({self.min_cohort}); raise the "
+                "first or lower the second"
+            )
