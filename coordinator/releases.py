@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinator.store.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from mien.errors import ConfigError
 
 History = Sequence[ReleaseRecord]
 
@@ -42,6 +43,17 @@ def place(device_id: str, model_id: str) -> float:
     """
     digest = hashlib.sha256(f"mien/roll-out/1\n{model_id}\n{device_id}".encode()).digest()
     return int.from_bytes(digest[:6]) / 2**48
+
+
+def check_comparable(model: ModelRecord, other: ModelRecord) -> None:
+    """Raise ConfigError for a second model that devices cannot run beside the first one."""
+    if other.removed_ms is not None:
+        raise ConfigError(f"the parameters of model {other.model_id[:12]} were given up; compare with another one")
+    if other.layout_sha256 != model.layout_sha256:
+        raise ConfigError(
+            f"models {model.model_id[:12]} and {other.model_id[:12]} are of different architectures; phones compare "
+            "versions of one model"
+        )
 
 
 def in_force(history: History, device_id: str | None = None) -> ReleaseRecord | None:

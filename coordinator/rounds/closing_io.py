@@ -10,6 +10,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from coordinator.audit import COORDINATOR
 from coordinator.clock import Clock, to_ms
 from coordinator.rounds.masked import MaskedRound, suspects_in_words
 from coordinator.rounds.plan import TaskPlan
@@ -25,12 +26,13 @@ from coordinator.rounds.server_step import (
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import Duty, ModelRecord, RoundRecord, TaskRecord
+from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.contribution import Arrays, Total
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState
+from mien.wire.canonical import to_canonical_json
 from mien.wire.tensors import pack_tensors
 
 _LOG: Final = structlog.get_logger()
@@ -57,6 +59,7 @@ class Closed:
     arrays_sha256: str | None
     revealed_sha256: str | None
     next_clip: float | None = None
+    evaluations: tuple[EvaluationRecord, ...] = ()
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -204,6 +207,8 @@ class Closer:
     ) -> Closed:
         """Lay down the blobs of a new model and of the server's state."""
         state, states = result.state, self._stores.states
+        if result.measured is not None:
+            return await self._keep_measured(task, record, result)
         theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
         changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
         parent = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
@@ -224,6 +229,19 @@ class Closer:
         revealed_sha256 = await in_thread(states.put_revealed, task.task_id, state.revealed)
         self._blobs |= {sha256 for sha256 in (arrays_sha256, revealed_sha256) if sha256}
         return Closed(state, result, model, arrays_sha256, revealed_sha256, next_clip)
+
+    async def _keep_measured(self, task: TaskRecord, record: RoundRecord, result: ClosedRound) -> Closed:
+        """Return a round that leaves the model as it is, with what it says of that."""
+        model = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
+        said = {
+            **(result.measured or {}),
+            "model_id": model.model_id,
+            "task_id": task.task_id,
+            "round": record.round,
+            "command": f"mien-coordinator serve: task {task.name}, round {record.round}",
+        }
+        kept = EvaluationRecord(model.model_id, to_canonical_json(said), self._clock.now_ms(), COORDINATOR)
+        return Closed(result.state, result, model, None, None, evaluations=(kept,))
 
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""

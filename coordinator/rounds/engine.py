@@ -13,6 +13,7 @@ import structlog
 
 from coordinator import audit
 from coordinator.clock import Clock, to_ms
+from coordinator.releases import check_comparable, place
 from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.ledger_io import TaskLedger
@@ -367,6 +368,8 @@ class Engine:
                 continue
             if smallest_sum(runner.plan.task) < caller.min_cohort:
                 continue
+            if place(caller.device_id, runner.task.base_model_id) >= runner.plan.share:
+                continue
             if runner.wants_devices and (not caller.backbones or runner.plan.spec.backbone in caller.backbones):
                 return runner
         return None
@@ -519,6 +522,8 @@ class Engine:
         if model.removed_ms is not None:
             raise NotFoundError("that model's parameters were given up (keep_round_models); name another one")
         plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
+        for other in [await thread.run(store.model, name) for name in plan.method.other_models(task)]:
+            check_comparable(model, other)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
         await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)
         record = TaskRecord(

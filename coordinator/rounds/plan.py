@@ -32,6 +32,11 @@ class TaskPlan:
     contribution: ContributionLayout
     validators: TaskPlan | None = None
 
+    @property
+    def share(self) -> float:
+        """The devices that may be asked: those among the first so many of the roll-out of the task's model."""
+        return self.method.share(self.task)
+
     def round_config(
         self,
         task_id: str,

@@ -545,6 +545,7 @@ class TaskRunner:
                 model=closed.model,
                 metrics=closed.metrics,
                 next_clip=closed.next_clip,
+                evaluations=closed.evaluations,
             )
         if any(isinstance(m.event, Cancelled) for m in messages):
             return change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,17 @@ Candidates = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ClosedRound:
-    """What a round made: the server's next state, the model, and weighted means of the scalar lanes."""
+    """What a round made: the server's next state, the model, and weighted means of the scalar lanes.
+
+    `measured` is what a method that trains nothing says of the model, a record to be kept.
+    """
 
     state: ServerState = field(repr=False)
     model_id: str
     spec_json: bytes = field(repr=False)
     num_reports: int
     metrics: Mapping[str, float]
+    measured: Mapping[str, Any] | None = None
 
 
 def close_round(
@@ -62,7 +67,8 @@ def take_step(
     Raises NonFiniteError as `close_round` does.
     """
     after = plan.method.server_step(plan.task, plan.part, state, total, revealed)
-    return _closed(plan, state, after, total.num_reports, scalar_means(total), max_step_ratio)
+    closed = _closed(plan, state, after, total.num_reports, scalar_means(total), max_step_ratio)
+    return closed if plan.method.measured is None else replace(closed, measured=plan.method.measured(plan.task, after))
 
 
 def make_candidates(plan: TaskPlan, state: ServerState, total: Total, *, max_step_ratio: float) -> Candidates:

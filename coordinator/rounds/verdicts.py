@@ -42,8 +42,8 @@ def offered(
     spec: TaskSpec, task: TaskRecord, model: ModelRecord, *, has_gates: bool, now_ms: int
 ) -> CandidateRecord | None:
     """Return a closed round's model as a candidate where it is due to be one; `task` is as it is after the round."""
-    if not spec.gates.is_due(task.rounds_closed, spec.rounds):
-        return None
+    if model.task_id != task.task_id or not spec.gates.is_due(task.rounds_closed, spec.rounds):
+        return None  # a round that only measured has made no model
     state = CandidateState.WAITING if has_gates else CandidateState.UNCHECKED
     return CandidateRecord(
         model.model_id, task.task_id, task.rounds_closed, state, now_ms, task.arrays_sha256, task.revealed_sha256

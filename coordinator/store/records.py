@@ -251,7 +251,7 @@ class RoundChange:
     count from now on, `messages` what devices said at a stage of secure aggregation. `sum_opening` goes into the
     privacy ledger before anybody can open the sum; `next_clip` is what an adaptive clip becomes. `task` is the task as
     it is afterwards, `model` what the round made: both only where the transition changes them. `candidate` is the model
-    as the gates see it, where it is due to be one.
+    as the gates see it, where it is due to be one. `evaluations` are what the round measured of models.
     """
 
     record: RoundRecord
@@ -266,3 +266,4 @@ class RoundChange:
     model: ModelRecord | None = None
     candidate: CandidateRecord | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[EvaluationRecord, ...] = field(default=(), repr=False)

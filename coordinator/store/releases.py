@@ -197,6 +197,12 @@ class ReleaseStore(ABC):
             keep_evaluations(db, [EvaluationRecord(model_id, record_json, self._clock.now_ms(), actor)])
             self._log(db, actor, "model.evaluate", model_id)
 
+    def _keep_measured(self, db: sa.Connection, evaluations: Sequence[EvaluationRecord]) -> None:
+        """Keep what a round of phones measured, in the transaction that closes it."""
+        keep_evaluations(db, evaluations)
+        for evaluation in evaluations:
+            self._log(db, evaluation.made_by, "model.evaluate", evaluation.model_id)
+
     def evaluations(self, model_id: str) -> list[EvaluationRecord]:
         """Return all measurements of a model, oldest first."""
         wanted = sa.select(EVALUATIONS).where(EVALUATIONS.c.model_id == model_id).order_by(EVALUATIONS.c.id)

@@ -279,6 +279,7 @@ class Store(ReleaseStore):
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.candidate is not None:
                 releases.offer(db, change.candidate)
+            self._keep_measured(db, change.evaluations)
             if change.task is not None:
                 if change.task.state.value != db.scalar(
                     sa.select(TASKS.c.state).where(TASKS.c.task_id == change.task.task_id)

@@ -23,7 +23,7 @@ PASSED = CandidateRecord(C, "t1", 1, CandidateState.PASSED, 3, arrays_sha256="1"
 
 
 def model(model_id: str) -> ModelRecord:
-    return ModelRecord(model_id, b"{}", "1" * 64, BlobId(model_id, 4), 0)
+    return ModelRecord(model_id, b"{}", "1" * 64, BlobId(model_id, 4), 0, task_id="t1")
 
 
 def with_gates(**changes: object) -> TaskSpec:
@@ -56,6 +56,12 @@ class TestAfterARound:
         if candidate is not None:
             assert (candidate.round, candidate.arrays_sha256) == (closed, "2" * 64)
         assert after_round(SPEC, task, candidate, 5).state is state
+
+    def test_a_model_that_was_only_measured_is_no_candidate(self) -> None:
+        task = replace(TASK, state=TaskState.RUNNING, rounds_closed=4)
+        elsewhere = replace(model(B), task_id=None)
+        assert offered(SPEC, task, elsewhere, has_gates=True, now_ms=5) is None
+        assert after_round(SPEC, task, None, 5).state is TaskState.DONE
 
     def test_a_paused_task_stays_paused_and_is_judged_when_it_is_resumed(self) -> None:
         task = replace(TASK, state=TaskState.PAUSED)
