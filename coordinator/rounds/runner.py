@@ -201,8 +201,12 @@ class TaskRunner:
         return None if self.state is None else self.state.participants.get(device_id)
 
     def is_current(self, round_id: int) -> bool:
-        """Return whether an attempt is the newest one, and this runner still takes messages about it."""
-        return not self._has_ended and self.round is not None and self.round.id == round_id
+        """Return whether an attempt is the newest one, and this runner knows its state and takes messages about it.
+
+        Of an attempt that was over when this runner took up the task, the store knows more.
+        """
+        is_newest = self.round is not None and self.round.id == round_id
+        return is_newest and self.state is not None and not self._has_ended
 
     def message_for(self, device_id: str) -> bytes:
         """Return what secure aggregation tells a device at the current stage; nothing under plain sums."""

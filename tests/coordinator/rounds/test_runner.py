@@ -17,7 +17,7 @@ from coordinator.clock import Clock
 from coordinator.config import EvaluationSets
 from coordinator.gatekeeper import Gatekeeper
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings
+from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings, RoundName
 from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
@@ -293,6 +293,29 @@ def test_a_database_that_is_away_when_a_task_starts_does_not_fail_the_task(tmp_p
         run(story())
     assert "task cannot go on" not in {line["event"] for line in logs}
     assert {line["error"] for line in logs if line["event"].startswith("task stopped")} == {"unreachable"}
+
+
+def test_after_a_restart_the_last_rounds_devices_hear_how_it_ended(tmp_path: Path) -> None:
+    """The program ended when the round had closed, and nobody had been told: its devices ask the next one."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=2)
+            await house.take_part(1)
+            await house.engine.stop()
+            again = Engine(house.stores, Clock(), SETTINGS, lambda _: _no_leaf)
+            await again.start()
+            uploads = Uploads(again, house.stores, idle_s=5.0)
+            for device_id in ("d" * 32, "e" * 32):
+                name = RoundName(task.task_id, 1, 1)
+                (news,) = [news async for news in again.follow(device_id, name)]
+                assert (news.stage, news.num_reports) == (Stage.CLOSED, 2)
+                assert await again.report_trained(device_id, name) is Stage.CLOSED
+                assert (await uploads.status(device_id, name)).is_accepted
+            await Rounds(again, uploads, house.stores, house.faults).take_part(2)
+            await again.stop()
+
+    run(story())
 
 
 def test_who_follows_a_round_whose_runner_fell_is_told_to_follow_it_again(tmp_path: Path) -> None:
