@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from pathlib import Path
@@ -142,7 +141,7 @@ def trust_registrar_command(
 def serve(
     home: Home,
     listen: Annotated[str | None, typer.Option(help="Where to listen, instead of what the settings say.")] = None,
-    ready_file: Annotated[Path | None, typer.Option(help="Write address, port and process id here when ready.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Holds address, port and process id while ready.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run rounds until SIGTERM; then no new device is taken, and what was begun is finished.
@@ -150,6 +149,7 @@ def serve(
     Example: mien-coordinator serve --home C --ready-file C/ready.json
     """
     from coordinator.service import server
+    from mien.shell import ready
 
     coordinator = CoordinatorHome(home)
     config = coordinator.resolve({"listen": listen}).config
@@ -157,12 +157,12 @@ def serve(
 
     def announce(port: int) -> None:
         result = {"ready": True, "address": config.address, "port": port, "pid": os.getpid()}
-        if ready_file is not None:
-            write_atomically(ready_file, json.dumps(result).encode() + b"\n")
+        write_ready(result)
         shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, port))
         sys.stdout.flush()
 
-    server.serve(coordinator, config, announce)
+    with ready.ready_file(ready_file) as write_ready:
+        server.serve(coordinator, config, announce)
 
 
 def _say_ready(config: CoordinatorConfig, port: int) -> None:

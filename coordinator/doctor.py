@@ -23,7 +23,17 @@ from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
 from coordinator.tls import check_tls12_is_refused
-from mien.errors import ConfigError, DiskFullError, MienError, NotFoundError, UnreachableError, VersionError
+from mien import bundles
+from mien.errors import (
+    ConfigError,
+    CorruptDataError,
+    DiskFullError,
+    EmptyFolderError,
+    MienError,
+    NotFoundError,
+    UnreachableError,
+    VersionError,
+)
 from mien.shell.files import read_private
 
 _CA_WARNING_DAYS = 180
@@ -43,6 +53,8 @@ async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[
         "database": examination.database,
         "audit log": examination.audit_log,
         "models": examination.models,
+        "evaluation sets": examination.evaluation_sets,
+        "release key": examination.release_key,
         "registrar": examination.registrar,
         "revocations": examination.revocations,
         "coordinator": examination.coordinator,
@@ -120,6 +132,30 @@ class _Examination:
             blobs.verify(sha256)
             count += 1
         return f"{count} files, all whole"
+
+    async def evaluation_sets(self) -> str:
+        sets = self._home.resolve().config.sets
+        if not sets.names:
+            return "none (evaluation_sets): no gates, nothing is released by itself"
+        for name, folder in {**sets.raw, **sets.crops}.items():
+            if not Path(folder).is_dir():
+                raise NotFoundError(f"set {name!r} has no folder {folder}; correct coordinator.toml, or bring it back")
+            if not any(person.is_dir() for person in Path(folder).iterdir()):
+                raise EmptyFolderError(f"set {name!r}: no folder of a person is in {folder}; put pictures there")
+        return f"{', '.join(sets.names)}: their folders are there"
+
+    async def release_key(self) -> str:
+        """What is in force must be signed by the key that phones pin, or they refuse to fetch it."""
+        home, config = self._home, self._home.resolve().config
+        if not config.release_key:
+            return "none (release_key): phones take the coordinator's word for what is released"
+        store = Store.open(home.database_url(config), Clock())
+        try:
+            for model_id in sorted(store.released_ids()):
+                _check_signed(store, model_id, config.release_key)
+        finally:
+            store.close()
+        return f"{config.release_key[:16]}…: everything in force is signed by it"
 
     async def registrar(self) -> str:
         config = self._home.resolve().config

@@ -153,7 +153,9 @@ def collect(
     return Collected(np.stack(crops)[keep], features[keep], tuple(refused))
 
 
-_UNLIKE_HINT: Final = "does not look like the person in the other pictures: leave it out if it is somebody else."
+_UNLIKE_HINT: Final = (
+    "was left out: it does not look like the person in the other pictures; if it is them, add clearer ones."
+)
 
 
 def _strangers(features: Embeddings, threshold: float) -> list[int]:

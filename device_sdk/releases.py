@@ -19,6 +19,7 @@ from mien.bundles import BundleFile, BundleManifest
 from mien.errors import ConfigError, CorruptDataError, VersionError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
+from mien.shell.lock import held
 from mien.wire.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 
 _UNINSTALLED: Final = "0.1.0"
@@ -69,12 +70,17 @@ class ReleaseGuard:
         return checked
 
     def accept(self, checked: SeenRelease | None) -> None:
-        """Remember a checked release. Call it before the release comes into use: then no crash lets an older one in."""
+        """Remember a checked release. Call it before the release comes into use: then no crash lets an older one in.
+
+        Raises CorruptDataError where another process of this device has accepted a newer one since the check.
+        """
         if checked is None:
             return
-        seen = self._seen()
-        if seen is None or checked.sequence > seen.sequence:
-            write_atomically(self._path, to_canonical_json(to_mapping(checked)), private=True)
+        with held(self._path.with_suffix(".lock")):
+            self._check_order(checked)
+            seen = self._seen()
+            if seen is None or checked.sequence > seen.sequence:
+                write_atomically(self._path, to_canonical_json(to_mapping(checked)), private=True)
 
     def _check_order(self, offered: SeenRelease) -> None:
         seen = self._seen()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -179,7 +178,7 @@ def serve(
     home: Home,
     listen: Annotated[str | None, typer.Option(help="Where to listen for devices, not what the settings say.")] = None,
     admin_listen: Annotated[str | None, typer.Option(help="The same for operators.")] = None,
-    ready_file: Annotated[Path | None, typer.Option(help="Write address, ports and process id when ready.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Holds address, ports and process id while ready.")] = None,
     as_json: Json = False,
 ) -> None:
     """Serve devices and operators until SIGTERM.
@@ -187,6 +186,7 @@ def serve(
     Example: mien-registrar serve --home R --ready-file R/ready.json
     """
     from coordinator.registrar import server
+    from mien.shell import ready
 
     registrar = RegistrarHome(home)
     config = registrar.config({"listen": listen, "admin_listen": admin_listen}).config
@@ -195,12 +195,12 @@ def serve(
     def announce(ports: server.Ports) -> None:
         where = {"address": config.address, "join_port": ports.join, "admin_port": ports.admin}
         result = {"ready": True, **where, "pid": os.getpid()}
-        if ready_file is not None:
-            write_atomically(ready_file, json.dumps(result).encode() + b"\n")
+        write_ready(result)
         shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, ports.join, ports.admin))
         sys.stdout.flush()
 
-    server.serve(registrar, config, announce)
+    with ready.ready_file(ready_file) as write_ready:
+        server.serve(registrar, config, announce)
 
 
 @app.command()

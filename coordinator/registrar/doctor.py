@@ -58,6 +58,12 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
     async def coordinator() -> str:
         return f"fingerprint {pki.fingerprint(home.coordinator_ca())}"
 
+    async def release_key() -> str:
+        key = home.config().config.release_key
+        return (
+            f"{key[:16]}…: pinned by phones that join" if key else "none (release_key): phones take unsigned releases"
+        )
+
     async def audit_log() -> str:
         store = Store.open(home.store_url(home.config().config))
         try:
@@ -85,6 +91,7 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
         "authority": authority,
         "operator": operator,
         "coordinator": coordinator,
+        "release key": release_key,
         "audit log": audit_log,
         "joining port": joining,
         "operators' port": operators,

@@ -19,9 +19,7 @@ def exclusive(path: Path, *, program: str, option: str = "--home") -> Iterator[N
     `option` is what names the folder on the command line. The kernel frees the lock when the process ends, however it
     ends; the file itself stays.
     """
-    with storage_errors(path.name):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with _opened(path) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -29,5 +27,21 @@ def exclusive(path: Path, *, program: str, option: str = "--home") -> Iterator[N
                 f"another {program} is using this folder; stop it first or name another {option}"
             ) from error
         yield
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a lock file while the block runs, waiting for whoever else holds it: for what takes a moment only."""
+    with _opened(path) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    with storage_errors(path.name):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield handle
     finally:
         os.close(handle)

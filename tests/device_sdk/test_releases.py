@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,36 @@ def test_newer_releases_are_accepted_and_older_ones_refused(guard: ReleaseGuard)
         with pytest.raises(CorruptDataError, match="does not let it come back"):
             guard.check(older)
     take(guard, offered("a", 7))  # the operator signed the old model anew
+
+
+def test_a_release_that_another_process_overtook_is_not_accepted(guard: ReleaseGuard, tmp_path: Path) -> None:
+    """Two processes of one phone fetch releases; the slower one must not bring the older into use afterwards."""
+    checked = guard.check(offered("a", 5))
+    take(ReleaseGuard(NAME, tmp_path / "release.json"), offered("b", 6))
+    with pytest.raises(CorruptDataError, match="does not let it come back"):
+        guard.accept(checked)
+    with pytest.raises(CorruptDataError):
+        guard.check(offered("a", 5))
+
+
+def test_many_processes_at_once_remember_the_newest(tmp_path: Path) -> None:
+    """Threads here: a lock file knows open files, not processes, so that each open one is a process of its own."""
+    path, start = tmp_path / "release.json", threading.Barrier(8)
+
+    def accept(sequence: int) -> None:
+        guard = ReleaseGuard(NAME, path)
+        start.wait(30)
+        with contextlib.suppress(CorruptDataError):
+            take(guard, offered("a", sequence))
+
+    threads = [threading.Thread(target=accept, args=(sequence,)) for sequence in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(CorruptDataError):
+        ReleaseGuard(NAME, path).check(offered("a", 7))
+    take(ReleaseGuard(NAME, path), offered("a", 8))
 
 
 def test_the_newest_release_says_what_may_come_back(guard: ReleaseGuard) -> None:

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator import pki
 from coordinator.registrar import cli
 from mien.errors import TABLE, AlreadyExistsError, ConfigError, MienError, NotFoundError, UnreachableError
+from mien.shell.ready import is_live
 from mien.wire.invite import Invite
 from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
 from tests.coordinator.registrar.running import csr_der
@@ -185,6 +186,11 @@ def test_serve_says_when_it_is_ready_and_listens_where_it_is_told(program: Progr
         for port in (join_port, admin_port):
             socket.create_connection(("127.0.0.1", port)).close()
         pid = process.pid
+        assert is_live(ready)
+        process.terminate()
+        assert process.wait(30) == 0
+    assert not ready.exists()
+    del told["started"]
     assert told == {
         "ready": True, "address": own, "join_port": join_port, "admin_port": admin_port, "pid": pid
     }  # fmt: skip

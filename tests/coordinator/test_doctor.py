@@ -1,0 +1,90 @@
+"""What doctor says of evaluation sets and of the release key: what would otherwise show at the next gate or release."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator import pki
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.doctor import examine
+from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.store.records import BlobId, BundleRecord, ModelRecord
+from coordinator.store.store import Store
+from mien import bundles
+from mien.bundles import BundleFile
+from mien.wire.canonical import model_to_json
+from tests.integration.light_device import LAYOUT, SPEC
+
+NOW = datetime.now(UTC)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., CoordinatorHome]:
+    """What makes a coordinator's folder with some settings."""
+
+    def make(**settings: Any) -> CoordinatorHome:
+        config = CoordinatorConfig("localhost:7443", **settings)
+        home = create_home(tmp_path / "C", config, NOW)
+        trust_registrar(home, pki.create_authority("registrar", NOW).certificate_pem, replace=False)
+        return home
+
+    return make
+
+
+def finding(home: CoordinatorHome, name: str) -> tuple[bool, str]:
+    """Return whether a check is good, and what it says."""
+    (found,) = [found for found in asyncio.run(examine(home, lambda: NOW)) if found.name == name]
+    return found.error is None, found.detail
+
+
+def test_evaluation_sets(made: Callable[..., CoordinatorHome], tmp_path: Path) -> None:
+    folder = tmp_path / "faces"
+    home = made(evaluation_sets=(f"public={folder}",))
+    assert finding(home, "evaluation sets")[0] is False
+    assert "set 'public' has no folder" in finding(home, "evaluation sets")[1]
+    folder.mkdir()
+    assert "no folder of a person" in finding(home, "evaluation sets")[1]
+    (folder / "ada").mkdir()
+    assert finding(home, "evaluation sets") == (True, "public: their folders are there")
+
+
+def test_neither_set_nor_key_is_no_fault(made: Callable[..., CoordinatorHome]) -> None:
+    home = made()
+    assert finding(home, "evaluation sets")[0]
+    assert finding(home, "release key")[0]
+
+
+def test_an_unsigned_release_under_a_release_key(made: Callable[..., CoordinatorHome]) -> None:
+    home = made(release_key=bundles.name_of(KEY))
+    store = Store.open(home.database_url(home.resolve().config), Clock())
+    try:
+        model, theta = "a" * 64, BlobId("b" * 64, 4 * LAYOUT.size)
+        spec_json = model_to_json(SPEC, LAYOUT)
+        store.add_model(ModelRecord(model, spec_json, LAYOUT.sha256, theta, 1), actor="alice")
+        assert finding(home, "release key")[0]
+        store.release(model, population=None, actor="alice")
+        good, detail = finding(home, "release key")
+        assert not good
+        assert "model aaaaaaaaaaaa is in force" in detail
+        for key, is_good in ((Ed25519PrivateKey.generate(), False), (KEY, True)):
+            files = [BundleFile(bundles.THETA, theta.sha256, theta.size_bytes)]
+            sequence = 1 + is_good
+            data = bundles.manifest_of(spec_json, model, files, sequence=sequence).to_json()
+            store.release(
+                model,
+                population=None,
+                actor="alice",
+                bundle=BundleRecord(sequence, model, data, bundles.sign(key, data), spec_json),
+            )
+            assert finding(home, "release key")[0] is is_good
+    finally:
+        store.close()
