@@ -364,6 +364,10 @@ def participate(
         bool | None,
         typer.Option("--allow-plain-sums", help="Agree to tasks whose coordinator sees this phone's own update."),
     ] = None,
+    evaluation: Annotated[
+        bool | None,
+        typer.Option("--evaluation/--no-evaluation", help="Also measure models here, and add to sums of scores."),
+    ] = None,
     max_epsilon: Annotated[
         float | None, typer.Option(help="Stay out of sums that would tell more than this epsilon, over all of them.")
     ] = None,
@@ -400,6 +404,7 @@ def participate(
         "participation.allow_reveal": tuple(allow_reveal) if allow_reveal else None,
         "participation.allow_profiles": tuple(allow_profile) if allow_profile else None,
         "participation.allow_plain_sums": allow_plain_sums,
+        "participation.allow_evaluation": evaluation,
         "participation.max_epsilon": max_epsilon,
     }
     counted = ended = 0
@@ -663,8 +668,8 @@ def _ask_consent(name: str) -> bool:
     if not _somebody_is_there():
         return False
     return typer.confirm(
-        f"Does {name} agree that their pictures train the shared model on this device? "
-        "(No picture leaves it; the model's update does.)"
+        f"Does {name} agree that their pictures train the shared model on this device, and measure new ones? "
+        "(No picture leaves it; the model's update does, and how often which score came out, both only in sums.)"
     )
 
 

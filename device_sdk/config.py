@@ -26,14 +26,16 @@ WEAKER_PROFILES: Final = ("honest_but_curious",)
 class ParticipationConfig:
     """What the device agrees to. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
     it may see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do.
-    `allow_plain_sums`: the coordinator may see this device's updates. `max_epsilon`: the most that all sums together
-    may tell, None without limit. `person`: whose images train, if not those of everybody who agreed.
+    `allow_plain_sums`: the coordinator may see this device's updates. `allow_evaluation`: these images also measure
+    models, by sums of scores. `max_epsilon`: the most that all sums together may tell, None without limit. `person`:
+    whose images train, if not those of everybody who agreed.
     """
 
     min_cohort: int = 16
     allow_reveal: tuple[str, ...] = ()
     allow_profiles: tuple[str, ...] = ()
     allow_plain_sums: bool = False
+    allow_evaluation: bool = True
     max_epsilon: float | None = None
     person: str = ""
 

@@ -74,7 +74,8 @@ class ModelUpdate:
 class DeviceStatus:
     """Where a device stands; `pending_round` is a round that it trained for and that has not ended.
 
-    `num_private_sums` counts the masked vectors that it has sent, or may have.
+    `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
+    of those who agreed may also measure models, by sums of scores.
     """
 
     home: str
@@ -89,6 +90,7 @@ class DeviceStatus:
     num_agreed: int
     pending_round: str | None
     num_private_sums: int
+    measures_models: bool
 
 
 class Device:
@@ -385,6 +387,7 @@ class Device:
             allow_reveal=frozenset(settings.allow_reveal),
             allow_profiles=frozenset(settings.allow_profiles),
             allow_plain_sums=settings.allow_plain_sums,
+            allow_evaluation=settings.allow_evaluation,
             max_epsilon=settings.max_epsilon,
             person=settings.person,
         )
@@ -492,6 +495,7 @@ class Device:
             num_agreed=sum(person.trains for person in people),
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
             num_private_sums=len(self.attempts.participations()) if identity else 0,
+            measures_models=self.config.values.participation.allow_evaluation,
         )
 
     def _backbone(self, model_id: str | None) -> str | None:

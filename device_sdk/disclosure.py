@@ -7,6 +7,7 @@ from typing import Final
 
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
+from mien.methods.base import Method
 from mien.secagg.graph import default_neighbourhood
 from mien.secagg.planner import PROFILES, largest_group, smallest_sum
 from mien.secagg.quantise import packed_size
@@ -51,6 +52,7 @@ class Agreement:
     allow_reveal: frozenset[str] = frozenset()
     allow_profiles: frozenset[str] = frozenset()
     allow_plain_sums: bool = False
+    allow_evaluation: bool = True
     max_epsilon: float | None = None
     person: str = ""
 
@@ -85,6 +87,15 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
         lanes = ", ".join(lane.name for lane in layout.revealed)
         raise ConfigError(
             f"task {task.name!r} asks for {lanes} in clear without saying so; do not take part, tell the operator"
+        )
+
+
+def check_kind(method: Method, task: TaskSpec, agreement: Agreement) -> None:
+    """Raise ConfigError for a task that measures models where the owner lets this device train only."""
+    if not method.trains and not agreement.allow_evaluation:
+        raise ConfigError(
+            f"task {task.name!r} measures models on the pictures here and sends sums of scores; this device is not to. "
+            "If that is your wish: --evaluation"
         )
 
 
@@ -144,6 +155,20 @@ def judging_disclosure(
         + (", under masks that are random to whoever sees them alone." if masked else "."),
         *(_masked_sums(task, min_cohort) if masked else _plain_scores(task, min_cohort)),
         "No photo, no crop and no embedding leaves it, and nothing is trained on them.",
+    )
+
+
+def measuring_disclosure(
+    task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int, num_people: int
+) -> tuple[str, ...]:
+    """Return the sentences to show before this device measures models on its pictures."""
+    masked, whose = task.privacy.is_masked, "" if num_people == 1 else f" of {num_people} people"
+    return (
+        f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e3:.0f} KB): which share of "
+        f"its comparisons gave which score, with {num_images} images{whose} and public faces"
+        + (", under masks that are random to whoever sees them alone." if masked else "."),
+        *(_masked_sums(task, min_cohort) if masked else _plain_scores(task, min_cohort)),
+        "No photo, no crop, no embedding and no score of a picture leaves it, and nothing is trained on them.",
     )
 
 

@@ -23,7 +23,15 @@ from device_sdk.attempts import Attempts, check_promise, promised
 from device_sdk.client import Assignment, CoordinatorClient, Duty, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
 from device_sdk.conditions import Conditions
-from device_sdk.disclosure import Agreement, Asked, check_agreed, disclosure, judging_disclosure
+from device_sdk.disclosure import (
+    Agreement,
+    Asked,
+    check_agreed,
+    check_kind,
+    disclosure,
+    judging_disclosure,
+    measuring_disclosure,
+)
 from device_sdk.gallery import Gallery, Pending, consent_ended
 from device_sdk.judging import Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
@@ -50,7 +58,7 @@ from mien.errors import (
     ViolationError,
 )
 from mien.layout import ParameterPart
-from mien.methods import METHODS
+from mien.methods import METHODS, find_method
 from mien.methods.base import (
     CANDIDATES,
     DeviceInput,
@@ -144,7 +152,10 @@ _PART_IS_BAD: Final = (LayoutMismatchError, CorruptDataError, NonFiniteError, Vi
 
 @dataclass(frozen=True)
 class Plan:
-    """An assignment with all that follows from it on this device; `task` is the assignment's as its own sum sees it."""
+    """An assignment with all that follows from it on this device; `task` is the assignment's as its own sum sees it.
+
+    `others` are the models that the task names beside the round's.
+    """
 
     assignment: Assignment
     task: TaskSpec
@@ -153,6 +164,7 @@ class Plan:
     model: Model
     part: ParameterPart
     layout: ContributionLayout
+    others: tuple[Model, ...] = ()
 
 
 @contextmanager
@@ -282,6 +294,8 @@ class Participant:
 
     def _disclosure(self, plan: Plan) -> tuple[str, ...]:
         floor, people, images = self.agreement.min_cohort, plan.pool.num_people, plan.pool.num_images
+        if not plan.method.trains:
+            return measuring_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
         if self.duty is Duty.VALIDATE:
             return judging_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
         return disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
@@ -302,8 +316,9 @@ class Participant:
             task = stage_of(method, task).validators_task(task)
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
+        check_kind(method, task, self.agreement)
         pool.check(method)
-        model = self._fetch(assignment.model_id)
+        model, *others = self._models(assignment.model_id, *method.other_models(task))
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
         if self.duty is Duty.VALIDATE:
             layout = stage_of(method, assignment.task).contribution_layout(assignment.task)
@@ -315,11 +330,21 @@ class Participant:
                 f"task {task.name!r} expects a contribution of form {assignment.contribution_sha256[:12]}, this "
                 f"program would send {layout.sha256[:12]}; upgrade the older of the two"
             )
-        return Plan(assignment, task, pool, method, model, part, layout)
+        return Plan(assignment, task, pool, method, model, part, layout, tuple(others))
 
-    def _fetch(self, model_id: str) -> Model:
-        if self.models.has(model_id):
-            return self.models.load(model_id)
+    def _models(self, *model_ids: str) -> list[Model]:
+        """Return the models of a round, the assigned one first, fetching those that are not here."""
+        missing = [model_id for model_id in model_ids if not self.models.has(model_id)]
+        for model_id in missing:
+            self._fetch(model_id)
+        if missing:  # every round begins with another model; only the gallery's is needed besides
+            self.models.keep_only([kept for kept in (self.gallery.model_id, *model_ids) if kept])
+        found = [self.models.load(model_id) for model_id in model_ids]
+        if len({model.layout.sha256 for model in found}) > 1:
+            raise LayoutMismatchError("the task names models of different architectures; tell the operator")
+        return found
+
+    def _fetch(self, model_id: str) -> None:
         manifest = self.client.manifest(model_id)
         if manifest.model_id != model_id:
             raise ModelMismatchError("the coordinator sent another model than it assigned; tell the operator")
@@ -330,10 +355,7 @@ class Participant:
                 {"model_id": model_id},
             )
         )
-        fetched = self.models.fetch(self.client, manifest, progress=transfer(self.tell, "model"))
-        # Every round begins with another model; only the gallery's is needed besides.
-        self.models.keep_only([kept for kept in (self.gallery.model_id, model_id) if kept])
-        return fetched
+        self.models.fetch(self.client, manifest, progress=transfer(self.tell, "model"))
 
     def _train(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
         task, spec, device_id = plan.task, plan.model.spec.input, self.client.identity.device_id
@@ -353,12 +375,15 @@ class Participant:
             public_labels=shard.labels if shard else None,
             seed=self.local_seed(device_id, task, plan.assignment.round),
             device=device_id,
+            models={other.model_id: other.theta for other in plan.others},
         )
-        self.tell(Event("training", f"Training on {len(faces.crops)} images."))
+        kind, word = ("training", "Training") if plan.method.trains else ("measuring", "Measuring models")
+        self.tell(Event(kind, f"{word} on {len(faces.crops)} images."))
         output = self._watched_round(plan, inp)
         if output.contribution.layout.sha256 != plan.layout.sha256:
             raise LayoutMismatchError("training gave a contribution of another form than was announced; upgrade mien")
-        self.tell(Event("trained", "Trained.", dict(output.metrics)))
+        done = ("trained", "Trained.") if plan.method.trains else ("measured", "Measured.")
+        self.tell(Event(*done, dict(output.metrics)))
         return output
 
     def _judge(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
@@ -425,6 +450,7 @@ class Participant:
             if pending.asked is None:
                 raise ConfigError("an earlier version of this program trained for it, under an agreement now unknown")
             check_agreed(pending.asked.task, pending.asked.layout, self.agreement)
+            check_kind(find_method(pending.asked.task.method), pending.asked.task, self.agreement)
             if pending.duty is not self.duty:
                 raise ConfigError(f"it was to {pending.duty.value}, and this phone is now to {self.duty.value} only")
             pool = pool_of(self.gallery, self.agreement.person, self.source)
