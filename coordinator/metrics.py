@@ -134,7 +134,8 @@ class _NowCollector(Collector):
         states = [((state,), count) for state, count in now.tasks_by_state.items()]
         yield _gauge("mien_tasks", "Tasks by state", "state", states)
         stages = [((task.name, task.population, task.stage), 1) for task in tasks]
-        yield _gauge("mien_task_stage", "1 for the stage that a task's round is in", "task population stage", stages)
+        words = "Cohorts of a task by stage: 1 for the one that its round is in"
+        yield _gauge("mien_task_stage", words, "task population stage", stages)
         devices = [
             ((task.name, task.population, step), count) for task in tasks for step, count in task.devices.items()
         ]
@@ -156,7 +157,9 @@ class _NowCollector(Collector):
 
 
 def _gauge(name: str, words: str, labels: str, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=labels.split())
-    for names, value in values:
+    family, sums = GaugeMetricFamily(name, words, labels=labels.split()), dict[tuple[str, ...], float]()
+    for names, value in values:  # a task's cohorts are added up
+        sums[names] = sums.get(names, 0) + value
+    for names, value in sums.items():
         family.add_metric(names, value)
     return family

@@ -29,6 +29,7 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
+from mien.buffered import staleness, weighed, weight
 from mien.contribution import Arrays, Total
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState
@@ -193,14 +194,18 @@ class Closer:
 
     def _step(self, task: TaskRecord, record: RoundRecord, server: ServerState, summed: _Sum) -> ClosedRound:
         """Return what the server's step makes of a sum, and all that is told of it."""
-        ratio = self._max_step_ratio
+        ratio, metrics, total = self._max_step_ratio, dict(summed.metrics), summed.total
+        if (spec := self._plan.task.asynchronous) is not None:
+            tau = staleness(server.rounds, record.base_version)
+            total = weighed(spec, total, server.rounds, record.base_version)
+            metrics |= {"staleness": float(tau), "staleness_weight": weight(spec, tau)}
         if record.duty is Duty.VALIDATE:
             trained = self._trainers_total(task)
             result = take_judged_step(self._plan, server, trained, summed.total, max_step_ratio=ratio)
         else:
-            result = take_step(self._plan, server, summed.total, summed.revealed, max_step_ratio=ratio)
+            result = take_step(self._plan, server, total, summed.revealed, max_step_ratio=ratio)
         told = {} if self._plan.task.privacy.dp.is_on else result.metrics
-        return replace(result, metrics={**told, **summed.metrics})
+        return replace(result, metrics={**told, **metrics})
 
     async def _keep(
         self, task: TaskRecord, record: RoundRecord, result: ClosedRound, next_clip: float | None
@@ -211,7 +216,8 @@ class Closer:
             return await self._keep_measured(task, record, result)
         theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
         changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
-        parent = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
+        # In asynchronous mode the step was taken on a newer model than that of the cohort.
+        parent = await self._stores.thread.run(self._stores.store.model, task.model_id)
         model = ModelRecord(
             model_id=result.model_id,
             spec_json=result.spec_json,
@@ -223,7 +229,7 @@ class Closer:
             parent_model_id=parent.model_id,
             population=task.population,
             task_id=task.task_id,
-            round=record.round,
+            round=state.rounds,
         )
         arrays_sha256 = await in_thread(states.put_arrays, state.arrays)
         revealed_sha256 = await in_thread(states.put_revealed, task.task_id, state.revealed)
@@ -256,6 +262,13 @@ class Closer:
         gone = await self._stores.thread.run(store.forget_round_models, self._task_id, self._keep_round_models)
         for sha256 in gone:
             await in_thread(self._stores.models.remove, sha256)
+
+    async def drop(self, closed: Closed) -> None:
+        """Delete the model of a step that will not be committed, unless it is another one's as well."""
+        made = {blob.sha256 for blob in (closed.model.theta, closed.model.changes) if blob is not None}
+        for sha256 in made - await self._stores.thread.run(self._stores.store.model_blobs):
+            await in_thread(self._stores.models.remove, sha256)
+        await self.forget_unneeded()
 
     async def go_back(self) -> None:
         """Go on from what the task's record names, which is another model than that of the last round."""

@@ -16,6 +16,7 @@ from coordinator.clock import Clock, to_ms
 from coordinator.releases import check_comparable, place
 from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.lanes import TaskLanes
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
     COUNTED,
@@ -60,6 +61,7 @@ _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, 
 """Stages of a sum: short, and every device of the cohort is awake for them."""
 
 _RANDOM: Final = secrets.SystemRandom()
+_IDLE: Final = "idle"
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Engine:
         """`vouch` gives the check of leaf certificates of one population's devices."""
         self._vouch = vouch
         self._stores, self._clock, self._settings = stores, clock, settings
-        self._runners: dict[str, TaskRunner] = {}
+        self._runners: dict[str, TaskLanes] = {}
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._arrivals = Pulse()
         self._tasks_changed: dict[str, Pulse] = {}
@@ -225,10 +227,11 @@ class Engine:
     def _wake(self) -> None:
         """Have everybody who waits look again."""
         self._arrivals.beat()
-        for pulse in (*self._tasks_changed.values(), *(runner.changed for runner in self._runners.values())):
+        lanes = [lane for runner in self._runners.values() for lane in runner.lanes]
+        for pulse in (*self._tasks_changed.values(), *(lane.changed for lane in lanes)):
             pulse.beat()
 
-    async def _start_runner(self, task: TaskRecord) -> TaskRunner:
+    async def _start_runner(self, task: TaskRecord) -> TaskLanes:
         model = await self._stores.thread.run(self._stores.store.model, task.base_model_id)
         plan = plan_task(task_from_json(task.task_json), model.spec_json, has_public_faces=model.shard is not None)
         pulse = self._tasks_changed.setdefault(task.task_id, Pulse())
@@ -239,7 +242,7 @@ class Engine:
                 self._arrivals.beat()
 
         verify = self._vouch(task.population)
-        runner = TaskRunner(task, plan, self._stores, self._clock, self._settings.runner, verify, on_change)
+        runner = TaskLanes(task, plan, self._stores, self._clock, self._settings.runner, verify, on_change)
         await runner.pick_up()  # before anybody can ask for the round that goes on
         self._runners[task.task_id] = runner
         loop = asyncio.create_task(runner.run(), name=f"task {task.task_id}")
@@ -247,7 +250,7 @@ class Engine:
         loop.add_done_callback(lambda ended: self._runner_ended(runner, ended))
         return runner
 
-    def _runner_ended(self, runner: TaskRunner, ended: asyncio.Task[None]) -> None:
+    def _runner_ended(self, runner: TaskLanes, ended: asyncio.Task[None]) -> None:
         """A runner that an error has ended is replaced, whatever the error was: its task is not over."""
         self._runners.pop(runner.task.task_id, None)
         if not ended.cancelled() and (error := ended.exception()) is not None:
@@ -256,7 +259,8 @@ class Engine:
                 self._pick_up_later(runner.task, runner)
         self._tasks_changed[runner.task.task_id].beat()
         self._arrivals.beat()
-        runner.changed.beat()  # who follows its round asks for its successor
+        for lane in runner.lanes:
+            lane.changed.beat()  # who follows its round asks for its successor
 
     def _log_end(self, task: TaskRecord, error: BaseException) -> None:
         what = "task stopped by an error; it is picked up again"
@@ -265,7 +269,7 @@ class Engine:
         else:
             _LOG.error(what, task=task.name, error=type(error).__name__, exc_info=error)
 
-    def _pick_up_later(self, task: TaskRecord, runner: TaskRunner | None) -> None:
+    def _pick_up_later(self, task: TaskRecord, runner: TaskLanes | None) -> None:
         """Have a task go on, after a pause, from what is committed of it, as after a restart of the program.
 
         `runner` is the one that an error has ended, None where none had begun. Pauses grow with errors in a row; a
@@ -278,7 +282,7 @@ class Engine:
         self._loops[task.task_id] = loop
         loop.add_done_callback(lambda ended: self._picked_up(task, ended))
 
-    async def _pick_up(self, task: TaskRecord, runner: TaskRunner | None, pause_s: float) -> None:
+    async def _pick_up(self, task: TaskRecord, runner: TaskLanes | None, pause_s: float) -> None:
         if runner is not None:
             await runner.abandon()
         await asyncio.sleep(pause_s)
@@ -375,7 +379,9 @@ class Engine:
         return None
 
     def _of_population(self, population: str) -> list[TaskRunner]:
-        return [runner for runner in self._runners.values() if runner.task.population == population]
+        """Return the lanes of a population's tasks, the oldest task's first."""
+        runners = [runner for runner in self._runners.values() if runner.task.population == population]
+        return [lane for runner in runners for lane in runner.lanes]
 
     def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Waiting:
         if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
@@ -475,8 +481,8 @@ class Engine:
         Raises NotFoundError unless the device was selected: of other rounds it learns nothing, not even that they are.
         """
         record = await self._record(name)
-        runner = self._runners.get(name.task_id)
-        if runner is not None and runner.is_current(record.id):
+        runner = self._lane(name.task_id, record.id)
+        if runner is not None:
             if runner.step_of(device_id) is None:
                 raise NotFoundError("this device was not selected for that round; check in again")
             return runner, record.id
@@ -484,10 +490,18 @@ class Engine:
             raise NotFoundError("this device was not selected for that round; check in again")
         return None, record.id
 
+    def _lanes(self, task_id: str) -> tuple[TaskRunner, ...]:
+        """Return a running task's lanes."""
+        return self._runners[task_id].lanes if task_id in self._runners else ()
+
+    def _lane(self, task_id: str, round_id: int) -> TaskRunner | None:
+        """Return the lane whose newest attempt this is."""
+        return next((lane for lane in self._lanes(task_id) if lane.is_current(round_id)), None)
+
     async def _record(self, name: RoundName) -> RoundRecord:
-        runner = self._runners.get(name.task_id)
-        if runner is not None and runner.round is not None and _name(runner.round) == name:
-            return runner.round
+        for lane in self._lanes(name.task_id):
+            if lane.round is not None and _name(lane.round) == name:
+                return lane.round
         record = await self._stores.thread.run(self._stores.store.round, name.task_id, name.round, name.attempt)
         if record is None:
             raise NotFoundError("this device was not selected for that round; check in again")
@@ -502,7 +516,7 @@ class Engine:
 
     def checking(self) -> list[TaskRunner]:
         """Return the tasks whose candidates wait for the gates."""
-        return [runner for runner in self._runners.values() if runner.task.state is TaskState.CHECKING]
+        return [runner.lead for runner in self._runners.values() if runner.task.state is TaskState.CHECKING]
 
     # Operators
 
@@ -553,7 +567,7 @@ class Engine:
         if runner is not None:
             reason = "" if state is TaskState.RUNNING else f"by {actor}"
             try:
-                await runner.post(TaskCommand(state, reason, actor))
+                await runner.lead.post(TaskCommand(state, reason, actor))
                 is_heard = True
             except LateError:
                 _LOG.info("command came after the end", task_id=task_id)
@@ -572,7 +586,8 @@ class Engine:
         while True:
             count = pulse.count
             task = await thread.run(store.task, task_id)  # before its rounds, so that these are never older
-            for record in await thread.run(store.rounds, task_id, since_id=max(seen, default=0)):
+            since = min((id_ for id_, record in seen.items() if not record.stage.is_over), default=max(seen, default=0))
+            for record in await thread.run(store.rounds, task_id, since_id=since):
                 if seen.get(record.id) != record:
                     seen[record.id] = record
                     yield TaskNews(task, record)
@@ -586,14 +601,18 @@ class Engine:
             await pulse.after(count)
 
     def tasks_now(self) -> list[TaskNow]:
-        """Return where each running task's round is, for monitoring."""
-        return [_task_now(runner) for runner in self._runners.values()]
+        """Return where each running task's round is, for monitoring: one for each cohort that it has in flight."""
+        found: list[TaskNow] = []
+        for runner in self._runners.values():
+            lanes = [_task_now(lane) for lane in runner.lanes]
+            found += [now for now in lanes if now.stage != _IDLE] or lanes[:1]
+        return found
 
 
 def _task_now(runner: TaskRunner) -> TaskNow:
     state, task = runner.state, runner.task
     if state is None or state.stage.is_over:
-        return TaskNow(task.name, task.population, "idle", {}, runner.queue_length)
+        return TaskNow(task.name, task.population, _IDLE, {}, runner.queue_length)
     devices = Counter(step.value for step in state.participants.values()) + Counter(waiting=len(state.candidates))
     return TaskNow(task.name, task.population, state.stage.value, devices, runner.queue_length)
 

@@ -60,8 +60,9 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
     tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
-    with the model, the task names validators that the method does not need or lacks those that it does, the reply to a
-    device is too long, or a masked sum over a cohort of the task could wrap.
+    with the model, the task is asynchronous and the method cannot be, the task names validators that the method does
+    not need or lacks those that it does, the reply to a device is too long, or a masked sum over a cohort of the task
+    could wrap.
     """
     method = METHODS.get(task.method)
     if method is None:
@@ -84,6 +85,8 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
     ]:
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
     require_enforced(task)
+    if task.asynchronous is not None and (why := method.why_synchronous(task)):
+        raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave [asynchronous] out")
     plan = TaskPlan(task, method, spec, layout, part, contribution)
     plan = replace(plan, validators=_validators(plan))
     check_reply(plan)

@@ -1,7 +1,8 @@
 """One running task: feeds the state machine, commits each transition, and only then lets anyone know.
 
-A runner is the single writer of its task. Calls become messages in its inbox; all that are there are taken together
-and committed in one transaction. Deadlines wake it, nothing polls.
+A runner is the single writer of its task, or in asynchronous mode one of several that write in turns (`shared_task`).
+Calls become messages in its inbox; all that are there are taken together and committed in one transaction. Deadlines
+wake it, nothing polls.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from coordinator import audit
 from coordinator.clock import Clock
 from coordinator.rounds import verdicts
 from coordinator.rounds.backoff import Backoff
-from coordinator.rounds.closing_io import Closed, Closer, Offered, Stores
+from coordinator.rounds.closing_io import Closed, Offered, Stores
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.machine import (
     COUNTED,
@@ -42,6 +43,7 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.masking_io import Masking
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import Pulse
+from coordinator.rounds.shared_task import SharedTask
 from coordinator.rounds.verdicts import Verdict
 from coordinator.store.records import (
     CandidateRecord,
@@ -121,11 +123,11 @@ class _Side:
 
 
 class TaskRunner:
-    """Runs one task until it is done, cancelled or failed."""
+    """Runs one task until it is done, cancelled or failed; in asynchronous mode one cohort at a time of it."""
 
     def __init__(
         self,
-        task: TaskRecord,
+        shared: SharedTask,
         plan: TaskPlan,
         stores: Stores,
         clock: Clock,
@@ -134,7 +136,7 @@ class TaskRunner:
         on_change: Callable[[bool], None],
     ) -> None:
         """`verify` says whom a leaf certificate of this task's population names."""
-        self.task = task
+        self._shared = shared
         self.round: RoundRecord | None = None
         self.state: RoundState | None = None
         self.changed = Pulse()
@@ -147,11 +149,22 @@ class TaskRunner:
         self._barred: frozenset[str] = frozenset()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._closing: asyncio.Task[None] | None = None
-        self._closer = Closer(task, plan, stores, clock, settings.max_step_ratio, settings.keep_round_models)
+        self._closing_id = 0
+        self._closer = shared.closer
         self._not_before = 0.0
         self._pauses = Backoff(_RETRY_S)
         self._batch: Sequence[_Message] = ()
         self._has_ended = False
+        shared.join(self)
+
+    @property
+    def task(self) -> TaskRecord:
+        """The task as it was last committed."""
+        return self._shared.record
+
+    @task.setter
+    def task(self, record: TaskRecord) -> None:
+        self._shared.record = record
 
     def _make_side(self, plan: TaskPlan, verify: VerifyLeaf) -> _Side:
         stores = self._stores
@@ -185,7 +198,9 @@ class TaskRunner:
         """Whether a check-in now could lead to an assignment."""
         if self.task.state is not TaskState.RUNNING:
             return False
-        return self.state is None or self.state.stage.is_over or self.state.stage is Stage.SELECTING
+        if self.state is None or self.state.stage.is_over:
+            return self._shared.may_open(self)
+        return self.state.stage is Stage.SELECTING
 
     @property
     def queue_length(self) -> int:
@@ -193,8 +208,9 @@ class TaskRunner:
         return self._inbox.qsize()
 
     def bars(self, device_id: str) -> bool:
-        """Return whether the privacy ledger keeps a device out of the current attempt."""
-        return device_id in self._barred and self.state is not None and self.state.stage is Stage.SELECTING
+        """Return whether the privacy ledger, or another cohort that it is in, keeps a device out of the attempt."""
+        is_selecting = self.state is not None and self.state.stage is Stage.SELECTING
+        return (is_selecting and device_id in self._barred) or device_id in self._shared.busy(self)
 
     def step_of(self, device_id: str) -> Step | None:
         """Return how far a device got in the current attempt."""
@@ -265,7 +281,7 @@ class TaskRunner:
     async def run(self) -> None:
         """Run until the task is over; whoever still waits for an answer then gets one, whatever ended the loop."""
         try:
-            while not self.task.state.is_over:
+            while self._goes_on:
                 self._batch = await self._next_messages()
                 await self._handle(self._batch)
         finally:
@@ -275,6 +291,13 @@ class TaskRunner:
         if self._closing is not None:  # a sum that nobody wants any more writes state until it is through
             await asyncio.wait({self._closing})
         await self._tidy(self._closer.forget_unneeded())
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether there is a task, or in asynchronous mode a cohort of one that is over, to bring to its end."""
+        if self._shared.is_asynchronous and self.state is not None and not self.state.stage.is_over:
+            return True
+        return not self.task.state.is_over
 
     async def abandon(self) -> None:
         """Give up a sum that is being taken, so that another runner can take it: this one's loop was ended by an error.
@@ -292,19 +315,28 @@ class TaskRunner:
         except MienError as error:
             _LOG.warning("not cleaned up yet", task=self.task.name, error=error.code, reason=error.message)
 
-    async def pick_up(self) -> None:
-        """Go on where the last run of this program stopped; to be called before `run`."""
-        last = await self._stores.thread.run(self._stores.store.last_round, self.task.task_id)
+    async def pick_up(self, last: RoundRecord | None) -> None:
+        """Go on with the task's last attempt where the last run of this program stopped; to be called before `run`."""
         if last is None or last.stage.is_over:
             self.round = last
             await self._call_validators()
             return
-        participants = await self._stores.thread.run(self._stores.store.participants, last.id)
-        deadline = math.inf if last.deadline_ms is None else last.deadline_ms / 1000
-        self._set_round(last, RoundState(last.stage, deadline, {}, participants))
+        await self.place(last)
+        await self.go_on()
+
+    async def place(self, record: RoundRecord) -> None:
+        """Take an attempt over as it was last committed; it moves only once it goes on."""
+        participants = await self._stores.thread.run(self._stores.store.participants, record.id)
+        deadline = math.inf if record.deadline_ms is None else record.deadline_ms / 1000
+        self._set_round(record, RoundState(record.stage, deadline, {}, participants))
+
+    async def go_on(self) -> None:
+        """Go on with the attempt that was taken over."""
+        assert self.round is not None
+        record = self.round
         await self._restore()
         await self._handle([_Message(Resumed(self._settings.restart_grace_s))])
-        _LOG.info("resumed", task=self.task.name, round=last.round, attempt=last.attempt, stage=str(last.stage))
+        _LOG.info("resumed", task=self.task.name, round=record.round, attempt=record.attempt, stage=str(record.stage))
 
     async def _next_messages(self) -> list[_Message]:
         """Return everything in the inbox, or the news that the deadline has passed."""
@@ -322,6 +354,26 @@ class TaskRunner:
         return messages
 
     async def _handle(self, messages: Sequence[_Message]) -> None:
+        """Carry out a batch when it is this runner's turn."""
+        async with self._shared.turn:
+            if reason := self._shared.why_given_up(self):
+                messages = [_Message(Cancelled(reason)), *messages]
+            await self._carry_through(await self._without_overtaken(messages))
+
+    async def _without_overtaken(self, messages: Sequence[_Message]) -> list[_Message]:
+        """Return the messages without steps on models that are not the newest any more: these are taken again."""
+        kept = []
+        for message in messages:
+            closed = message.closed
+            if not isinstance(closed, Closed) or not self._shared.is_overtaken(closed):
+                kept.append(message)
+                continue
+            await self._tidy(self._closer.drop(closed))
+            if self.round is not None and message.round_id == self.round.id:
+                self._start_closing()
+        return kept
+
+    async def _carry_through(self, messages: Sequence[_Message]) -> None:
         """Carry out a batch: commands first, then the current attempt's events, then check-ins, which may open one."""
         commands = [m for m in messages if isinstance(m.event, TaskCommand)]
         check_ins = [m for m in messages if isinstance(m.event, CheckedIn)]
@@ -421,12 +473,11 @@ class TaskRunner:
                 return
         events = [m.event for m in wanted]
         device_ids = frozenset[str]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
-        merged = _Message(CheckedIn(device_ids - self._barred))
+        merged = _Message(CheckedIn(device_ids - self._barred - self._shared.busy(self)))
         await self._apply([merged], answers=wanted)
 
     async def _open_attempt(self, messages: Sequence[_Message]) -> bool:
-        number = self.task.rounds_closed + 1
-        attempt = self.round.attempt + 1 if self.round is not None and self.round.round == number else 1
+        number, attempt = self._shared.next_attempt(self.round)
         rules = RoundRules.of(self.plan.task, task_id=self.task.task_id, round_number=number, attempt=attempt)
         deadline = self._clock.now() + rules.selecting_s
         try:
@@ -448,6 +499,7 @@ class TaskRunner:
             _refuse(messages, error)
             return False
         self._set_round(opened, RoundState(Stage.SELECTING, deadline))
+        self._shared.last_number = opened.round
         self._on_change(True)
         return True
 
@@ -535,6 +587,10 @@ class TaskRunner:
         """Return all that has to be committed for the step from `before` to `state`."""
         steps = {d: step for d, step in state.participants.items() if before.participants.get(d) is not step}
         change = replace(change, state=state, steps=steps, sum_opening=self._sum_opening(before, state))
+        if before.stage is Stage.SELECTING and state.stage is Stage.TRAINING:
+            # Other cohorts may have made models since this one began to gather: its devices get the newest.
+            newest, version = self.task.model_id, self.task.rounds_closed
+            change = replace(change, record=replace(change.record, base_model_id=newest, base_version=version))
         if before.stage.is_over or not state.stage.is_over:
             return change
         closed = next((m.closed for m in messages if m.closed is not None), None)
@@ -645,9 +701,8 @@ class TaskRunner:
         assert self.round is not None
         assert self.state is not None
         wanted = [effect for effect in effects if isinstance(effect, SumWanted)]
-        if wanted and (self._closing is None or self._closing.done()):
-            self._closing = asyncio.create_task(self._close(self.round, wanted[-1].device_ids), name="closing")
-            self._closing.add_done_callback(self._closing_ended)
+        if wanted:
+            self._start_closing()
         if self.state.stage.is_over:
             self._forget_masking()
             self._stores.spool.remove_round(self.round.id)
@@ -665,12 +720,33 @@ class TaskRunner:
 
     # Closing
 
-    async def _close(self, record: RoundRecord, device_ids: Sequence[str]) -> None:
-        """Take the sum and the server's step, lay down the blobs, then ask for the commit."""
+    def _start_closing(self) -> None:
+        """Have the attempt's sum taken, unless that is being done."""
+        assert self.round is not None
+        assert self.state is not None
+        earlier = self._closing
+        if earlier is not None and not earlier.done() and self._closing_id == self.round.id:
+            return
+        closing = self._close(self.round, self.state.devices(*COUNTED), earlier)
+        self._closing, self._closing_id = asyncio.create_task(closing, name="closing"), self.round.id
+        self._closing.add_done_callback(self._closing_ended)
+
+    async def _close(
+        self, record: RoundRecord, device_ids: Sequence[str], earlier: asyncio.Task[None] | None = None
+    ) -> None:
+        """Take the sum and the server's step, lay down the blobs, then ask for the commit.
+
+        What an earlier attempt, given up since, still reads or writes is waited for.
+        """
+        if earlier is not None:
+            await asyncio.wait({earlier})
         give_up, pauses = self._clock.now() + self._settings.close_retry_s, Backoff(_RETRY_S)
         while True:
             try:
-                closed = await self._closer.close(self.task, record, device_ids, self._masking.current)
+                async with self._shared.stepping():
+                    if not self._is_closing(record):
+                        return
+                    closed = await self._closer.close(self.task, record, device_ids, self._masking.current)
             except (StorageError, UnreachableError) as error:
                 if self._clock.now() >= give_up or self.task.state.is_over:
                     self.tell(SumFailed(error.message))
@@ -683,6 +759,11 @@ class TaskRunner:
             else:
                 self._inbox.put_nowait(_Message(Summed(), record.id, closed=closed))
                 return
+
+    def _is_closing(self, record: RoundRecord) -> bool:
+        """Return whether a sum is still wanted: its attempt may have been given up while it waited for its turn."""
+        is_current = self.round is not None and self.round.id == record.id
+        return is_current and self.state is not None and self.state.stage is Stage.CLOSING
 
     def _closing_ended(self, ended: asyncio.Task[None]) -> None:
         """A fault of the program itself must not leave a round that never ends."""
