@@ -219,7 +219,10 @@ class TimePassed:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The driver was away (a restart): devices get at least `grace_s`, or the whole stage if that is shorter."""
+    """The driver was away (a restart): devices get at least `grace_s`, or the whole stage if that is shorter.
+
+    They get no more than the whole stage: the deadline may be by the clock of another machine.
+    """
 
     grace_s: float
 
@@ -409,7 +412,7 @@ def _resumed(rules: RoundRules, state: RoundState, event: Resumed, now: float) -
     if state.stage.is_over:
         return state, ()
     whole = rules.selecting_s if state.stage is Stage.SELECTING else rules.stages_s[state.stage]
-    deadline = max(state.deadline, now + min(event.grace_s, whole))
+    deadline = min(max(state.deadline, now + min(event.grace_s, whole)), now + whole)
     return replace(state, deadline=deadline), (StageEntered(state.stage, deadline),)
 
 

@@ -302,6 +302,14 @@ def test_restart_gives_time_and_asks_for_the_sum_again() -> None:
     assert (again, effects) == (state, (SumWanted(("a", "b", "c")),))
 
 
+def test_a_clock_that_was_put_back_while_the_driver_was_away_stretches_no_stage() -> None:
+    """The deadline was written by a clock ten minutes ahead: the stage ends after its own 20 s all the same."""
+    state = in_upload()
+    later, effects = advance(RULES, state, Resumed(5.0), state.deadline - 600.0)
+    assert later.deadline == state.deadline - 600.0 + 20.0
+    assert effects == (StageEntered(Stage.UPLOAD, later.deadline),)
+
+
 def test_failed_sum_and_cancellation_abort_with_their_reasons() -> None:
     state = in_upload()
     for device in "abc":
