@@ -95,6 +95,10 @@ class Attempts:
         """Return the same log, which asks `budget` before it begins an attempt."""
         return Attempts(self._vault, self._population, budget=budget)
 
+    def rotate_key(self) -> None:
+        """Seal everything anew under new keys and destroy the old ones; errors as `Vault.rotate_key`."""
+        self._vault.rotate_key()
+
     def close(self) -> None:
         """Close the file."""
         self._vault.close()

@@ -62,7 +62,7 @@ Keystore = Annotated[
 ]
 Runtime = Annotated[
     str | None,
-    typer.Option(help="What embeds and trains: auto, torch, or onnxruntime (with exported graphs)."),
+    typer.Option(help="What embeds and trains: auto, torch, or with exported graphs onnxruntime or executorch."),
 ]
 Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
@@ -311,6 +311,34 @@ def gallery_import(
     with _device(home, as_json, {"keystore": keystore}) as device:
         count = device.restore(path, password)
     shell.emit({"people": count}, as_json=as_json, human=lambda: _say(f"{count} people were added."))
+
+
+@gallery_app.command("rotate-keys")
+def gallery_rotate_keys(home: Home, as_json: Json = False) -> None:
+    """Seal everything anew under new keys and destroy the old ones: earlier copies of the files can never be read.
+
+    Stopped at any instant, the gallery opens under the old keys or the new ones.
+
+    Example: mien-device gallery rotate-keys
+    """
+    with _device(home, as_json) as device:
+        device.rotate_keys()
+    text = "Everything is sealed under new keys; copies of the files from before can never be read again."
+    shell.emit({"rotated": True}, as_json=as_json, human=lambda: _say(text))
+
+
+@gallery_app.command("renew")
+def gallery_renew(name: Name, home: Home, as_json: Json = False) -> None:
+    """Give a person's stored templates new secret rotations, for instance after a copy was stolen with its keys.
+
+    The person is recognised as before; the stolen templates match neither the new ones nor anybody's elsewhere.
+
+    Example: mien-device gallery renew Ada
+    """
+    with _device(home, as_json) as device:
+        count = device.renew(name)
+    result = {"name": name, "templates": count}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"{count} templates of {name} were renewed."))
 
 
 @gallery_app.command("wipe")

@@ -270,6 +270,19 @@ class Device:
         self.gallery.restore(made)
         return len(people)
 
+    def rotate_keys(self) -> None:
+        """Seal the gallery and the log of private sums anew under new keys and destroy the old ones.
+
+        Copies of these files from before can never be read again. Raises UnreachableError while another one does so.
+        """
+        self.gallery.rotate_key()
+        if self._identity_files.joined():
+            self.attempts.rotate_key()
+
+    def renew(self, name: str) -> int:
+        """Give a person's stored templates new secret rotations; returns how many. Stolen old ones match nothing."""
+        return self.gallery.renew(name)
+
     def wipe(self) -> None:
         """Destroy the gallery's key and file. The device stays joined; copies of the file can never be read again."""
         self.close()

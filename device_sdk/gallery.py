@@ -22,6 +22,7 @@ from device_sdk.client import Duty
 from device_sdk.disclosure import Asked
 from device_sdk.keystore import KeyStore
 from device_sdk.masked import SumTerms
+from device_sdk.protection import TemplateKeys
 from device_sdk.training_state import Kept, Numbered, by_person, for_round
 from device_sdk.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.errors import (
@@ -103,7 +104,7 @@ class Template:
 
 @dataclass(frozen=True)
 class References:
-    """All templates of the gallery, made by one model: names, and embeddings (N, dim) row by row."""
+    """All templates of the gallery, made by one model: names, and embeddings (N, dim) row by row, as they compare."""
 
     model_id: str
     names: tuple[str, ...] = field(repr=False)
@@ -157,18 +158,24 @@ class TrainingFaces:
 class Gallery:
     """An open gallery. Every method is one transaction: it happens wholly or not at all, whenever the power fails."""
 
-    def __init__(self, vault: Vault) -> None:
-        self._vault = vault
+    def __init__(self, vault: Vault, keys: TemplateKeys) -> None:
+        self._vault, self._keys = vault, keys
+        self._all: tuple[tuple[int, int], References] | None = None
 
     @classmethod
     def open(cls, path: Path, key_store: KeyStore) -> Gallery:
         """Return the gallery in `path`, empty where there is none; errors as `Vault.open`."""
-        return cls(Vault.open(path, key_store, KIND))
+        return cls(Vault.open(path, key_store, KIND), TemplateKeys(key_store))
 
     @staticmethod
     def wipe(path: Path, key_store: KeyStore) -> None:
-        """Destroy the gallery's key, then its file: no copy of the file opens afterwards."""
+        """Destroy the gallery's keys, then its file: no copy of the file opens afterwards."""
+        TemplateKeys(key_store).destroy()
         Vault.wipe(path, key_store, KIND)
+
+    def rotate_key(self) -> None:
+        """Seal everything anew under new keys and destroy the old ones; errors as `Vault.rotate_key`."""
+        self._vault.rotate_key()
 
     def close(self) -> None:
         """Close the file."""
@@ -225,7 +232,7 @@ class Gallery:
                 person_id = person.id
                 if consent and not person.trains:
                     _replace_person(change, replace(person, consent_unix_s=consent_unix_s))
-            _insert_template(change, person_id, crops, template)
+            self._insert_template(change, person_id, crops, template)
         return self.person(clean)
 
     def set_consent(self, name: str, *, granted_unix_s: int | None) -> Person:
@@ -256,21 +263,65 @@ class Gallery:
 
     # --- templates and crops ---
 
-    def references(self, model_id: str, *, name: str | None = None) -> References:
-        """Return all templates, or one person's, for comparison with embeddings of `model_id`.
+    def references(self, model_id: str) -> References:
+        """Return all templates for comparison with embeddings of `model_id`; kept until the gallery changes.
 
         Raises ModelMismatchError when a template was made by another model: re-embed first.
         """
+        version = self._vault.version
+        if self._all is None or self._all[0] != version or self._all[1].model_id != model_id:
+            with self._vault.reading() as view:
+                names, stored = _stored(view, model_id, {person.id: person.name for person in _people(view)})
+                self._all = version, References(model_id, names, self._turned_back(view, stored))
+        return self._all[1]
+
+    def scores(self, name: str, model_id: str, probe_D: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the cosine of an embedding (D,) with each template of a person, (N,); errors as `references`.
+
+        The probe is turned as each template is; the templates stay as they are stored.
+        """
         with self._vault.reading() as view:
-            people = {person.id: person.name for person in ([_find(view, name)] if name else _people(view))}
-            names, rows = [], []
-            for record in view.select("templates"):
-                if record.person in people:
-                    _check_model(record.tag, model_id)
-                    names.append(people[record.person])
-                    rows.append(_unpack(record).embedding)
-        matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)
-        return References(model_id, tuple(names), matrix)
+            person = _find(view, name)
+            _, stored = _stored(view, model_id, {person.id: person.name})
+            salts = [each.salt for each in stored if each.salt]
+            turned = iter(self._keys.turn(view, np.repeat(probe_D[None], len(salts), axis=0), salts))
+            return np.array([each.row @ (next(turned) if each.salt else probe_D) for each in stored], np.float32)
+
+    def renew(self, name: str) -> int:
+        """Give each template of a person a new secret rotation; returns how many. Stolen old ones match nothing."""
+        with self._vault.writing() as change:
+            person = _find(change, name)
+            records = list(change.select("templates", person=person.id))
+            for record in records:
+                stored = _unpack(record)
+                (embedding_D,) = self._turned_back(change, [stored])
+                template = Template(embedding_D, stored.num_images, record.tag, stored.input)
+                change.replace(record, self._pack(change, template))
+        return len(records)
+
+    def _turned_back(self, view: Reader, stored: Sequence[StoredTemplate]) -> Embeddings:
+        """Return embeddings (N, dim) of templates as they compare; those of earlier programs were not turned."""
+        if not stored:
+            return np.empty((0, 0), np.float32)
+        embeddings_ND = np.stack([each.row for each in stored])
+        turned = [index for index, each in enumerate(stored) if each.salt]
+        if turned:
+            salts = [stored[index].salt for index in turned]
+            embeddings_ND[turned] = self._keys.turn_back(view, embeddings_ND[turned], salts)
+        return embeddings_ND
+
+    def _pack(self, change: Writer, template: Template) -> bytes:
+        """Return a template's record, turned under a new salt."""
+        salt = self._keys.new_salt(change)
+        (row,) = self._keys.turn(change, template.embedding[None], [salt])
+        facts = {"num_images": template.num_images, "input": to_mapping(template.input), "salt": salt.hex()}
+        return pack_tensors({"template": row}, {"facts": json.dumps(facts)})
+
+    def _insert_template(self, change: Writer, person_id: int, crops: Crops, template: Template) -> None:
+        template_id = change.insert("templates", self._pack(change, template), person=person_id, tag=template.model_id)
+        for crop in crops:
+            change.insert("crops", pack_tensors({"crop": crop}), person=person_id, tag=str(template_id))
+        change.set_fact("model_id", template.model_id)
 
     def training_crops(self, name: str) -> Crops:
         """Return a person's crops (N, 112, 112, 3) for training; raises ConfigError without their consent."""
@@ -294,7 +345,7 @@ class Gallery:
                 if change.state != state:
                     continue
                 for record in list(change.select("templates")):
-                    change.replace(record, _pack(templates[record.id]), tag=model_id)
+                    change.replace(record, self._pack(change, templates[record.id]), tag=model_id)
                 change.set_fact("model_id", model_id)
             return len(templates)
         raise UnreachableError("the gallery kept changing while it was re-embedded; run again")
@@ -440,7 +491,7 @@ class Gallery:
                 person_id = change.insert("persons", content)
                 for crops, template in zip(person.crops, templates, strict=True):
                     _check_model(change.facts.get("model_id"), template.model_id)
-                    _insert_template(change, person_id, crops, template)
+                    self._insert_template(change, person_id, crops, template)
 
 
 def from_plain(data: bytes) -> tuple[BackedUp, ...]:
@@ -526,13 +577,6 @@ def _person_json(name: str, enrolled_unix_s: int, consent_unix_s: int | None) ->
     return to_canonical_json({"name": name, "enrolled_unix_s": enrolled_unix_s, "consent_unix_s": consent_unix_s})
 
 
-def _insert_template(change: Writer, person_id: int, crops: Crops, template: Template) -> None:
-    template_id = change.insert("templates", _pack(template), person=person_id, tag=template.model_id)
-    for crop in crops:
-        change.insert("crops", pack_tensors({"crop": crop}), person=person_id, tag=str(template_id))
-    change.set_fact("model_id", template.model_id)
-
-
 def _checked_crops(crops: NDArray[Any]) -> Crops:
     if crops.dtype != np.uint8 or crops.ndim != 4 or crops.shape[1:] != (112, 112, 3) or len(crops) == 0:
         raise CorruptDataError("the exported gallery holds crops of another form; export it again")
@@ -544,15 +588,31 @@ def _replace_person(change: Writer, person: Person) -> None:
     change.replace(record, _person_json(person.name, person.enrolled_unix_s, person.consent_unix_s))
 
 
-def _pack(template: Template) -> bytes:
-    facts = {"num_images": template.num_images, "input": to_mapping(template.input)}
-    return pack_tensors({"template": template.embedding}, {"facts": json.dumps(facts)})
+@dataclass(frozen=True)
+class StoredTemplate:
+    """A template as it lies in the gallery: turned under `salt`, or not at all (none) by an earlier program."""
+
+    row: NDArray[np.float32] = field(repr=False)
+    salt: bytes = field(repr=False)
+    num_images: int
+    input: FaceInputSpec
 
 
-def _unpack(record: Record) -> Template:
+def _stored(view: Reader, model_id: str, people: Mapping[int, str]) -> tuple[tuple[str, ...], list[StoredTemplate]]:
+    """Return these people's templates as they lie, and whose each is."""
+    names, stored = [], []
+    for record in view.select("templates"):
+        if record.person in people:
+            _check_model(record.tag, model_id)
+            names.append(people[record.person])
+            stored.append(_unpack(record))
+    return tuple(names), stored
+
+
+def _unpack(record: Record) -> StoredTemplate:
     tensors, facts = _opened(record, "a template")
     spec = from_mapping(FaceInputSpec, facts["input"])
-    return Template(tensors["template"], facts["num_images"], record.tag, spec)
+    return StoredTemplate(tensors["template"], bytes.fromhex(facts.get("salt", "")), facts["num_images"], spec)
 
 
 def _crop(record: Record) -> NDArray[np.uint8]:

@@ -4,8 +4,12 @@ SQLite gives atomic transactions; every record's content is sealed (AES-256-GCM)
 table, id, person and tag as context, so a record moved elsewhere does not open. A sealed root lists the nonces of all
 records: because no nonce is ever used twice, a record set back to an older version, removed or added behind the
 program's back no longer matches the root. (The whole file set back to an older copy does match: only destroying the
-key, as `wipe` does, makes old copies worthless.) In clear are: how many records there are, their sizes, the ids and
-tags. The data key lies in the file wrapped by a key of the key store.
+key, as `wipe` and `rotate_key` do, makes old copies worthless.) In clear are: how many records there are, their sizes,
+the ids and tags. The data key lies in the file wrapped by a key of the key store.
+
+That key has one of two labels; the file says which. `rotate_key` makes the other one, seals everything anew under it in
+one transaction, and destroys the first: a crash leaves the file under one of them, and the next opening destroys the
+other.
 """
 
 from __future__ import annotations
@@ -57,6 +61,16 @@ class VaultKind:
     what: str
     repair: str
 
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The labels that its key may have: every rotation goes from one to the other."""
+        return self.label, f"{self.label}-2"
+
+    def other_label(self, label: str) -> str:
+        """Return the label that is not in use."""
+        first, second = self.labels
+        return second if label == first else first
+
 
 @dataclass(frozen=True)
 class Record:
@@ -81,12 +95,15 @@ class _Root:
 class Vault:
     """An open vault; every use of it is a `reading()` or `writing()` block. Threads take turns."""
 
-    def __init__(self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, key_store: KeyStore, kind: VaultKind) -> None:
         self._connection = connection
-        self._key = key
+        self._path = path
+        self._key_store = key_store
         self._kind = kind
+        self._opened = _unwrap(connection, key_store, kind)
         self._random_bytes: RandomBytes = os.urandom
         self._turn = threading.RLock()
+        self._num_writes = 0
 
     @classmethod
     def open(cls, path: Path, key_store: KeyStore, kind: VaultKind) -> Vault:
@@ -102,17 +119,26 @@ class Vault:
                 if not path.exists():
                     _create(path, key_store, kind)
         with _connected(path, kind) as connection:
-            vault = cls(connection, _unwrap(connection, key_store, kind), kind)
+            vault = cls(connection, path, key_store, kind)
             with vault.reading():
-                return vault
+                pass
+            vault._destroy_unused_key()
+            return vault
 
     @staticmethod
     def wipe(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
         """Make the vault unreadable for good: the key first, then the file. May be repeated after a crash."""
-        key_store.destroy(kind.label)
+        for label in kind.labels:
+            key_store.destroy(label)
         _check_no_folder(path, kind)
         with storage_errors(path.name):
-            for name in (path.name, f"{path.name}-journal", f".{path.name}.new", f".{path.name}.new-journal"):
+            for name in (
+                path.name,
+                f"{path.name}-journal",
+                f".{path.name}.new",
+                f".{path.name}.new-journal",
+                f".{path.name}.rotation",
+            ):
                 path.with_name(name).unlink(missing_ok=True)
         if path.parent.exists():
             sync_folder(path.parent)
@@ -127,7 +153,7 @@ class Vault:
         with self._turn, _database_errors(self._kind):
             self._connection.execute("BEGIN")
             try:
-                yield Reader(self._connection, self._key, self._kind)
+                yield Reader(self._connection, self._current_key(), self._kind)
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -138,14 +164,69 @@ class Vault:
         with self._turn, _database_errors(self._kind):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                writer = Writer(self._connection, self._key, self._kind, self._random_bytes)
+                writer = Writer(self._connection, self._current_key(), self._kind, self._random_bytes)
                 yield writer
                 writer.seal_root()
                 self._connection.execute("COMMIT")
+                self._num_writes += 1
             finally:
                 # Also what a refused COMMIT (full disk) leaves open.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What changes whenever this file may have changed, by this connection or another: cheap to ask for."""
+        with self._turn, _database_errors(self._kind):
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0]), self._num_writes
+
+    def rotate_key(self) -> None:
+        """Seal everything anew under a new data key and a new key of the key store, then destroy the old one.
+
+        Copies of the file from before can never be read again. A crash at any instant leaves the file whole, under the
+        old key or the new one. Raises UnreachableError when another process rotates it already.
+        """
+        with self._rotating() as may:
+            if not may:
+                raise UnreachableError(f"another mien-device is changing the key of {self._kind.what}; run again later")
+            old = self._opened.label
+            new = self._kind.other_label(old)
+            self._key_store.destroy(new)  # what a crash may have left
+            wrapping, key = self._key_store.create(new), SecretKey.generate(self._random_bytes)
+            with self.writing() as change:
+                change.seal_anew(key)
+                _write_key(self._connection, wrapping, key, new, self._kind)
+            self._key_store.destroy(old)
+
+    def _destroy_unused_key(self) -> None:
+        """Destroy what a rotation that was interrupted left in the key store."""
+        if not self._key_store.exists(self._kind.other_label(self._opened.label)):
+            return
+        with self._rotating() as may:
+            if may:
+                self._key_store.destroy(self._kind.other_label(self._opened.label))
+
+    @contextlib.contextmanager
+    def _rotating(self) -> Iterator[bool]:
+        """A block that one process at a time may be in; tells whether this one is. The key in use is then known."""
+        lock = os.open(self._path.with_name(f".{self._path.name}.rotation"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            with self.reading():
+                pass
+            yield True
+        finally:
+            os.close(lock)
+
+    def _current_key(self) -> SecretKey:
+        """Return the data key of the state that the transaction sees: another process may have rotated it."""
+        if _meta(self._connection, "wrapped_key", self._kind) != self._opened.wrapped:
+            self._opened = _unwrap(self._connection, self._key_store, self._kind)
+        return self._opened.key
 
 
 class Reader:
@@ -169,14 +250,19 @@ class Reader:
 
     def select(self, table: str, *, person: int | None = None, tag: str | None = None) -> Iterator[Record]:
         """Yield a table's records, oldest first, of one person or tag if given."""
+        yield from self._rows(table, "(?1 IS NULL OR person = ?1) AND (?2 IS NULL OR tag = ?2)", person, tag)
+
+    def _rows(self, table: str, where: str, *values: int | str | None) -> Iterator[Record]:
         self._check_table(table)
         rows = self._connection.execute(
-            f"SELECT id, {_PLACE}, {_bytes('sealed')} FROM {table} "  # noqa: S608  (names of ours)
-            "WHERE (?1 IS NULL OR person = ?1) AND (?2 IS NULL OR tag = ?2) ORDER BY id",
-            (person, tag),
+            f"SELECT id, {_PLACE}, {_bytes('sealed')} FROM {table} WHERE {where} ORDER BY id",  # noqa: S608  (names of ours)
+            values,
         )
         for row in rows:
             yield self._open(table, *row)
+
+    def _ids(self, table: str) -> list[int]:
+        return [int(row[0]) for row in self._connection.execute(f"SELECT id FROM {table} ORDER BY id")]  # noqa: S608
 
     def counts(self, table: str) -> dict[int, int]:
         """Return how many records a table holds, by person."""
@@ -217,6 +303,11 @@ class Writer(Reader):
         self._next_id = self._root.next_id
         self._new_facts = dict(self._root.facts)
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The owner's facts, with what this block has set."""
+        return self._new_facts
+
     def insert(self, table: str, content: bytes, *, person: int | None = None, tag: str = "") -> int:
         """Store a new record and return its id; without `person` the record is a person, of its own id."""
         self._check_table(table)
@@ -248,6 +339,15 @@ class Writer(Reader):
         """Store one of the owner's facts."""
         self._new_facts[name] = value
 
+    def seal_anew(self, key: SecretKey) -> None:
+        """Seal every record under another key, one in memory at a time; the root follows at the block's end."""
+        for table in self._kind.tables:
+            for row_id in self._ids(table):
+                (record,) = self._rows(table, "id = ?", row_id)
+                sealed = self._seal(table, row_id, record.person, record.tag, record.content, key)
+                self._connection.execute(f"UPDATE {table} SET nonce = ?, sealed = ? WHERE id = ?", (*sealed, row_id))  # noqa: S608
+        self._key = key
+
     def seal_root(self) -> None:
         """Write the root that fits the records as they are now."""
         root = {
@@ -257,9 +357,11 @@ class Writer(Reader):
         }
         _write_root(self._connection, self._key, root, self._random_bytes)
 
-    def _seal(self, table: str, row_id: int, person: int, tag: str, content: bytes) -> tuple[bytes, bytes]:
+    def _seal(
+        self, table: str, row_id: int, person: int, tag: str, content: bytes, key: SecretKey | None = None
+    ) -> tuple[bytes, bytes]:
         context = bind(_CONTEXT, table, row_id, person, tag)
-        sealed = seal(self._key, content, context, random_bytes=self._random_bytes)
+        sealed = seal(key or self._key, content, context, random_bytes=self._random_bytes)
         return sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
 
 
@@ -309,8 +411,7 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
                 f"CREATE TABLE {table}(id INTEGER PRIMARY KEY, person INTEGER NOT NULL, tag TEXT NOT NULL, "
                 "nonce BLOB NOT NULL, sealed BLOB NOT NULL)"
             )
-        wrapped = seal(wrapping, key.unmasked(), bind(_CONTEXT, "data key", label))
-        connection.execute("INSERT INTO meta VALUES ('wrapped_key', ?)", (wrapped,))
+        _write_key(connection, wrapping, key, label, kind)
         root = {"digest": _digest(connection, kind.tables), "next_id": 1, "facts": {}}
         _write_root(connection, key, root, os.urandom)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -321,24 +422,52 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
     sync_folder(path.parent)
 
 
-def _unwrap(connection: sqlite3.Connection, key_store: KeyStore, kind: VaultKind) -> SecretKey:
+@dataclass(frozen=True)
+class _Opened:
+    """The data key, the label of the key that wraps it, and how it lies in the file."""
+
+    key: SecretKey
+    label: str
+    wrapped: bytes = field(repr=False)
+
+
+def _unwrap(connection: sqlite3.Connection, key_store: KeyStore, kind: VaultKind) -> _Opened:
     """Return the data key of an existing vault."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA_VERSION:
         raise VersionError(f"{kind.what} was written by a newer program (format {version}); upgrade mien")
-    label = kind.label
-    wrapped = _meta(connection, "wrapped_key", kind)
+    label, wrapped = _label(connection, kind), _meta(connection, "wrapped_key", kind)
     wrapping = key_store.read(label)
     try:
-        return SecretKey(unseal(wrapping, wrapped, bind(_CONTEXT, "data key", label), what=kind.what))
+        key = SecretKey(unseal(wrapping, wrapped, bind(_CONTEXT, "data key", label), what=kind.what))
     except CorruptDataError:
         raise KeyStoreError(
             f"the {label} key does not open {kind.what}; restore the right key, or else {kind.repair}"
         ) from None
+    return _Opened(key, label, wrapped)
+
+
+def _label(connection: sqlite3.Connection, kind: VaultKind) -> str:
+    """Return which of its two keys a vault is under: before the first rotation the file does not say."""
+    row = connection.execute(f"SELECT {_bytes('value')} FROM meta WHERE name = 'key_label'").fetchone()  # noqa: S608
+    label = kind.label if row is None else bytes(row[0]).decode(errors="replace")
+    if label not in kind.labels:
+        raise CorruptDataError(f"{kind.what} names a key that cannot be; {kind.repair}")
+    return label
+
+
+def _write_key(
+    connection: sqlite3.Connection, wrapping: SecretKey, key: SecretKey, label: str, kind: VaultKind
+) -> None:
+    """Store the data key, wrapped by the key store's key of that label."""
+    wrapped = seal(wrapping, key.unmasked(), bind(_CONTEXT, "data key", label))
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('wrapped_key', ?)", (wrapped,))
+    if label != kind.label or _label(connection, kind) != label:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('key_label', ?)", (label.encode(),))
 
 
 def _meta(connection: sqlite3.Connection, name: str, kind: VaultKind) -> bytes:
-    """Return one of the two entries beside the records."""
+    """Return one of the entries beside the records."""
     row = connection.execute(f"SELECT {_bytes('value')} FROM meta WHERE name = ?", (name,)).fetchone()  # noqa: S608
     if row is None:
         raise CorruptDataError(f"{kind.what} has lost its {name}; {kind.repair}")

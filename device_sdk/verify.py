@@ -6,14 +6,18 @@ rate is up to N times the threshold's false match rate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource
-from device_sdk.gallery import Gallery, References
+from device_sdk.gallery import Gallery
 from device_sdk.recogniser import Operating, Recogniser
 from mien.errors import LowQualityError, MultipleFacesError, NoFaceError, NotEnrolledError
+
+Probe = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,11 @@ def verify(
     another model's.
     """
     person = gallery.person(name)
-    return _compare(image, gallery.references(recogniser.model_id, name=person.name), recogniser, pipeline, at)
+
+    def best(probe_D: Probe) -> tuple[str, float]:
+        return person.name, float(gallery.scores(person.name, recogniser.model_id, probe_D).max())
+
+    return _compare(image, best, recogniser, pipeline, at)
 
 
 def identify(
@@ -77,12 +85,23 @@ def identify(
     references = gallery.references(recogniser.model_id)
     if not references.names:
         raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
-    return _compare(image, references, recogniser, pipeline, at)
+
+    def best(probe_D: Probe) -> tuple[str, float]:
+        scores_N = references.embeddings @ probe_D
+        row = int(np.argmax(scores_N))
+        return references.names[row], float(scores_N[row])
+
+    return _compare(image, best, recogniser, pipeline, at)
 
 
 def _compare(
-    image: ImageSource, references: References, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
+    image: ImageSource,
+    best: Callable[[Probe], tuple[str, float]],
+    recogniser: Recogniser,
+    pipeline: FacePipeline,
+    at: Operating,
 ) -> Outcome:
+    """Return the outcome for a picture; `best` says whose template is nearest to an embedding (D,), and its cosine."""
     try:
         crop = pipeline.acquire_source(image).crop
     except NoFaceError as error:
@@ -92,7 +111,5 @@ def _compare(
     except LowQualityError as error:
         return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
     probe_D = recogniser.embed(crop[np.newaxis])[0]
-    scores_N = references.embeddings @ probe_D
-    best = int(np.argmax(scores_N))
-    score = float(scores_N[best])
-    return Match(references.names[best], score, at) if score >= at.value else Unknown(score, at)
+    name, score = best(probe_D)
+    return Match(name, score, at) if score >= at.value else Unknown(score, at)
