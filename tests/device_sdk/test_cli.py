@@ -151,9 +151,9 @@ def test_the_gallery_is_listed_changed_and_wiped(home: Path) -> None:
     ]
     assert call("gallery", "remove", "Bo", "--yes", "--home", home) == {"removed": "Bo", "images": 3}
     assert isinstance(refused("gallery", "remove", "Bo", "--yes", "--home", home), NotEnrolledError)
-    assert call("gallery", "renew", "Bo", "--home", home) == {"name": "Bo", "templates": 1}
+    assert call("gallery", "renew", "Ada", "--home", home) == {"name": "Ada", "templates": 1}
     assert call("gallery", "rotate-keys", "--home", home) == {"rotated": True}
-    assert [person["name"] for person in call("gallery", "list", "--home", home)["people"]] == ["Bo"]
+    assert [person["name"] for person in call("gallery", "list", "--home", home)["people"]] == ["Ada"]
     assert call("gallery", "wipe", "--yes", "--home", home) == {"wiped": True}
     assert call("gallery", "list", "--home", home) == {"people": []}
 
