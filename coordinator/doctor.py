@@ -192,6 +192,20 @@ class _Examination:
         return f"ready, says port {config.metrics_port}"
 
 
+def _check_signed(store: Store, model_id: str, release_key: str) -> None:
+    """Raise CorruptDataError unless a model in force bears the release key's signature: phones would refuse it."""
+    bundle = store.bundle(model_id)
+    try:
+        if bundle is None:
+            raise CorruptDataError("it is not signed")
+        bundles.verify(release_key, bundle.manifest_json, bundle.signature)
+    except MienError as error:
+        raise CorruptDataError(
+            f"model {model_id[:12]} is in force, and phones that pin release_key refuse it ({error.message}); run "
+            "model export, model sign, model release --bundle"
+        ) from error
+
+
 async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
     try:
         return Finding(name, await check())
