@@ -166,6 +166,8 @@ class Engine:
         self._arrivals = Pulse()
         self._tasks_changed: dict[str, Pulse] = {}
         self._pauses: dict[str, Backoff] = {}
+        self._populations: dict[str, str] = {}
+        self._let_go: set[str] = set()
         self.is_draining = False
         self._is_stopping = False
         self.waiting_check_ins = 0
@@ -174,29 +176,55 @@ class Engine:
 
     async def start(self) -> None:
         """Clear away what a crash left half-made, then go on with every task that is not over."""
+        await self.clear_away()
+        await self.take_over()
+
+    async def clear_away(self, *, is_alone: bool = True) -> None:
+        """Erase what nothing refers to: contributions to rounds that are over and, alone with the store, blobs."""
         thread, store = self._stores.thread, self._stores.store
-        await in_thread(self._stores.models.remove_unfinished)
-        await in_thread(self._stores.models.keep_only, await thread.run(store.model_blobs))
-        self._stores.states.keep_only(await thread.run(store.state_blobs))
-        live: set[int] = set()
-        for task in await thread.run(store.tasks):
-            if task.state.is_over:
-                continue
-            last = await thread.run(store.last_round, task.task_id)
-            if last is not None and not last.stage.is_over:
-                live.add(last.id)
-            try:
-                await self._start_runner(task)
-            except (StorageError, UnavailableError) as error:  # what is away now may be there in a moment
-                self._log_end(task, error)
-                self._pick_up_later(task, None)
-            except MienError as error:  # one task that cannot go on must not keep the others from it
-                failed = task.ended(TaskState.FAILED, error.message, self._clock.now_ms())
-                await thread.run(store.save_task, failed, actor=audit.COORDINATOR, action="task.failed")
-                self._stores.states.remove(task.state_blobs - await thread.run(store.state_blobs))
-                _LOG.error("task cannot go on", task=task.name, reason=error.message)
+        if is_alone:  # another replica may be about to commit what refers to its newest blobs
+            await in_thread(self._stores.models.remove_unfinished)
+            await in_thread(self._stores.models.keep_only, await thread.run(store.model_blobs))
+            self._stores.states.keep_only(await thread.run(store.state_blobs))
+        live = await thread.run(store.live_rounds)
         for round_id in self._stores.spool.rounds() - live:
             self._stores.spool.remove_round(round_id)
+
+    async def take_over(self, population: str | None = None) -> None:
+        """Go on with every task that is not over, of one population or of all, from what is committed."""
+        self._let_go.discard(population or "")
+        for task in await self._stores.thread.run(self._stores.store.tasks):
+            if not task.state.is_over and population in (None, task.population):
+                await self._begin(task)
+        self._wake()
+
+    async def let_go(self, population: str) -> None:
+        """End the runners of a population's tasks, with which another replica goes on; what is committed stays."""
+        self._let_go.add(population)
+        task_ids = [task_id for task_id, of in self._populations.items() if of == population]
+        runners = [self._runners[task_id] for task_id in task_ids if task_id in self._runners]
+        loops = [self._loops.pop(task_id) for task_id in task_ids if task_id in self._loops]
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        for runner in runners:
+            await runner.abandon()
+        self._wake()
+
+    async def _begin(self, task: TaskRecord) -> None:
+        """Go on with a task, now or in a moment; one that cannot go on must not keep the others from it."""
+        thread, store = self._stores.thread, self._stores.store
+        self._populations[task.task_id] = task.population
+        try:
+            await self._start_runner(task)
+        except (StorageError, UnavailableError) as error:  # what is away now may be there in a moment
+            self._log_end(task, error)
+            self._pick_up_later(task, None)
+        except MienError as error:
+            failed = task.ended(TaskState.FAILED, error.message, self._clock.now_ms())
+            await thread.run(store.save_task, failed, actor=audit.COORDINATOR, action="task.failed")
+            self._stores.states.remove(task.state_blobs - await thread.run(store.state_blobs))
+            _LOG.error("task cannot go on", task=task.name, reason=error.message)
 
     def drain(self) -> None:
         """Choose no new cohorts from now on; devices that wait are told to come back, those in a sum go on with it."""
@@ -315,6 +343,8 @@ class Engine:
                     raise DrainingError(
                         "the coordinator is shutting down; check in again", retry_after_s=self._pause_after_drain()
                     )
+                if caller.population in self._let_go:
+                    raise UnreachableError("another replica runs this task now; check in again", retry_after_s=0.5)
                 count = self._arrivals.count
                 if (assigned := await self._assigned(caller)) is not None:
                     return assigned
@@ -554,6 +584,7 @@ class Engine:
         )
         kept = await thread.run(store.add_task, record)
         if kept.task_id == record.task_id:
+            self._populations[kept.task_id] = kept.population
             await self._start_runner(kept)
             self._arrivals.beat()
         return kept

@@ -262,6 +262,8 @@ class TaskRunner:
         `step` is what a device said at a stage of secure aggregation: it has to hold before the event counts. `duty` is
         what a device that checks in offers to do; while the task asks for something else, nothing happens.
         """
+        if self._has_ended and not self.task.state.is_over:
+            raise UnreachableError("the task is being picked up; try again", retry_after_s=0.5)
         if self._has_ended:
             raise LateError(f"the task is {self.task.state}; check in again")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -287,7 +289,8 @@ class TaskRunner:
         finally:
             self._has_ended = True
             waiting = [*self._batch, *(self._inbox.get_nowait() for _ in range(self._inbox.qsize()))]
-            _refuse(waiting, LateError("the task does not go on here now; check in again"))
+            away = UnreachableError("the task is being picked up; try again", retry_after_s=0.5)
+            _refuse(waiting, LateError(f"the task is {self.task.state}") if self.task.state.is_over else away)
         if self._closing is not None:  # a sum that nobody wants any more writes state until it is through
             await asyncio.wait({self._closing})
         await self._tidy(self._closer.forget_unneeded())

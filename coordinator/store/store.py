@@ -319,6 +319,14 @@ class Store(ReleaseStore):
         with self._transaction() as db:
             return [_round(row) for row in db.execute(sa.select(ROUNDS).where(wanted).order_by(ROUNDS.c.id))]
 
+    def live_rounds(self) -> set[int]:
+        """Return the row ids of all attempts that go on."""
+        over = [stage.value for stage in Stage if stage.is_over]
+        ended = [state.value for state in TaskState if state.is_over]
+        wanted = sa.select(ROUNDS.c.id).join(TASKS).where(ROUNDS.c.stage.not_in(over), TASKS.c.state.not_in(ended))
+        with self._transaction() as db:
+            return set(db.scalars(wanted))
+
     def round(self, task_id: str, round_number: int, attempt: int) -> RoundRecord | None:
         """Return one attempt, None if there never was one."""
         wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
