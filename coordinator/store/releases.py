@@ -103,7 +103,7 @@ class ReleaseStore(ABC):
         removed = db.execute(sa.select(MODELS.c.removed_ms).where(MODELS.c.model_id == model_id)).first()
         if removed is None or removed.removed_ms is not None:
             raise NotFoundError(f"there is no model {model_id}; list the models to see which there are")
-        history = _history(db, population)
+        history = history_of(db, population)
         newest = history[-1] if history else None
         if newest is not None and (newest.model_id, newest.population, newest.share) == (model_id, population, share):
             return
@@ -120,13 +120,13 @@ class ReleaseStore(ABC):
 
     def _release_candidate(self, db: sa.Connection, candidate: CandidateRecord, population: str, share: float) -> None:
         """Release what passed its gates, to everybody where nothing is released to the others."""
-        share = share if in_force(_history(db, population)) is not None else 1.0
+        share = share if in_force(history_of(db, population)) is not None else 1.0
         self._release(db, candidate.model_id, population, audit.COORDINATOR, share)
 
     def way_back(self, population: str | None) -> tuple[str, str] | None:
         """Return the model of the newest release and the one that a roll-back would put in force."""
         with self._transaction() as db:
-            history = _history(db, population)
+            history = history_of(db, population)
             earlier = before(history)
             return None if earlier is None else (history[-1].model_id, earlier)
 
@@ -137,18 +137,25 @@ class ReleaseStore(ABC):
         population has. Raises NotFoundError when there is nothing to go back to.
         """
         with self._transaction() as db:
-            history = _history(db, population)
-            earlier = before(history)
-            if earlier is None:
-                raise NotFoundError("no earlier release is there to go back to; release another model")
-            newest = history[-1]
-            release = ReleaseRecord(
-                earlier, newest.population, self._clock.now_ms(), actor, share=1.0, is_rollback=True
-            )
-            db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
-            detail = {"population": newest.population, "from": newest.model_id}
-            self._log(db, actor, "model.rollback", earlier, detail)
-            return release
+            return self._roll_back(db, population, actor)
+
+    def _roll_back(self, db: sa.Connection, population: str | None, actor: str) -> ReleaseRecord:
+        history = history_of(db, population)
+        earlier = before(history)
+        if earlier is None:
+            raise NotFoundError("no earlier release is there to go back to; release another model")
+        newest = history[-1]
+        release = ReleaseRecord(earlier, newest.population, self._clock.now_ms(), actor, share=1.0, is_rollback=True)
+        db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
+        detail = {"population": newest.population, "from": newest.model_id}
+        self._log(db, actor, "model.rollback", earlier, detail)
+        return release
+
+    def newest_release(self, population: str | None) -> ReleaseRecord | None:
+        """Return the newest release that concerns a population, whatever its share."""
+        with self._transaction() as db:
+            history = history_of(db, population)
+            return history[-1] if history else None
 
     def released(self, population: str | None, device_id: str | None = None) -> ReleaseRecord | None:
         """Return the release in force for a population, its own or one for all, whichever is newer.
@@ -156,12 +163,12 @@ class ReleaseStore(ABC):
         With a device: the one that is this device's, which a partial roll-out may have reached.
         """
         with self._transaction() as db:
-            return in_force(_history(db, population), device_id)
+            return in_force(history_of(db, population), device_id)
 
     def last_release(self) -> ReleaseRecord | None:
         """Return the newest release for any population."""
         with self._transaction() as db:
-            history = _history(db)
+            history = history_of(db)
             return history[-1] if history else None
 
     def released_ids(self) -> set[str]:
@@ -169,7 +176,7 @@ class ReleaseStore(ABC):
         with self._transaction() as db:
             found = set()
             for population in db.scalars(sa.select(RELEASES.c.population).distinct()).all():
-                history = _history(db, population)
+                history = history_of(db, population)
                 found |= {release.model_id for release in (history[-1], in_force(history)) if release is not None}
             return found
 
@@ -178,7 +185,7 @@ class ReleaseStore(ABC):
         models = self.models()
         with self._transaction() as db:
             rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
-            return standings(models, _history(db), [_candidate(row) for row in rows])
+            return standings(models, history_of(db), [_candidate(row) for row in rows])
 
     # Candidates
 
@@ -294,7 +301,7 @@ def _check_judged(db: sa.Connection, model_id: str) -> None:
         raise ConfigError(f"this model failed its gates: {newest.reason}; --despite-gates releases it nevertheless")
 
 
-def _history(db: sa.Connection, *population: str | None) -> list[ReleaseRecord]:
+def history_of(db: sa.Connection, *population: str | None) -> list[ReleaseRecord]:
     """Return the releases that concern a population (None: those for all), or without one all, oldest first."""
     wanted = sa.select(RELEASES).order_by(RELEASES.c.id)
     if population:

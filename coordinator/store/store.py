@@ -38,7 +38,7 @@ from coordinator.store.records import (
     TaskState,
     UploadRecord,
 )
-from coordinator.store.releases import ReleaseStore
+from coordinator.store.rollouts import RollOutStore
 from coordinator.store.tables import (
     AUDIT,
     DEVICES,
@@ -57,7 +57,7 @@ from mien.errors import AlreadyExistsError, LateError, NotFoundError
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0010"
+SCHEMA: Final = "0012"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -65,7 +65,7 @@ _MAX_REASON: Final = 400
 _IDS_AT_ONCE: Final = 500
 
 
-class Store(ReleaseStore):
+class Store(RollOutStore):
     """Tasks, rounds, models, devices and history."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:

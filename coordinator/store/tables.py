@@ -125,6 +125,31 @@ BUNDLES: Final = Table("bundles", METADATA, _BundleColumns)
 """Signed bundles of releases, by the sequence numbers that the operator's release key gave them; only ever added to."""
 
 
+class _RollOutColumns(TypedColumns):
+    id: Named[int] = Column(_ROW_ID, primary_key=True, autoincrement=True)
+    model_id: Named[str] = Column(ForeignKey("models.model_id"), type_=_HASH)
+    reference_model_id: Named[str] = Column(ForeignKey("models.model_id"), type_=_HASH)
+    population: Named[str] = Column(String(64), index=True)
+    spec_json: Named[bytes]
+    state: Named[str] = Column(String(16), index=True)
+    stage: Named[int]
+    attempt: Named[int]
+    task_id: Named[str | None] = Column(ForeignKey("tasks.task_id"), type_=String(32))
+    reason: Named[str] = Column(String(400))
+    figures_json: Named[str]
+    started_ms: Named[int] = Column(BigInteger)
+    started_by: Named[str] = Column(String(64))
+    changed_ms: Named[int] = Column(BigInteger)
+    version: Named[int]
+
+
+ROLL_OUTS: Final = Table("roll_outs", METADATA, _RollOutColumns)
+"""Staged roll-outs: the operator's words (canonical JSON), how far each is, and what phones said last, in short.
+
+The whole of what they said is in `evaluations`, under the model. `version` grows with every change.
+"""
+
+
 class _TaskColumns(TypedColumns):
     task_id: Named[str] = Column(String(32), primary_key=True)
     name: Named[str] = Column(String(80))
