@@ -16,7 +16,7 @@ from mien.shell import cli as shell
 from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:
-    from coordinator.backup import Summary
+    from coordinator.archive import Summary
 
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 
@@ -38,7 +38,7 @@ def backup(
     os.umask(0o077)
     password = read_password(password_file, confirm=True, can_ask=sys.stdin.isatty())
     summary = make_backup(CoordinatorHome(home), file, password, Clock(), with_data=not without_data)
-    _tell(summary, f"Backup of {home} in {file}", as_json=as_json)
+    tell(summary, f"Backup of {home} in {file}", as_json=as_json)
 
 
 def restore(
@@ -58,21 +58,23 @@ def restore(
     os.umask(0o077)
     password = read_password(password_file, confirm=False, can_ask=sys.stdin.isatty())
     summary = restore_backup(file, CoordinatorHome(home), password, Clock())
-    _tell(summary, f"Restored to {home}", as_json=as_json)
+    tell(summary, f"Restored to {home}", as_json=as_json)
 
 
-def _tell(summary: Summary, what: str, *, as_json: bool) -> None:
+def tell(summary: Summary, what: str, *, as_json: bool, **more: object) -> None:
+    """Say what a backup holds, and with --json what more there is to say."""
     head = None if summary.audit_head is None else str(summary.audit_head)
     result: dict[str, Any] = {
         "files": summary.files,
         "size_bytes": summary.size_bytes,
         "created_unix_s": summary.created_unix_s,
         "audit_head": head,
+        **more,
     }
 
     def human() -> None:
         created = f"{datetime.fromtimestamp(summary.created_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
         say(f"{what}: {summary.files} files, {summary.size_bytes / 1e6:.1f} MB, as of {created}.")
-        say("It holds no database, models or states." if head is None else f"The audit log stood at {head}")
+        say("It holds keys, certificates and settings only." if head is None else f"The audit log stood at {head}")
 
     shell.emit(result, as_json=as_json, human=human)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
+from coordinator.commands.backups import PasswordFile, tell
 from coordinator.commands.common import show_reference
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.registrar.config import RegistrarConfig
@@ -24,6 +25,7 @@ from mien.errors import TABLE, ConfigError
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.files import read_limited, write_atomically
+from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -334,6 +336,50 @@ def config_reference(
     from coordinator.registrar.config import LIMITS
 
     show_reference(RegistrarConfig, LIMITS, as_markdown=as_markdown, as_json=as_json)
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="Where to write the backup.")],
+    home: Home,
+    password_file: PasswordFile = None,
+    without_data: Annotated[bool, typer.Option("--without-data", help="Keys, certificates and settings only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the authority, settings and database to one file under a password of at least 10 characters.
+
+    The registrar may go on serving meanwhile. Example: mien-registrar backup monday.mien --home R
+    """
+    from coordinator.registrar.backup import make_backup
+    from coordinator.registrar.home import make_new_files_private
+
+    make_new_files_private()
+    password = read_password(password_file, confirm=True, can_ask=sys.stdin.isatty())
+    summary = make_backup(RegistrarHome(home), file, password, _now, with_data=not without_data)
+    tell(summary, f"Backup of {home} in {file}", as_json=as_json)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="The file that backup wrote.")],
+    home: Home,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a registrar's folder of a backup; the folder must be new or empty. Invites that were open then end.
+
+    Never run the restored registrar beside the one that it was copied from.
+    Example: mien-registrar restore monday.mien --home S
+    """
+    from coordinator.registrar.backup import restore_backup
+    from coordinator.registrar.home import make_new_files_private
+
+    make_new_files_private()
+    password = read_password(password_file, confirm=False, can_ask=sys.stdin.isatty())
+    summary, ended = restore_backup(file, RegistrarHome(home), password, _now)
+    tell(summary, f"Restored to {home}", as_json=as_json, invites_ended=ended)
+    if not as_json:
+        _say(f"{ended} open invites were ended: they may have been used since. Revoke again whom you revoked since.")
 
 
 @app.command()

@@ -145,6 +145,11 @@ class Transaction:
         )
         return result.rowcount == 1
 
+    def end_open_invites(self, now: int) -> int:
+        """Let every invite that could still be used expire now, and return how many those were."""
+        is_open = _INVITES.c.used_unix_s.is_(None) & (_INVITES.c.expires_unix_s > now)
+        return self._connection.execute(sa.update(_INVITES).where(is_open).values(expires_unix_s=now)).rowcount
+
     def device(self, device_id: str) -> DeviceRecord | None:
         """Return a device."""
         row = self._one(sa.select(_DEVICES).where(_DEVICES.c.device_id == device_id))

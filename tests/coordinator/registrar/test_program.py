@@ -154,7 +154,7 @@ def test_an_operators_day(program: Program) -> None:
 
         checks = program.json("doctor")
         assert checks["ok"] is True
-        assert len(checks["checks"]) == 8
+        assert len(checks["checks"]) == 9
 
         code, out, _ = program.run("invite")
         assert code == 0
@@ -194,6 +194,20 @@ def test_serve_says_when_it_is_ready_and_listens_where_it_is_told(program: Progr
     assert told == {
         "ready": True, "address": own, "join_port": join_port, "admin_port": admin_port, "pid": pid
     }  # fmt: skip
+
+
+def test_backup_and_restore(program: Program, tmp_path: Path) -> None:
+    password, file = tmp_path / "password", tmp_path / "r.mien"
+    password.write_text("correct horse\n")
+    made = program.json("backup", str(file), f"--password-file={password}")
+    other = Program(tmp_path / "S", program.capture)
+    back = other.json("restore", str(file), f"--password-file={password}")
+    assert (back["files"], back["audit_head"], back["invites_ended"]) == (made["files"], made["audit_head"], 0)
+    checks = {check["name"]: check["ok"] for check in json.loads(other.run("doctor", "--json")[1])["checks"]}
+    assert all(checks[name] for name in ("folder", "settings", "authority", "operator", "audit log"))
+    kind, message = other.refused("restore", str(file), f"--password-file={password}")
+    assert kind is AlreadyExistsError
+    assert "not empty" in message
 
 
 def test_only_tls13_is_spoken(program: Program) -> None:
