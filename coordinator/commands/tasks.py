@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 import tomllib
@@ -43,6 +44,7 @@ _STAGES = {
     9: "aborted",
 }
 _VALIDATE = 1
+_OVER = (8, 9)
 
 
 @app.command()
@@ -234,6 +236,11 @@ def _say_task(task: TaskSpec, shown: list[str]) -> None:
         f"{task.name}: {task.method}, {task.rounds} rounds of {cohort.size} phones (at least {cohort.min_reports}) of "
         f"population {task.population}, from model {task.model_id}."
     )
+    if (mode := task.asynchronous) is not None:
+        say(
+            f"Asynchronous: up to {mode.max_concurrency} cohorts in flight; one that is more than {mode.max_staleness} "
+            "models behind is discarded."
+        )
     say("What this shows the server:")
     for sentence in shown:
         say(f"  - {sentence}")
@@ -241,6 +248,18 @@ def _say_task(task: TaskSpec, shown: list[str]) -> None:
 
 def _event(event: operator_pb2.TaskEvent) -> dict[str, Any]:
     return {"task": to_plain(event.task), "round": _report(event.round) if event.HasField("round") else None}
+
+
+def is_asynchronous(task: operator_pb2.TaskStatus) -> bool:
+    """Return whether several cohorts of a task may be in flight."""
+    return bool(task.task_json) and "asynchronous" in json.loads(task.task_json)
+
+
+def _behind(report: operator_pb2.RoundReport, task: operator_pb2.TaskStatus) -> int:
+    """Return how many models were made since that of a cohort, until its own was made."""
+    if "staleness" in report.metrics:
+        return int(report.metrics["staleness"])
+    return max(task.rounds_closed - report.base_version, 0)
 
 
 def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
@@ -258,6 +277,7 @@ def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
         "model_id": report.model_id,
         "upload_bytes": report.upload_bytes,
         "metrics": dict(report.metrics),
+        "base_version": report.base_version,
     }
 
 
@@ -286,19 +306,37 @@ class _View:
         if not event.HasField("round"):
             return self._title()
         name, stage, phones, loss, model = _cells(event.round)
-        return f"round {name}: {stage}, phones {phones}" + "".join(f", {each}" for each in (loss, model) if each)
+        what = f"round {name}: {stage}, phones {phones}"
+        if is_asynchronous(event.task):
+            what = f"cohort {name}: {stage}, phones {phones}, on {self._base(event.round)}"
+        return what + "".join(f", {each}" for each in (loss, model) if each)
 
     def draw(self) -> Table:
         """Return the picture so far."""
+        reports = [report for _, report in sorted(self._rounds.items())[-self._SHOWN :]]
+        if self._task is not None and is_asynchronous(self._task):
+            table = Table("cohort", "stage", "asked, trained, sent", "loss", "model", "on", title=self._title())
+            for report in reports:
+                table.add_row(*_cells(report), self._base(report))
+            return table
         table = Table("round", "stage", "asked, trained, sent", "loss", "model", title=self._title())
-        for _, report in sorted(self._rounds.items())[-self._SHOWN :]:
+        for report in reports:
             table.add_row(*_cells(report))
         return table
+
+    def _base(self, report: operator_pb2.RoundReport) -> str:
+        """Return which model a cohort is on, and how stale that is."""
+        assert self._task is not None
+        behind = _behind(report, self._task)
+        return f"model {report.base_version}" + (f", {behind} behind" if behind else "")
 
     def _title(self) -> str:
         if self._task is None:
             return "waiting for the coordinator"
         title = f"{self._task.name}: {self._task.state}, {self._task.rounds_closed}/{self._task.rounds_total} rounds"
+        if is_asynchronous(self._task):
+            in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
+            title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
         return title + (f" ({self._task.reason})" if self._task.reason else "")
 
 

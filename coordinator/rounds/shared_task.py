@@ -91,10 +91,11 @@ class SharedTask:
             return ""
         task, spec = self._record, self._spec.asynchronous
         assert spec is not None
-        if task.state.is_over:
-            return f"the task is {task.state}"
+        is_unwanted = task.state is not TaskState.RUNNING if lane.state.stage is Stage.SELECTING else task.state.is_over
+        if is_unwanted:
+            return f"task {task.state} {task.reason}".rstrip()
         if lane.state.stage is Stage.SELECTING:
-            return "" if task.state is TaskState.RUNNING else f"the task is {task.state}"
+            return ""
         version, base = task.rounds_closed, lane.round.base_version
         return overdue_in_words(spec, version, base) if is_overdue(spec, version, base) else ""
 

@@ -72,7 +72,7 @@ class TaskEvent(_message.Message):
     def __init__(self, task: _Optional[_Union[TaskStatus, _Mapping]] = ..., round: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("round", "stage", "num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms", "reason", "model_id", "upload_bytes", "metrics", "duty")
+    __slots__ = ("round", "stage", "num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms", "reason", "model_id", "upload_bytes", "metrics", "duty", "base_version")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class RoundReport(_message.Message):
     UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     DUTY_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     round: _rounds_pb2.RoundRef
     stage: _rounds_pb2.Stage
     num_selected: int
@@ -104,7 +105,8 @@ class RoundReport(_message.Message):
     upload_bytes: int
     metrics: _containers.ScalarMap[str, float]
     duty: _rounds_pb2.Duty
-    def __init__(self, round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., stage: _Optional[_Union[_rounds_pb2.Stage, str]] = ..., num_selected: _Optional[int] = ..., num_trained: _Optional[int] = ..., num_reports: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., upload_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duty: _Optional[_Union[_rounds_pb2.Duty, str]] = ...) -> None: ...
+    base_version: int
+    def __init__(self, round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., stage: _Optional[_Union[_rounds_pb2.Stage, str]] = ..., num_selected: _Optional[int] = ..., num_trained: _Optional[int] = ..., num_reports: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., upload_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duty: _Optional[_Union[_rounds_pb2.Duty, str]] = ..., base_version: _Optional[int] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -139,18 +141,77 @@ class ModelStatus(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., state: _Optional[str] = ..., share: _Optional[float] = ..., reason: _Optional[str] = ..., population: _Optional[str] = ..., task_id: _Optional[str] = ..., round: _Optional[int] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class ReleaseModelRequest(_message.Message):
-    __slots__ = ("model_id", "share", "despite_gates", "bundle_manifest", "bundle_signature")
+    __slots__ = ("model_id", "share", "despite_gates", "bundle_manifest", "bundle_signature", "roll_out_json")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     DESPITE_GATES_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_MANIFEST_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    ROLL_OUT_JSON_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     share: float
     despite_gates: bool
     bundle_manifest: bytes
     bundle_signature: bytes
-    def __init__(self, model_id: _Optional[str] = ..., share: _Optional[float] = ..., despite_gates: _Optional[bool] = ..., bundle_manifest: _Optional[bytes] = ..., bundle_signature: _Optional[bytes] = ...) -> None: ...
+    roll_out_json: bytes
+    def __init__(self, model_id: _Optional[str] = ..., share: _Optional[float] = ..., despite_gates: _Optional[bool] = ..., bundle_manifest: _Optional[bytes] = ..., bundle_signature: _Optional[bytes] = ..., roll_out_json: _Optional[bytes] = ...) -> None: ...
+
+class ListRollOutsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRollOutsReply(_message.Message):
+    __slots__ = ("roll_outs",)
+    ROLL_OUTS_FIELD_NUMBER: _ClassVar[int]
+    roll_outs: _containers.RepeatedCompositeFieldContainer[RollOutStatus]
+    def __init__(self, roll_outs: _Optional[_Iterable[_Union[RollOutStatus, _Mapping]]] = ...) -> None: ...
+
+class RollOutRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class RollOutStatus(_message.Message):
+    __slots__ = ("id", "model_id", "reference_model_id", "population", "state", "reason", "share", "stage", "stages", "task_id", "figures", "started_unix_ms", "started_by", "changed_unix_ms", "roll_out_json")
+    class FiguresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_BY_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ROLL_OUT_JSON_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    model_id: str
+    reference_model_id: str
+    population: str
+    state: str
+    reason: str
+    share: float
+    stage: int
+    stages: _containers.RepeatedScalarFieldContainer[float]
+    task_id: str
+    figures: _containers.ScalarMap[str, float]
+    started_unix_ms: int
+    started_by: str
+    changed_unix_ms: int
+    roll_out_json: bytes
+    def __init__(self, id: _Optional[int] = ..., model_id: _Optional[str] = ..., reference_model_id: _Optional[str] = ..., population: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., share: _Optional[float] = ..., stage: _Optional[int] = ..., stages: _Optional[_Iterable[float]] = ..., task_id: _Optional[str] = ..., figures: _Optional[_Mapping[str, float]] = ..., started_unix_ms: _Optional[int] = ..., started_by: _Optional[str] = ..., changed_unix_ms: _Optional[int] = ..., roll_out_json: _Optional[bytes] = ...) -> None: ...
 
 class RollBackRequest(_message.Message):
     __slots__ = ("population",)
@@ -199,6 +260,26 @@ class ImportModelChunk(_message.Message):
     header: ImportModelHeader
     data: bytes
     def __init__(self, header: _Optional[_Union[ImportModelHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class AddGraphsHeader(_message.Message):
+    __slots__ = ("bundle_manifest", "bundle_signature")
+    BUNDLE_MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    bundle_manifest: bytes
+    bundle_signature: bytes
+    def __init__(self, bundle_manifest: _Optional[bytes] = ..., bundle_signature: _Optional[bytes] = ...) -> None: ...
+
+class AddGraphsChunk(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: AddGraphsHeader
+    data: bytes
+    def __init__(self, header: _Optional[_Union[AddGraphsHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class AddGraphsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class AddThresholdRequest(_message.Message):
     __slots__ = ("model_id", "threshold_json")

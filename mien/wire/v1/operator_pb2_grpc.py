@@ -92,6 +92,11 @@ class OperatorStub:
                 request_serializer=mien_dot_v1_dot_operator__pb2.AddThresholdRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
                 _registered_method=True)
+        self.AddGraphs = channel.stream_unary(
+                '/mien.v1.Operator/AddGraphs',
+                request_serializer=mien_dot_v1_dot_operator__pb2.AddGraphsChunk.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.AddGraphsReply.FromString,
+                _registered_method=True)
         self.RollBack = channel.unary_unary(
                 '/mien.v1.Operator/RollBack',
                 request_serializer=mien_dot_v1_dot_operator__pb2.RollBackRequest.SerializeToString,
@@ -106,6 +111,21 @@ class OperatorStub:
                 '/mien.v1.Operator/ListEvaluations',
                 request_serializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsReply.FromString,
+                _registered_method=True)
+        self.ListRollOuts = channel.unary_unary(
+                '/mien.v1.Operator/ListRollOuts',
+                request_serializer=mien_dot_v1_dot_operator__pb2.ListRollOutsRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.ListRollOutsReply.FromString,
+                _registered_method=True)
+        self.ContinueRollOut = channel.unary_unary(
+                '/mien.v1.Operator/ContinueRollOut',
+                request_serializer=mien_dot_v1_dot_operator__pb2.RollOutRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.RollOutStatus.FromString,
+                _registered_method=True)
+        self.StopRollOut = channel.unary_unary(
+                '/mien.v1.Operator/StopRollOut',
+                request_serializer=mien_dot_v1_dot_operator__pb2.RollOutRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.RollOutStatus.FromString,
                 _registered_method=True)
 
 
@@ -182,6 +202,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddGraphs(self, request_iterator, context):
+        """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RollBack(self, request, context):
         """Puts the model in force again that was before the newest release.
         """
@@ -198,6 +225,27 @@ class OperatorServicer:
 
     def ListEvaluations(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRollOuts(self, request, context):
+        """Staged roll-outs, which ReleaseModel begins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ContinueRollOut(self, request, context):
+        """Lets a roll-out that waits go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopRollOut(self, request, context):
+        """Ends a roll-out where it is; the phones keep what they have.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -260,6 +308,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     request_deserializer=mien_dot_v1_dot_operator__pb2.AddThresholdRequest.FromString,
                     response_serializer=mien_dot_v1_dot_models__pb2.ModelManifest.SerializeToString,
             ),
+            'AddGraphs': grpc.stream_unary_rpc_method_handler(
+                    servicer.AddGraphs,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.AddGraphsChunk.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.AddGraphsReply.SerializeToString,
+            ),
             'RollBack': grpc.unary_unary_rpc_method_handler(
                     servicer.RollBack,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.RollBackRequest.FromString,
@@ -274,6 +327,21 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ListEvaluations,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsRequest.FromString,
                     response_serializer=mien_dot_v1_dot_operator__pb2.ListEvaluationsReply.SerializeToString,
+            ),
+            'ListRollOuts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRollOuts,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.ListRollOutsRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.ListRollOutsReply.SerializeToString,
+            ),
+            'ContinueRollOut': grpc.unary_unary_rpc_method_handler(
+                    servicer.ContinueRollOut,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.RollOutRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.RollOutStatus.SerializeToString,
+            ),
+            'StopRollOut': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopRollOut,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.RollOutRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.RollOutStatus.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -585,6 +653,33 @@ class Operator:
             _registered_method=True)
 
     @staticmethod
+    def AddGraphs(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/mien.v1.Operator/AddGraphs',
+            mien_dot_v1_dot_operator__pb2.AddGraphsChunk.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.AddGraphsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RollBack(request,
             target,
             options=(),
@@ -655,6 +750,87 @@ class Operator:
             '/mien.v1.Operator/ListEvaluations',
             mien_dot_v1_dot_operator__pb2.ListEvaluationsRequest.SerializeToString,
             mien_dot_v1_dot_operator__pb2.ListEvaluationsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRollOuts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/ListRollOuts',
+            mien_dot_v1_dot_operator__pb2.ListRollOutsRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.ListRollOutsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ContinueRollOut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/ContinueRollOut',
+            mien_dot_v1_dot_operator__pb2.RollOutRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.RollOutStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopRollOut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/StopRollOut',
+            mien_dot_v1_dot_operator__pb2.RollOutRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.RollOutStatus.FromString,
             options,
             channel_credentials,
             insecure,

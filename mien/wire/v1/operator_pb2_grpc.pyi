@@ -49,11 +49,19 @@ class OperatorStub:
     ImportModel: _grpc.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]
     """Uploads an imported model: header first, then theta's bytes, then the public shard's."""
     AddThreshold: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AddThresholdRequest, _models_pb2.ModelManifest]
+    AddGraphs: _grpc.StreamUnaryMultiCallable[_operator_pb2.AddGraphsChunk, _operator_pb2.AddGraphsReply]
+    """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end."""
     RollBack: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RollBackRequest, _models_pb2.ModelManifest]
     """Puts the model in force again that was before the newest release."""
     AddEvaluation: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AddEvaluationRequest, _operator_pb2.AddEvaluationReply]
     """Keeps a measurement of a model."""
     ListEvaluations: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListEvaluationsRequest, _operator_pb2.ListEvaluationsReply]
+    ListRollOuts: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListRollOutsRequest, _operator_pb2.ListRollOutsReply]
+    """Staged roll-outs, which ReleaseModel begins."""
+    ContinueRollOut: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RollOutRequest, _operator_pb2.RollOutStatus]
+    """Lets a roll-out that waits go on."""
+    StopRollOut: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RollOutRequest, _operator_pb2.RollOutStatus]
+    """Ends a roll-out where it is; the phones keep what they have."""
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -74,11 +82,19 @@ class OperatorAsyncStub(OperatorStub):
     ImportModel: _aio.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]  # type: ignore[assignment]
     """Uploads an imported model: header first, then theta's bytes, then the public shard's."""
     AddThreshold: _aio.UnaryUnaryMultiCallable[_operator_pb2.AddThresholdRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
+    AddGraphs: _aio.StreamUnaryMultiCallable[_operator_pb2.AddGraphsChunk, _operator_pb2.AddGraphsReply]  # type: ignore[assignment]
+    """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end."""
     RollBack: _aio.UnaryUnaryMultiCallable[_operator_pb2.RollBackRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
     """Puts the model in force again that was before the newest release."""
     AddEvaluation: _aio.UnaryUnaryMultiCallable[_operator_pb2.AddEvaluationRequest, _operator_pb2.AddEvaluationReply]  # type: ignore[assignment]
     """Keeps a measurement of a model."""
     ListEvaluations: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListEvaluationsRequest, _operator_pb2.ListEvaluationsReply]  # type: ignore[assignment]
+    ListRollOuts: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListRollOutsRequest, _operator_pb2.ListRollOutsReply]  # type: ignore[assignment]
+    """Staged roll-outs, which ReleaseModel begins."""
+    ContinueRollOut: _aio.UnaryUnaryMultiCallable[_operator_pb2.RollOutRequest, _operator_pb2.RollOutStatus]  # type: ignore[assignment]
+    """Lets a roll-out that waits go on."""
+    StopRollOut: _aio.UnaryUnaryMultiCallable[_operator_pb2.RollOutRequest, _operator_pb2.RollOutStatus]  # type: ignore[assignment]
+    """Ends a roll-out where it is; the phones keep what they have."""
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     """What an operator says to the coordinator. Mutual TLS with an operator's certificate."""
@@ -164,6 +180,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_models_pb2.ModelManifest, _abc.Awaitable[_models_pb2.ModelManifest]]: ...
 
     @_abc_1.abstractmethod
+    def AddGraphs(
+        self,
+        request_iterator: _MaybeAsyncIterator[_operator_pb2.AddGraphsChunk],
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.AddGraphsReply, _abc.Awaitable[_operator_pb2.AddGraphsReply]]:
+        """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end."""
+
+    @_abc_1.abstractmethod
     def RollBack(
         self,
         request: _operator_pb2.RollBackRequest,
@@ -185,5 +209,29 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.ListEvaluationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ListEvaluationsReply, _abc.Awaitable[_operator_pb2.ListEvaluationsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRollOuts(
+        self,
+        request: _operator_pb2.ListRollOutsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListRollOutsReply, _abc.Awaitable[_operator_pb2.ListRollOutsReply]]:
+        """Staged roll-outs, which ReleaseModel begins."""
+
+    @_abc_1.abstractmethod
+    def ContinueRollOut(
+        self,
+        request: _operator_pb2.RollOutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.RollOutStatus, _abc.Awaitable[_operator_pb2.RollOutStatus]]:
+        """Lets a roll-out that waits go on."""
+
+    @_abc_1.abstractmethod
+    def StopRollOut(
+        self,
+        request: _operator_pb2.RollOutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.RollOutStatus, _abc.Awaitable[_operator_pb2.RollOutStatus]]:
+        """Ends a roll-out where it is; the phones keep what they have."""
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
