@@ -340,4 +340,5 @@ def _report(record: RoundRecord) -> operator_pb2.RoundReport:
         upload_bytes=record.upload_bytes,
         metrics=dict(record.metrics),
         duty=DUTIES[record.duty],
+        base_version=record.base_version,
     )
