@@ -28,7 +28,7 @@ from benchmarks import _common
 from benchmarks._device import Job, Turn, measure
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import ObjectiveForm, standard_forms
-from device_sdk.export.manifest import GraphFolder
+from device_sdk.export.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import ImportedModel, import_model, with_adapter
 from mien.layout import ParameterLayout, ParameterPart, Vector
@@ -175,7 +175,8 @@ def _real_cases(folder: Path) -> Iterator[Case]:
         parts = [default] if name.endswith("_adapter") else [default, whole]
         for part in parts:
             _common.progress(f"{name}: making the graphs of {part.size} parameters")
-            export_graphs(model.spec, model.layout, folder, forms=forms, parts=[part])
+            graphs = folder_for(folder, model.layout)
+            export_graphs(model.spec, model.layout, graphs, forms=forms, parts=[part])
             objectives = {form.name: _objective(form, model, crops) for form in forms}
             yield Case(name, model.spec, model.layout, model.theta, part, crops, objectives, folder)
 

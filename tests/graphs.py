@@ -14,15 +14,24 @@ from numpy.typing import NDArray
 
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
-from device_sdk.export.manifest import GraphFolder
+from device_sdk.export.manifest import GraphEngine, GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
-from mien.methods.base import Objective
+from mien.layout import ParameterPart
+from mien.methods.base import Objective, Runtime
 from tests.tiny import Tiny, tiny_cnn
 
 FOLDER = Path(__file__).parent / "data" / "graphs"
 ALL_FORMS = tuple(form for name in exportable() for form in standard_forms(name))
 # The whole network is trained with these only: what differs between objectives lies behind the embedding.
 FULL_FORMS = tuple(form for form in ALL_FORMS if form.name in ("positive_hinge", "cosface"))
+# ExecuTorch's programs are larger: one form of each objective, and three of the one that has many.
+ON_EXECUTORCH = tuple(
+    form
+    for form in ALL_FORMS
+    if form.objective != "fedfr"
+    or form.name in ("fedfr", "fedfr_contrastive_branch_joint", "fedfr_contrastive_cosface_branch_detached")
+)
+LIMITS: Mapping[str, int] = {"B": 6, "K": 8, "L": 3, "G": 5}
 CONSTANTS: Mapping[str, float] = {
     "scale": 8.0,
     "margin": 0.2,
@@ -42,6 +51,15 @@ def tiny_onnx_runtime(tiny: Tiny | None = None, **options: Any) -> OnnxRuntime:
     """Return the tiny recogniser on ONNX Runtime, with the committed graphs."""
     tiny = tiny_cnn() if tiny is None else tiny
     return OnnxRuntime(tiny.spec, tiny.layout, GraphFolder.open(FOLDER, tiny.spec, tiny.layout), **options)
+
+
+def tiny_executorch_runtime(tiny: Tiny | None = None, **options: Any) -> Runtime:
+    """Return the tiny recogniser on ExecuTorch, with the committed programs."""
+    from device_sdk.runtimes.executorch_runtime import ExecutorchRuntime
+
+    tiny = tiny_cnn() if tiny is None else tiny
+    graphs = GraphFolder.open(FOLDER, tiny.spec, tiny.layout, "executorch")
+    return ExecutorchRuntime(tiny.spec, tiny.layout, graphs, **options)
 
 
 def objective_of(form: ObjectiveForm, num_crops: int, dim: int, *, seed: int = 3) -> Objective:
@@ -72,9 +90,24 @@ def rebuild() -> None:
     tiny = tiny_cnn()
     for old in FOLDER.rglob("*.*"):
         old.unlink()
-    export_graphs(tiny.spec, tiny.layout, FOLDER, forms=ALL_FORMS, backbone=tiny.backbone, tell=print)
-    whole = [tiny.part("*")]
-    export_graphs(tiny.spec, tiny.layout, FOLDER, forms=FULL_FORMS, parts=whole, backbone=tiny.backbone, tell=print)
+    plans: tuple[tuple[tuple[ObjectiveForm, ...], list[ParameterPart], tuple[GraphEngine, ...]], ...] = (
+        (ALL_FORMS, [tiny.part()], ("onnxruntime",)),
+        (FULL_FORMS, [tiny.part("*")], ("onnxruntime",)),
+        (ON_EXECUTORCH, [tiny.part()], ("executorch",)),
+        (FULL_FORMS, [tiny.part("*")], ("executorch",)),
+    )
+    for forms, parts, engines in plans:
+        export_graphs(
+            tiny.spec,
+            tiny.layout,
+            folder_for(FOLDER, tiny.layout),
+            forms=forms,
+            parts=parts,
+            backbone=tiny.backbone,
+            engines=engines,
+            limits=LIMITS,
+            tell=print,
+        )
 
 
 if __name__ == "__main__":

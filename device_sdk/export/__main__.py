@@ -7,8 +7,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
-from mien.errors import MissingDependencyError, NotFoundError
+from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm, exportable, standard_forms
+from device_sdk.export.manifest import SUFFIXES, GraphEngine, folder_for
+from mien.errors import ConfigError, MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors
@@ -22,7 +23,13 @@ _ALL: Final = "all"
 @app.command()
 def export(
     model: Annotated[Path, typer.Argument(help="A folder that `mien-coordinator model export` wrote.")],
-    out: Annotated[Path, typer.Option(help="Where a folder named after the model's layout is made.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where a folder named after the model's layout is made; default: the model's own folder, for "
+            "`mien-coordinator model sign` to sign the graphs with it."
+        ),
+    ] = None,
     objective: Annotated[
         list[str] | None, typer.Option(help="What phones will train; may be repeated; 'all' for every one there is.")
     ] = None,
@@ -32,12 +39,17 @@ def export(
     trainable: Annotated[
         list[str] | None, typer.Option(help="Tensors that a task trains, as in its `trainable`; instead of --part.")
     ] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="onnxruntime (the default) or executorch; may be repeated.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="The most images of a step on ExecuTorch, which plans for them.")] = 8,
+    max_classes: Annotated[int, typer.Option(help="The most classes of a step on ExecuTorch.")] = 256,
     arcface_margin: Annotated[float, typer.Option(help="The margin of arcface, which its graph has built in.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Write the graphs with which phones embed and train through ONNX Runtime. They hold no parameters.
+    """Write the graphs with which phones embed and train without torch. They hold no parameters.
 
-    Example: python -m device_sdk.export ./model --out ./graphs --objective positive_hinge --objective fedfr
+    Example: python -m device_sdk.export ./model --objective positive_hinge --objective fedfr
     """
     try:
         from device_sdk.export.build import DEFAULT_OBJECTIVES, export_graphs
@@ -51,17 +63,38 @@ def export(
     for name in names:
         forms += standard_forms(name, arcface_margin=arcface_margin)
     parts = [layout.part(trainable)] if trainable else _parts(spec, layout, part)
-    with storage_errors(str(out)):
+    folder = model if out is None else folder_for(out, layout)
+    with storage_errors(str(folder)):
         manifest = export_graphs(
-            spec, layout, out, forms=forms, parts=parts, tell=lambda _: None if as_json else shell.ERR.print(_)
+            spec,
+            layout,
+            folder,
+            forms=forms,
+            parts=parts,
+            engines=_engines(engine),
+            limits=_limits(max_batch, max_classes),
+            tell=lambda _: None if as_json else shell.ERR.print(_),
         )
     total = sum(graph.size_bytes for graph in manifest.graphs)
-    result = {"folder": str(out / layout.sha256), "num_graphs": len(manifest.graphs), "size_bytes": total}
+    result = {"folder": str(folder), "num_graphs": len(manifest.graphs), "size_bytes": total}
     shell.emit(
         result,
         as_json=as_json,
         human=lambda: shell.OUT.print(f"{len(manifest.graphs)} graphs, {total / 1e6:.1f} MB, in {result['folder']}"),
     )
+
+
+def _engines(names: list[str] | None) -> tuple[GraphEngine, ...]:
+    chosen = dict.fromkeys(names or ["onnxruntime"])
+    unknown = [name for name in chosen if name not in SUFFIXES]
+    if unknown:
+        raise ConfigError(f"there is no engine {unknown[0]!r} to export for; choose from {', '.join(SUFFIXES)}")
+    return tuple(engine for engine in SUFFIXES if engine in chosen)
+
+
+def _limits(max_batch: int, max_classes: int) -> dict[str, int]:
+    own = max(max_classes // 16, EXAMPLE_SIZES["L"])
+    return {"B": max_batch, "K": max_classes, "L": own, "G": max_classes - own}
 
 
 def _read(model: Path) -> tuple[ModelSpec, ParameterLayout]:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
-
-import onnx
 
 from device_sdk.export.forms import ObjectiveForm, standard_forms
 from device_sdk.export.manifest import (
     MANIFEST,
+    SUFFIXES,
     Graph,
+    GraphEngine,
     GraphFolder,
     GraphKind,
     GraphManifest,
     cut_for,
-    folder_for,
     write_graph,
 )
-from device_sdk.export.steps import embedding_function, loss_function, step_function, trunk_function
+from device_sdk.export.steps import Function, embedding_function, loss_function, step_function, trunk_function
 from mien.backbones import Backbone, build_backbone, layout_of
-from mien.errors import ConfigError, IntegrityError, LayoutMismatchError, NotFoundError, VersionError
+from mien.errors import (
+    ConfigError,
+    IntegrityError,
+    LayoutMismatchError,
+    MissingDependencyError,
+    NotFoundError,
+    VersionError,
+)
 from mien.layout import ParameterLayout, ParameterPart
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
@@ -32,17 +40,20 @@ DEFAULT_OBJECTIVES: Final = ("positive_hinge", "cosface", "softmax")
 def export_graphs(
     spec: ModelSpec,
     layout: ParameterLayout,
-    root: Path,
+    folder: Path,
     *,
     forms: Sequence[ObjectiveForm] | None = None,
     parts: Sequence[ParameterPart] | None = None,
     backbone: Backbone | None = None,
+    engines: Sequence[GraphEngine] = ("onnxruntime",),
+    limits: Mapping[str, int] | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> GraphManifest:
-    """Return the list of what lies in `root` for the model's layout, with what was added or replaced there now.
+    """Return the list of the graphs in a folder, with what was added or replaced there now.
 
-    `forms` defaults to those of `DEFAULT_OBJECTIVES`, `parts` to what the model says phones train. Raises ConfigError
-    for what a graph cannot hold, LayoutMismatchError where this program's backbone is not the model's.
+    `forms` defaults to those of `DEFAULT_OBJECTIVES`, `parts` to what the model says phones train. `limits` bounds the
+    sizes for ExecuTorch (`pte_graph.DEFAULT_LIMITS`). Raises ConfigError for what a graph cannot hold,
+    LayoutMismatchError where this program's backbone is not the model's, MissingDependencyError without ExecuTorch.
     """
     backbone = build_backbone(spec.backbone, spec.input) if backbone is None else backbone
     if layout_of(backbone).sha256 != layout.sha256:
@@ -51,9 +62,8 @@ def export_graphs(
         raise ConfigError(f"{spec.backbone} has BatchNorm, which phones do not run; fold it into the convolutions")
     forms = _default_forms() if forms is None else forms
     parts = (layout.part(spec.trainable or ("*",)),) if parts is None else parts
-    folder = folder_for(root, layout)
     make_folder(folder)
-    exporter = _Exporter(backbone, folder, _known(root, spec, layout), tell)
+    exporter = _Exporter(backbone, folder, _known(folder, spec, layout), _serialisers(engines, limits), tell)
     exporter.inference(layout)
     for form in forms:
         exporter.loss(form)
@@ -64,10 +74,10 @@ def export_graphs(
     return manifest
 
 
-def _known(root: Path, spec: ModelSpec, layout: ParameterLayout) -> tuple[Graph, ...]:
+def _known(folder: Path, spec: ModelSpec, layout: ParameterLayout) -> tuple[Graph, ...]:
     """Return the graphs that are there already; those for other crops are forgotten."""
     try:
-        return GraphFolder.open(root, spec, layout).manifest.graphs
+        return GraphFolder.at(folder, spec, layout).manifest.graphs
     except (NotFoundError, IntegrityError, VersionError):
         return ()
 
@@ -76,52 +86,87 @@ def _default_forms() -> tuple[ObjectiveForm, ...]:
     return tuple(form for name in DEFAULT_OBJECTIVES for form in standard_forms(name))
 
 
-class _Exporter:
-    """Writes graphs one by one; `graphs` by file name."""
+Serialised = tuple[bytes, tuple[str, ...], tuple[str, ...]]
+"""A file's bytes, and the names of its inputs and outputs where they do not say them."""
+Serialiser = Callable[[Function], Serialised]
 
-    def __init__(self, backbone: Backbone, folder: Path, known: Sequence[Graph], tell: Callable[[str], None]) -> None:
+
+def _serialisers(engines: Sequence[GraphEngine], limits: Mapping[str, int] | None) -> dict[GraphEngine, Serialiser]:
+    """Return how a function becomes a file, by engine."""
+    made: dict[GraphEngine, Serialiser] = {}
+    for engine in engines:
+        if engine == "onnxruntime":
+            made[engine] = lambda function: (function.to_onnx().SerializeToString(), (), ())
+            continue
+        if importlib.util.find_spec("executorch") is None:
+            raise MissingDependencyError(
+                "making programs for ExecuTorch needs its exporter: pip install mien[executorch], or export for "
+                "onnxruntime alone"
+            )
+        from device_sdk.export.pte_graph import DEFAULT_LIMITS, to_pte
+
+        bounds = {**DEFAULT_LIMITS, **(limits or {})}
+        made[engine] = partial(to_pte, limits=bounds)
+    return made
+
+
+class _Exporter:
+    """Writes graphs one by one, for each engine; `graphs` by file name."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        folder: Path,
+        known: Sequence[Graph],
+        serialisers: Mapping[GraphEngine, Serialiser],
+        tell: Callable[[str], None],
+    ) -> None:
         self.graphs = {graph.file: graph for graph in known}
         self._backbone = backbone
         self._folder = folder
+        self._serialisers = serialisers
         self._tell = tell
 
     def inference(self, layout: ParameterLayout) -> None:
         """Write the whole network."""
         names = [entry.name for entry in layout.entries]
-        self._write("embed.onnx", "embed", embedding_function(self._backbone, 0, names).to_onnx())
+        self._write("embed", "embed", embedding_function(self._backbone, 0, names))
 
     def loss(self, form: ObjectiveForm) -> None:
         """Write an objective's loss."""
-        model = loss_function(form, self._backbone.input_spec.dim).to_onnx()
-        self._write(f"loss_{form.name}.onnx", "loss", model, form=form.name)
+        self._write(f"loss_{form.name}", "loss", loss_function(form, self._backbone.input_spec.dim), form=form.name)
 
     def training(self, part: ParameterPart, forms: Sequence[ObjectiveForm]) -> None:
         """Write the steps that train a part, and the two pieces of inference that go with it."""
         cut = cut_for(part)
         split = self._backbone.split_for(part.names)
         if cut.trunk is not None:
-            trunk = trunk_function(self._backbone, split, cut.trunk.names).to_onnx()
-            self._write(f"trunk_{cut.stage}.onnx", "trunk", trunk, stage=cut.stage)
-            tail = embedding_function(self._backbone, split, cut.tail.names).to_onnx()
-            self._write(f"tail_{cut.stage}.onnx", "tail", tail, stage=cut.stage)
+            trunk = trunk_function(self._backbone, split, cut.trunk.names)
+            self._write(f"trunk_{cut.stage}", "trunk", trunk, stage=cut.stage)
+            tail = embedding_function(self._backbone, split, cut.tail.names)
+            self._write(f"tail_{cut.stage}", "tail", tail, stage=cut.stage)
         for form in forms:
-            model = step_function(self._backbone, part, form).to_onnx()
-            # Files of two parts that begin at one place are told apart by the second one's hash.
-            file = f"train_{form.name}_{cut.word}.onnx"
-            if file in self.graphs and self.graphs[file].part != part.names:
-                file = f"train_{form.name}_{cut.word}_{part.sha256[:8]}.onnx"
-            self._write(file, "train", model, stage=cut.stage, part=part.names, form=form.name)
+            function = step_function(self._backbone, part, form)
+            name = f"train_{form.name}_{cut.word}"
+            self._write(name, "train", function, stage=cut.stage, part=part, form=form.name)
 
     def _write(
         self,
-        file: str,
+        name: str,
         kind: GraphKind,
-        model: onnx.ModelProto,
+        function: Function,
         *,
         stage: str = "",
-        part: tuple[str, ...] = (),
+        part: ParameterPart | None = None,
         form: str = "",
     ) -> None:
-        data = model.SerializeToString()
-        self.graphs[file] = write_graph(self._folder, Graph(file, kind, "", 0, stage, part, form), data)
-        self._tell(f"{file}: {len(data) / 1e3:.0f} KB")
+        names = () if part is None else part.names
+        for engine, serialised in self._serialisers.items():
+            file = name + SUFFIXES[engine]
+            # Files of two parts that begin at one place are told apart by the second one's hash.
+            if part is not None and file in self.graphs and self.graphs[file].part != names:
+                file = f"{name}_{part.sha256[:8]}{SUFFIXES[engine]}"
+            data, inputs, outputs = serialised(function)
+            graph = Graph(file, kind, "", 0, stage, names, form, inputs, outputs)
+            self.graphs[file] = write_graph(self._folder, graph, data)
+            self._tell(f"{file}: {len(data) / 1e3:.0f} KB")

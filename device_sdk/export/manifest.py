@@ -10,6 +10,7 @@
                                     one step of SGD
     <layout hash>/loss_<form>.onnx  an objective's loss as a function of embeddings
 
+and the same for ExecuTorch as .pte.
 Graphs hold no parameters: they belong to an architecture, not to a model, and outlive releases.
 """
 
@@ -18,10 +19,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mien.bundles import GRAPHS, MAX_GRAPH_BYTES
 from mien.errors import ConfigError, CorruptDataError, LayoutMismatchError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.records import from_mapping
@@ -29,16 +32,21 @@ from mien.shell.files import read_limited, write_atomically
 from mien.specs import FaceInputSpec, ModelSpec
 
 VERSION: Final = 1
-MANIFEST: Final = "graphs.json"
-MAX_GRAPH_BYTES: Final = 2**26
+MANIFEST: Final = GRAPHS
 _MAX_MANIFEST_BYTES: Final = 2**22
 
 GraphKind = Literal["embed", "trunk", "tail", "train", "loss"]
+GraphEngine = Literal["onnxruntime", "executorch"]
+SUFFIXES: Final[dict[GraphEngine, str]] = {"onnxruntime": ".onnx", "executorch": ".pte"}
+"""How the files of an engine end."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph file. `stage` is where the network is cut, `part` names what is trained, `form` the objective."""
+    """One graph file. `stage` is where the network is cut, `part` names what is trained, `form` the objective.
+
+    `inputs` and `outputs` are the names in order, where the file itself does not tell.
+    """
 
     file: str
     kind: GraphKind
@@ -47,9 +55,11 @@ class Graph:
     stage: str = ""
     part: tuple[str, ...] = ()
     form: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if Path(self.file).name != self.file or not self.file.endswith(".onnx"):
+        if Path(self.file).name != self.file or not self.file.endswith(tuple(SUFFIXES.values())):
             raise CorruptDataError("a list of graphs names a file outside its folder; export the graphs again")
 
 
@@ -84,52 +94,69 @@ class GraphManifest:
 
 @dataclass(frozen=True)
 class GraphFolder:
-    """The graphs of one architecture on disk, each checked against its hash when it is read."""
+    """The graphs of one architecture on disk for one engine, each checked against its hash when it is read."""
 
     folder: Path
     manifest: GraphManifest
+    engine: GraphEngine = "onnxruntime"
 
     @classmethod
-    def open(cls, root: Path, spec: ModelSpec, layout: ParameterLayout) -> GraphFolder:
+    def open(
+        cls, root: Path, spec: ModelSpec, layout: ParameterLayout, engine: GraphEngine = "onnxruntime"
+    ) -> GraphFolder:
         """Return the graphs for a model that lie in `root`, in the folder named after its layout.
 
         Raises NotFoundError where there are none, LayoutMismatchError where they are for other crops.
         """
-        folder = folder_for(root, layout)
+        return cls.at(folder_for(root, layout), spec, layout, engine)
+
+    @classmethod
+    def at(
+        cls, folder: Path, spec: ModelSpec, layout: ParameterLayout, engine: GraphEngine = "onnxruntime"
+    ) -> GraphFolder:
+        """Return the graphs for a model in this very folder; raises what `open` raises."""
         if not (folder / MANIFEST).is_file():
             raise NotFoundError(
-                f"there are no graphs for {spec.backbone} in {root}: without torch, a device needs those that "
-                "`python -m device_sdk.export MODEL --out FOLDER` writes"
+                f"there are no graphs for {spec.backbone} in {folder}: without torch, a device needs those of a signed "
+                "release, or those that `python -m device_sdk.export MODEL --out FOLDER` writes"
             )
         manifest = GraphManifest.from_json(
             read_limited(folder / MANIFEST, _MAX_MANIFEST_BYTES, what="the list of graphs")
         )
         if manifest.layout_sha256 != layout.sha256 or manifest.input != spec.input:
             raise LayoutMismatchError("the graphs are for another model or other crops; export them for this one")
-        return cls(folder, manifest)
+        return cls(folder, manifest, engine)
 
     def find(self, kind: GraphKind, *, stage: str = "", part: tuple[str, ...] = (), form: str = "") -> Graph:
         """Return the graph of that description; raises NotFoundError saying what to export."""
-        for graph in self.manifest.graphs:
+        for graph in self._own():
             if (graph.kind, graph.stage, graph.part, graph.form) == (kind, stage, part, form):
                 return graph
+        command = f"`python -m device_sdk.export --engine {self.engine}`"
         if kind not in ("train", "loss"):
-            raise NotFoundError(f"the graphs lack {kind} {stage}; export them again")
+            raise NotFoundError(f"the graphs lack {kind} {stage} for {self.engine}; export them ({command})")
         trained = ", ".join(part[:3]) + (" ..." if len(part) > 3 else "")
         raise NotFoundError(
-            f"no graph trains {trained or 'this model'} with objective {form}; export it "
-            f"(`python -m device_sdk.export`), or use torch"
+            f"no graph trains {trained or 'this model'} with objective {form} on {self.engine}; export it ({command}), "
+            "or use torch"
         )
 
     def holds(self, kind: GraphKind, *, stage: str) -> bool:
         """Return whether there is a graph of inference of that kind."""
-        return any((graph.kind, graph.stage) == (kind, stage) for graph in self.manifest.graphs)
+        return any((graph.kind, graph.stage) == (kind, stage) for graph in self._own())
+
+    def _own(self) -> Iterator[Graph]:
+        """Yield the graphs of this folder's engine."""
+        return (graph for graph in self.manifest.graphs if graph.file.endswith(SUFFIXES[self.engine]))
 
     def read(self, graph: Graph) -> bytes:
         """Return a graph's bytes; raises CorruptDataError when they are not those that were exported."""
-        path = self.folder / graph.file
+        path = self.folder / graph.sha256  # one that came with a release
+        path = path if path.is_file() else self.folder / graph.file
         if not path.is_file():
-            raise CorruptDataError(f"graph {graph.file} is missing; export the graphs again")
+            raise CorruptDataError(
+                f"graph {graph.file} is missing: run `mien-device update` where releases bring graphs, else export them"
+            )
         data = read_limited(path, MAX_GRAPH_BYTES, what=f"graph {graph.file}")
         if hashlib.sha256(data).hexdigest() != graph.sha256:
             raise CorruptDataError(f"graph {graph.file} is damaged or was changed; export the graphs again")

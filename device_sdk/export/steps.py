@@ -17,10 +17,11 @@ from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from device_sdk.export.decompositions import table
+from device_sdk.export.decompositions import Table, table
 from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm
 from device_sdk.export.onnx_graph import to_onnx
 from device_sdk.runtimes.objectives import LossInput, find_loss
@@ -36,18 +37,32 @@ NUMBERS: Final = ("lr", "momentum", "weight_decay", "private_lr", "private_momen
 
 
 @dataclass(frozen=True)
+class Traced:
+    """A traced function: its graph, the names of its results in order, and those of its symbols by torch's for them."""
+
+    module: GraphModule = field(repr=False)
+    outputs: tuple[str, ...]
+    symbols: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Function:
     """A function of named tensors to trace, with the shapes of its inputs, in which letters are symbols.
 
-    `broadcast` names inputs of one element that may also have as many as what they are added to.
+    `broadcast` names inputs of one element that may also have the shape that it gives them.
     """
 
     run: Callable[[Values], Values] = field(repr=False)
     inputs: Mapping[str, Shape]
-    broadcast: tuple[str, ...] = ()
+    broadcast: Mapping[str, Shape] = field(default_factory=dict)
 
     def to_onnx(self) -> onnx.ModelProto:
         """Return the function as an ONNX model; its inputs and outputs keep their names."""
+        traced = self.traced(table())
+        return to_onnx(traced.module, tuple(self.inputs), traced.outputs, traced.symbols, tuple(self.broadcast))
+
+    def traced(self, rules: Table) -> Traced:
+        """Return the function as a graph of the operators that `rules` leave, its sizes symbols."""
         environment = ShapeEnv()
         mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
         examples = [_example(mode, name, shape) for name, shape in self.inputs.items()]
@@ -59,11 +74,11 @@ class Function:
             return list(results.values())
 
         with mode, enable_python_dispatcher():
-            traced = make_fx(positional, decomposition_table=table(), tracing_mode="real", _allow_non_fake_inputs=True)(
+            module = make_fx(positional, decomposition_table=rules, tracing_mode="real", _allow_non_fake_inputs=True)(
                 *examples
             )
-        traced.graph.eliminate_dead_code()
-        return to_onnx(traced, tuple(self.inputs), outputs, self._words(examples), self.broadcast)
+        module.graph.eliminate_dead_code()
+        return Traced(module, tuple(outputs), self._words(examples))
 
     def _words(self, examples: Sequence[Tensor]) -> dict[str, str]:
         """Return the letters of symbols by the names that torch gave them, refusing one that became a number."""
@@ -181,7 +196,7 @@ def step_function(backbone: Backbone, part: ParameterPart, form: ObjectiveForm) 
             outputs |= _private_step(at, name, tensor.detach(), g)
         return outputs | {"loss": loss.detach()}
 
-    return Function(run, inputs, broadcast=("correction",))
+    return Function(run, inputs, broadcast={"correction": (size,)})
 
 
 def frozen_names(backbone: Backbone, part: ParameterPart) -> tuple[str, ...]:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from mien.errors import MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout
 from mien.methods.base import Runtime
 from mien.specs import ModelSpec
 
-RuntimeName = Literal["auto", "torch", "onnxruntime"]
+RuntimeName = Literal["auto", "torch", "onnxruntime", "executorch"]
+EngineName = Literal["torch", "onnxruntime", "executorch"]
+_INSTALL: Final = {"torch": "mien[train]", "onnxruntime": "onnxruntime", "executorch": "mien[executorch]"}
 
 
 def load_runtime(
@@ -28,8 +30,8 @@ def load_runtime(
     """Return a runtime for a model of that backbone and layout.
 
     `choice` "auto" is torch where it is installed, else ONNX Runtime with the graphs in the folder `graphs`. Raises
-    MissingDependencyError when the engine is not installed, NotFoundError when ONNX Runtime has no graphs of this
-    model, LayoutMismatchError when this program's backbone of that name has another layout than the model.
+    MissingDependencyError when the engine is not installed, NotFoundError when there are no graphs of this model for
+    it, LayoutMismatchError when this program's backbone of that name has another layout than the model.
     """
     name = resolve(choice)
     if name == "torch":
@@ -37,23 +39,29 @@ def load_runtime(
 
         return TorchRuntime(spec, layout, threads=threads)
     from device_sdk.export.manifest import GraphFolder
-    from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 
     if graphs is None:
-        raise NotFoundError("ONNX Runtime needs the graphs of the model; name their folder, or use torch")
-    return OnnxRuntime(spec, layout, GraphFolder.open(graphs, spec, layout), threads=threads)
+        raise NotFoundError(f"{name} needs the graphs of the model; name their folder, or use torch")
+    if name == "executorch":
+        from device_sdk.runtimes.executorch_runtime import ExecutorchRuntime
+
+        return ExecutorchRuntime(spec, layout, GraphFolder.open(graphs, spec, layout, name), threads=threads)
+    from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+
+    return OnnxRuntime(spec, layout, GraphFolder.open(graphs, spec, layout, name), threads=threads)
 
 
-def resolve(choice: RuntimeName) -> Literal["torch", "onnxruntime"]:
+def resolve(choice: RuntimeName) -> EngineName:
     """Return the engine that `choice` means on this machine; raises MissingDependencyError where it is missing."""
-    installed = {name: importlib.util.find_spec(name) is not None for name in ("torch", "onnxruntime")}
-    if choice == "auto" and not any(installed.values()):
+    installed = {name: importlib.util.find_spec(name) is not None for name in _INSTALL}
+    if choice == "auto" and not (installed["torch"] or installed["onnxruntime"]):
         raise MissingDependencyError(
             "no engine to run the recogniser: install ONNX Runtime (pip install onnxruntime), or torch with the train "
             "extra (pip install mien[train])"
         )
-    chosen = ("torch" if installed["torch"] else "onnxruntime") if choice == "auto" else choice
+    chosen: EngineName = ("torch" if installed["torch"] else "onnxruntime") if choice == "auto" else choice
     if not installed[chosen]:
-        package = "mien[train]" if chosen == "torch" else "onnxruntime"
-        raise MissingDependencyError(f"runtime {chosen} is not installed: pip install {package}, or choose auto")
+        raise MissingDependencyError(
+            f"runtime {chosen} is not installed: pip install {_INSTALL[chosen]}, or choose auto"
+        )
     return chosen

@@ -13,7 +13,7 @@ import pytest
 
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import ObjectiveForm, standard_forms
-from device_sdk.export.manifest import GraphFolder
+from device_sdk.export.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
@@ -64,7 +64,9 @@ def test_embeddings_are_torchs() -> None:
 
 def test_graphs_of_the_whole_network_alone_are_enough(tmp_path: Path) -> None:
     whole, form = [TINY.part("*")], FULL_FORMS[0]
-    export_graphs(TINY.spec, TINY.layout, tmp_path, forms=[form], parts=whole, backbone=TINY.backbone)
+    export_graphs(
+        TINY.spec, TINY.layout, folder_for(tmp_path, TINY.layout), forms=[form], parts=whole, backbone=TINY.backbone
+    )
     runtime = OnnxRuntime(TINY.spec, TINY.layout, GraphFolder.open(tmp_path, TINY.spec, TINY.layout))
     np.testing.assert_allclose(runtime.embed(TINY.theta, CROPS), TINY.runtime().embed(TINY.theta, CROPS), atol=1e-6)
 
@@ -231,7 +233,7 @@ def test_tails_of_real_recognisers_get_torchs_update_on_faces(name: str, tmp_pat
     if name.endswith("_adapter"):
         model = with_adapter(model)
     crops, form = real_crops(6), standard_forms("positive_hinge")[0]
-    export_graphs(model.spec, model.layout, tmp_path, forms=[form])
+    export_graphs(model.spec, model.layout, folder_for(tmp_path, model.layout), forms=[form])
     runtime = OnnxRuntime(model.spec, model.layout, GraphFolder.open(tmp_path, model.spec, model.layout))
     torch_runtime = TorchRuntime(model.spec, model.layout)
     mean = torch_runtime.embed(model.theta, crops).mean(0)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from device_sdk.export import executorch_rules
 from device_sdk.export.decompositions import (
     avg_pool2d_backward,
     convolution_backward,
@@ -42,6 +43,37 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 def close(found: Tensor | None, expected: Tensor) -> None:
     assert found is not None
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("channels", "out", "kernel", "stride", "padding", "groups", "side"), CONVOLUTIONS)
+def test_convolution_for_executorch(
+    channels: int, out: int, kernel: int, stride: int, padding: int, groups: int, side: int
+) -> None:
+    x, weight = drawn(2, channels, side, side), drawn(out, channels // groups, kernel, kernel, seed=1)
+    bias = drawn(out, seed=2)
+    y = F.conv2d(x, weight, bias, stride, padding, 1, groups)
+    grad = drawn(*y.shape, seed=3).detach()
+    expected = torch.autograd.grad(y, (x, weight, bias), grad)
+    how = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
+    plain = x.detach(), weight.detach(), bias.detach()
+    close(executorch_rules.convolution(*plain, *how), y.detach())
+    found = executorch_rules.convolution_backward(grad, *plain[:2], [out], *how, [True] * 3)
+    for mine, theirs in zip(found, expected, strict=True):
+        close(mine, theirs)
+
+
+@pytest.mark.parametrize("num_weights", [1, 4])
+def test_prelu_for_executorch(num_weights: int) -> None:
+    x, weight = drawn(2, 4, 3, 3), drawn(num_weights, seed=1)
+    y = F.prelu(x, weight)
+    grad = drawn(*y.shape, seed=2).detach()
+    expected = torch.autograd.grad(y, (x, weight), grad)
+    shaped = weight.detach().reshape(1, -1, 1, 1)
+    close(executorch_rules.prelu(x.detach(), shaped), y.detach())
+    of_input, of_weight = executorch_rules.prelu_backward(grad, x.detach(), shaped)
+    close(of_input, expected[0])
+    dims = (0, 2, 3) if num_weights > 1 else (0, 1, 2, 3)
+    close(of_weight.sum(dims).reshape(-1), expected[1])
 
 
 @pytest.mark.parametrize(("channels", "out", "kernel", "stride", "padding", "groups", "side"), CONVOLUTIONS)

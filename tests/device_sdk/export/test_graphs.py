@@ -17,7 +17,7 @@ from torch import nn
 
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import exportable, form_of, standard_forms
-from device_sdk.export.manifest import GraphFolder, cut_for
+from device_sdk.export.manifest import GraphFolder, cut_for, folder_for
 from device_sdk.export.steps import Function, step_function
 from device_sdk.runtimes.objectives import OBJECTIVES
 from mien.backbones import BACKBONES, Backbone, build_backbone, layout_of
@@ -50,7 +50,9 @@ def test_graphs_are_ordinary_and_hold_no_parameters(path: Path) -> None:
 
 def test_the_committed_graphs_are_those_that_the_exporter_makes(tmp_path: Path) -> None:
     forms = [form for form in ALL_FORMS if form.name in ("positive_hinge", "fedfr_contrastive_branch_joint")]
-    manifest = export_graphs(TINY.spec, TINY.layout, tmp_path, forms=forms, backbone=TINY.backbone)
+    manifest = export_graphs(
+        TINY.spec, TINY.layout, folder_for(tmp_path, TINY.layout), forms=forms, backbone=TINY.backbone
+    )
     assert len(manifest.graphs) == 1 + 2 + 2 * len(forms)
     for graph in manifest.graphs:
         fresh = (tmp_path / TINY.layout.sha256 / graph.file).read_bytes()
@@ -60,10 +62,14 @@ def test_the_committed_graphs_are_those_that_the_exporter_makes(tmp_path: Path) 
 
 def test_exporting_again_adds(tmp_path: Path) -> None:
     hinge, softmax = standard_forms("positive_hinge")[:1], standard_forms("softmax")
-    export_graphs(TINY.spec, TINY.layout, tmp_path, forms=hinge, backbone=TINY.backbone)
+    export_graphs(TINY.spec, TINY.layout, folder_for(tmp_path, TINY.layout), forms=hinge, backbone=TINY.backbone)
     other = [TINY.part("mix.0.bias")]  # begins at the same stage as the default part
-    export_graphs(TINY.spec, TINY.layout, tmp_path, forms=hinge, parts=other, backbone=TINY.backbone)
-    both = export_graphs(TINY.spec, TINY.layout, tmp_path, forms=softmax, backbone=TINY.backbone)
+    export_graphs(
+        TINY.spec, TINY.layout, folder_for(tmp_path, TINY.layout), forms=hinge, parts=other, backbone=TINY.backbone
+    )
+    both = export_graphs(
+        TINY.spec, TINY.layout, folder_for(tmp_path, TINY.layout), forms=softmax, backbone=TINY.backbone
+    )
     folder = GraphFolder.open(tmp_path, TINY.spec, TINY.layout)
     assert folder.manifest == both
     found = [folder.find("train", stage="mix", part=p.names, form="positive_hinge") for p in (TINY.part(), *other)]

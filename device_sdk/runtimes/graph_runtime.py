@@ -1,0 +1,358 @@
+"""Embeds and trains with exported graphs, the same update as torch's, whatever engine runs the graphs. No torch here.
+
+The graphs (`device_sdk.export`) hold a whole step of SGD; parameters, momentum and batches go in, and come out changed.
+
+Suffixes of tensors: N crops, B batch, D embedding, C channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, form_of
+from device_sdk.export.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
+from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
+from device_sdk.runtimes.schedule import Batch, batches, check_trainable
+from mien.contribution import Arrays
+from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError
+from mien.layout import ParameterLayout, ParameterPart, Vector
+from mien.methods.base import Crops, Embeddings, Objective, StepRule, Trained, never_stop
+from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
+
+# Crops of one forward pass without gradients, as in the torch runtime.
+INFERENCE_BATCH: Final = 4
+TAIL_BATCH: Final = 32
+_WEIGHTS: Final = f"per_crop.{SAMPLE_WEIGHT}"
+_NO_CORRECTION: Final = np.zeros(1, np.float32)
+Feed = dict[str, NDArray[np.float32]]
+Flags = NDArray[np.bool_]
+
+
+class Engine(Protocol):
+    """What runs a graph: named tensors in, named tensors out."""
+
+    def run(self, graph: Graph, feed: Feed) -> dict[str, Any]:
+        """Return the outputs of a graph by name; `feed` may hold more than its inputs.
+
+        Raises ConfigError for tensors that do not fit the graph, CorruptDataError for a graph that cannot be loaded.
+        """
+
+    def most_images(self, graph: Graph) -> int:
+        """Return how many images one run of a graph can take."""
+
+
+class GraphRuntime:
+    """Embeds and trains one architecture with the graphs in a folder; behaves as `TorchRuntime`, with the same draws.
+
+    Crops' features before the first trained stage are kept in memory (`cache_bytes`). Equal inputs and seeds give equal
+    results on one machine with one thread.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        layout: ParameterLayout,
+        graphs: GraphFolder,
+        engine: Engine,
+        *,
+        cache_bytes: int = DEFAULT_CAPACITY_BYTES,
+        cache: FeatureCache | None = None,
+    ) -> None:
+        """Take the graphs of the model's layout; raises LayoutMismatchError for those of another one."""
+        if graphs.manifest.layout_sha256 != layout.sha256:
+            raise LayoutMismatchError("the graphs are for another model; export them for this one")
+        self._layout = layout
+        self._engine = _Runner(spec.input, graphs, engine, FeatureCache(cache_bytes) if cache is None else cache)
+        self._known: tuple[Vector, str, bytes] | None = None
+        default = cut_for(layout.part(spec.trainable or ("*",)))
+        # Before anything is trained, embedding takes the two pieces only where they were exported.
+        self._cut = default if graphs.holds("trunk", stage=default.stage) else cut_for(layout.part())
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
+
+        Raises NonFiniteError for an embedding that is not finite, ConfigError for crops of another size.
+        """
+        return _normalised(self.features(theta, crops))
+
+    def features(self, theta: Vector, crops: Crops) -> NDArray[np.float32]:
+        """Return embeddings (N, dim) of aligned crops as the backbone gives them, not normalised (see `embed`)."""
+        parameters = _parameters(self._layout, theta)
+        emb_ND = _Images(self._engine, self._cut, parameters, self._trunk_id(theta), crops).embed_all(parameters)
+        if not np.isfinite(emb_ND).all():
+            raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
+        return emb_ND
+
+    def train(
+        self,
+        theta: Vector,
+        part: ParameterPart,
+        crops: Crops,
+        objective: Objective,
+        local: LocalSpec,
+        seed: int,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> Trained:
+        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+
+        The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
+        parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
+        which is asked before every step, says so, NotFoundError where no graph trains that part and objective.
+        """
+        check_trainable(self._layout, part, len(crops))
+        if local.batch_norm == "train":
+            raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
+        parameters = _parameters(self._layout, theta)
+        cut = self._cut = cut_for(part)
+        job = _Training(self._engine, cut, part, objective, local, parameters, len(crops))
+        images = _Images(self._engine, cut, parameters, self._trunk_id(theta), crops)
+        loss_before = job.evaluate(images)
+        num_steps = 0
+        for batch in batches(local, len(crops), np.random.default_rng(seed)):
+            if should_stop():
+                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
+            job.step(images, batch)
+            num_steps += 1
+        loss_after = job.evaluate(images)
+        if not np.isfinite(job.values).all():
+            raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
+        return Trained(
+            part,
+            theta,
+            job.values,
+            private=dict(job.private),
+            loss_before=loss_before,
+            loss_after=loss_after,
+            num_steps=num_steps,
+            velocity=dict(job.private_velocity),
+        )
+
+    def _trunk_id(self, theta: Vector) -> bytes:
+        """Return a digest of the cut and of every parameter before it; of a vector that nobody can write to, once."""
+        if self._cut.trunk is None:
+            return b""
+        stage, known = self._cut.stage, self._known
+        if known is None or known[0] is not theta or known[1] != stage or theta.flags.writeable:
+            digest = hashlib.sha256(stage.encode() + self._cut.trunk.gather(theta).tobytes()).digest()
+            self._known = known = (theta, stage, digest)
+        return known[2]
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Finds graphs by what they are for, and runs them."""
+
+    spec: FaceInputSpec
+    graphs: GraphFolder
+    engine: Engine
+    cache: FeatureCache
+
+    def run(
+        self, kind: GraphKind, feed: Feed, *, stage: str = "", part: tuple[str, ...] = (), form: str = ""
+    ) -> dict[str, Any]:
+        """Return the outputs of a graph by name; raises NotFoundError where there is none of that description."""
+        return self.engine.run(self.graphs.find(kind, stage=stage, part=part, form=form), feed)
+
+    def pieces(self, kind: GraphKind, num_images: int, size: int, *, stage: str = "", form: str = "") -> list[slice]:
+        """Return images cut into runs of a graph, of `size` or as many as it takes."""
+        most = min(size, self.engine.most_images(self.graphs.find(kind, stage=stage, form=form)))
+        return [slice(start, min(start + most, num_images)) for start in range(0, num_images, most)]
+
+
+class _Images:
+    """One device's crops as the tail sees them: what the frozen trunk makes of them is computed once and remembered."""
+
+    def __init__(self, engine: _Runner, cut: Cut, parameters: Feed, trunk_id: bytes, crops: Crops) -> None:
+        self._engine = engine
+        self._cut = cut
+        self._crops = crops
+        self._parameters = parameters
+        self._trunk_id = trunk_id
+
+    def __len__(self) -> int:
+        return len(self._crops)
+
+    def batch(self, indices: NDArray[np.int64], flipped: Flags) -> NDArray[np.float32]:
+        """Return what enters the tail for some crops, mirrored where `flipped` says so."""
+        crops = self._crops[indices]
+        if self._cut.trunk is None:
+            return self._engine.spec.network_input(np.where(flipped[:, None, None, None], crops[:, :, ::-1], crops))
+        return np.stack(self._engine.cache.features(self._trunk_id, crops, flipped, self._compute))
+
+    def embed_all(self, parameters: Feed) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of all crops as they are, with the tail's parameters as they are given."""
+        kind: GraphKind = "embed" if self._cut.trunk is None else "tail"
+        stage, size = ("", INFERENCE_BATCH) if self._cut.trunk is None else (self._cut.stage, TAIL_BATCH)
+        images = np.arange(len(self))
+        pieces = [
+            self._embed(kind, stage, images[piece], parameters)
+            for piece in self._engine.pieces(kind, len(self), size, stage=stage)
+        ]
+        return np.concatenate(pieces) if pieces else np.empty((0, self._engine.spec.dim), np.float32)
+
+    def _embed(self, kind: GraphKind, stage: str, indices: NDArray[np.int64], parameters: Feed) -> NDArray[np.float32]:
+        x = self.batch(indices, np.zeros(len(indices), np.bool_))
+        embeddings: NDArray[np.float32] = self._engine.run(kind, {**parameters, "x": x}, stage=stage)["embeddings"]
+        return embeddings
+
+    def _compute(self, crops: Crops) -> Iterator[NDArray[np.float32]]:
+        for piece in self._engine.pieces("trunk", len(crops), INFERENCE_BATCH, stage=self._cut.stage):
+            x = self._engine.spec.network_input(crops[piece])
+            yield from self._engine.run("trunk", {**self._parameters, "x": x}, stage=self._cut.stage)["features"]
+
+
+class _Training:
+    """One device's local training: the part's values, the private tensors, and the momentum of both."""
+
+    def __init__(
+        self,
+        engine: _Runner,
+        cut: Cut,
+        part: ParameterPart,
+        objective: Objective,
+        local: LocalSpec,
+        parameters: Feed,
+        num_images: int,
+    ) -> None:
+        self._engine = engine
+        self._num_images = num_images
+        self._part = part
+        self._form = form_of(objective)
+        self._graph = engine.graphs.find("train", stage=cut.stage, part=part.names, form=self._form.name)
+        self._check_batches(local)
+        self._local = local
+        self._rule = _checked(objective.step_rule, part)
+        self._parameters = parameters
+        self._received = np.concatenate([parameters[f"parameter.{name}"].reshape(-1) for name in part.names])
+        self.values = self._received
+        self.private: Arrays = {name: np.array(objective.private[name], np.float32) for name, _ in self._form.private}
+        self.private_velocity: Arrays = {
+            name: np.array(objective.velocity.get(name, np.zeros_like(values)), np.float32)
+            for name, values in self.private.items()
+        }
+        self._velocity = np.zeros(part.size, np.float32)
+        self._per_crop = dict(objective.per_crop)
+        self._constant_feed = _constant_feed(self._form, objective, local)
+
+    def _check_batches(self, local: LocalSpec) -> None:
+        """Raise ConfigError where the graph cannot take the task's batches."""
+        most = self._engine.engine.most_images(self._graph)
+        asked = min(local.batch_size or self._num_images, self._num_images)
+        if asked > most:
+            raise ConfigError(
+                f"{self._graph.file} trains batches of up to {most} images, the task asks for {asked}: export it with "
+                f"--max-batch {asked}, lower local.batch_size, or use another runtime"
+            )
+
+    def evaluate(self, images: _Images) -> float:
+        """Return the loss over all crops as they are."""
+        everything = Batch(np.arange(len(images)), np.zeros(len(images), np.bool_), 1.0)
+        emb_ND = images.embed_all({**self._parameters, **self._trained_now()})
+        rows = {**self._rows(everything, len(images)), "embeddings": emb_ND}
+        fixed = {**self._constant_feed, **self._private_feed()}
+        total = weight = 0.0
+        # A mean over images, so it can be worked out in pieces.
+        for piece in self._engine.pieces("loss", len(images), len(images), form=self._form.name):
+            feed = {**fixed, **{name: values[piece] for name, values in rows.items()}}
+            share = float(rows[_WEIGHTS][piece].sum()) if _WEIGHTS in rows else float(len(feed["embeddings"]))
+            if share:
+                total += share * float(self._engine.run("loss", feed, form=self._form.name)["loss"])
+                weight += share
+        return total / weight if weight else 0.0
+
+    def _trained_now(self) -> Feed:
+        """Return the trained tensors as they are now, views of their vector."""
+        trained: Feed = {}
+        start = 0
+        for name in self._part.names:
+            shape = self._parameters[f"parameter.{name}"].shape
+            stop = start + math.prod(shape)
+            trained[f"parameter.{name}"] = self.values[start:stop].reshape(shape)
+            start = stop
+        return trained
+
+    def step(self, images: _Images, batch: Batch) -> None:
+        """Take one step on a batch; raises NonFiniteError where its loss is not finite."""
+        private_lr = self._local.lr if self._local.private_lr is None else self._local.private_lr
+        feed = {
+            **self._parameters,
+            **self._constant_feed,
+            **self._private_feed(),
+            **self._rows(batch, len(images)),
+            **{f"velocity.{name}": values for name, values in self.private_velocity.items()},
+            "trained": self.values,
+            "velocity": self._velocity,
+            "x": images.batch(batch.indices, batch.flipped),
+            "lr": _number(batch.rate * self._local.lr),
+            "private_lr": _number(batch.rate * private_lr),
+            "correction": self._correction(),
+        }
+        out = self._engine.engine.run(self._graph, feed)
+        if not np.isfinite(out["loss"]):
+            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
+        self.values, self._velocity = out["trained_out"], out["velocity_out"]
+        self.private = {name: out[f"private_out.{name}"] for name in self.private}
+        self.private_velocity = {name: out[f"velocity_out.{name}"] for name in self.private}
+
+    def _correction(self) -> NDArray[np.float32]:
+        """Return what the step's rule adds to the gradient: offset + mu (theta - theta_received)."""
+        rule = self._rule
+        added = _NO_CORRECTION if rule.offset is None else rule.offset
+        if rule.proximal:
+            added = added + np.float32(rule.proximal) * (self.values - self._received)
+        return np.asarray(added, np.float32)
+
+    def _private_feed(self) -> Feed:
+        return {f"private.{name}": values for name, values in self.private.items()}
+
+    def _rows(self, batch: Batch, num_crops: int) -> Feed:
+        """Return the batch's rows of what the objective has for each crop; weights are 1 where it has none."""
+        given = {SAMPLE_WEIGHT: np.ones(num_crops, np.float32), **self._per_crop}
+        rows = {
+            f"per_crop.{name}": np.asarray(given[name], np.float32)[batch.indices] for name, _ in self._form.per_crop
+        }
+        return rows | {"mirrored": batch.flipped.astype(np.float32)}
+
+
+def _parameters(layout: ParameterLayout, theta: Vector) -> Feed:
+    """Return every tensor of a model as an input of its graphs: views, so that nothing is copied."""
+    return {f"parameter.{name}": values for name, values in layout.unflatten(theta).items()}
+
+
+def _constant_feed(form: ObjectiveForm, objective: Objective, local: LocalSpec) -> Feed:
+    """Return the inputs that stay the same from step to step."""
+    private_momentum = local.momentum if local.private_momentum is None else local.private_momentum
+    feed = {f"constant.{name}": _number(objective.constants[name]) for name in form.constants}
+    feed |= {f"unit_norm.{name}": _number(float(name in objective.unit_norm)) for name, _ in form.private}
+    return feed | {
+        "momentum": _number(local.momentum),
+        "private_momentum": _number(private_momentum),
+        "weight_decay": _number(local.weight_decay),
+        "gradient_scale": _number(objective.step_rule.gradient_scale),
+    }
+
+
+def _checked(rule: StepRule, part: ParameterPart) -> StepRule:
+    if rule.offset is not None and rule.offset.shape != (part.size,):
+        raise LayoutMismatchError(
+            f"the step's offset has shape {rule.offset.shape}, the trained part ({part.size},); use the model that was "
+            "assigned"
+        )
+    return rule
+
+
+def _number(value: float) -> NDArray[np.float32]:
+    return np.asarray(value, np.float32)
+
+
+def _normalised(emb_ND: NDArray[np.float32]) -> Embeddings:
+    """Return the rows at length 1 as `mien.heads.l2_normalise` makes them."""
+    unit: Embeddings = emb_ND / np.sqrt((emb_ND * emb_ND).sum(1, keepdims=True) + np.float32(1e-12))
+    return unit
