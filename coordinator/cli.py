@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands import audit, backups, devices, models, privacy, release_key, tasks
+from coordinator.commands import audit, backups, devices, fleet, models, privacy, release_key, tasks
 from coordinator.commands.common import Home, Json, now, read_pem, say, show_reference
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.config import CoordinatorConfig
@@ -49,6 +49,7 @@ operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Cr
 app.add_typer(tasks.app, name="task")
 app.add_typer(devices.app, name="device")
 app.add_typer(models.app, name="model")
+app.add_typer(fleet.app, name="fleet")
 app.add_typer(release_key.app, name="release-key")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(audit.app, name="audit")

@@ -13,6 +13,7 @@ import grpc
 from coordinator.credentials import OperatorCredentials
 from mien.errors import CorruptDataError, UnreachableError
 from mien.records import to_mapping
+from mien.rollouts import RollOutSpec
 from mien.shell.files import storage_errors
 from mien.specs import TaskSpec, Threshold
 from mien.wire import CHUNK_BYTES, PROTOCOL_VERSIONS
@@ -95,15 +96,17 @@ class Coordinator:
         share: float = 1.0,
         despite_gates: bool = False,
         signed: tuple[bytes, bytes] = (b"", b""),
+        roll_out: RollOutSpec | None = None,
     ) -> models_pb2.ModelManifest:
         """Return the model that is in force from now on, for that share of the devices.
 
-        `signed` is its bundle's manifest and the signature of that.
+        `signed` is its bundle's manifest and the signature of that. With a `roll_out` its stages say which share.
         """
         manifest, signature = signed
         request = operator_pb2.ReleaseModelRequest(
             model_id=model_id,
-            share=share,
+            share=share if roll_out is None else 0.0,
+            roll_out_json=b"" if roll_out is None else to_canonical_json(to_mapping(roll_out)),
             despite_gates=despite_gates,
             bundle_manifest=manifest,
             bundle_signature=signature,
@@ -114,6 +117,21 @@ class Coordinator:
         """Return the model that is in force again, for a population or that of the newest release."""
         request = operator_pb2.RollBackRequest(population=population)
         return await self._answer(self._operator.RollBack(request, timeout=TIMEOUT_S))
+
+    async def roll_outs(self) -> list[operator_pb2.RollOutStatus]:
+        """Return all staged roll-outs, oldest first."""
+        reply = await self._answer(self._operator.ListRollOuts(operator_pb2.ListRollOutsRequest(), timeout=TIMEOUT_S))
+        return list(reply.roll_outs)
+
+    async def continue_roll_out(self, roll_out_id: int) -> operator_pb2.RollOutStatus:
+        """Return a roll-out that goes on."""
+        request = operator_pb2.RollOutRequest(id=roll_out_id)
+        return await self._answer(self._operator.ContinueRollOut(request, timeout=TIMEOUT_S))
+
+    async def stop_roll_out(self, roll_out_id: int) -> operator_pb2.RollOutStatus:
+        """Return a roll-out that has ended where it was."""
+        request = operator_pb2.RollOutRequest(id=roll_out_id)
+        return await self._answer(self._operator.StopRollOut(request, timeout=TIMEOUT_S))
 
     async def add_evaluation(self, model_id: str, record: Mapping[str, Any]) -> None:
         """Keep a measurement of a model."""

@@ -7,7 +7,7 @@ that is spent) is looked up when somebody asks. No metric names a device.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from coordinator.rollouts import RollOutRecord
 from coordinator.rounds.engine import TaskNow
 from coordinator.store.records import RoundRecord
 
@@ -47,6 +48,16 @@ class Now:
     store_queue: int = 0
     revocation_age_s: float = float("inf")
     budgets: tuple[BudgetNow, ...] = ()
+    roll_outs: tuple[RollOutRecord, ...] = ()
+
+
+_FLEET_GAUGES: Final = {
+    "phones": "Phones that compared the newest staged roll-out's model with the one before",
+    "tar": "True accept rate on phones, at the model's threshold",
+    "fmr": "False match rate on phones, at the model's threshold",
+    "tar_drop": "How much less often phones accept their owners than with the model before",
+    "effective_dimension": "How many directions the embeddings of different people use on phones",
+}
 
 
 class Metrics:
@@ -154,6 +165,19 @@ class _NowCollector(Collector):
         limits = [((budget.population, f"{budget.delta:g}"), budget.epsilon) for budget in now.budgets]
         words = "Epsilon that a population may spend at a delta"
         yield _gauge("mien_privacy_epsilon_budget", words, "population delta", limits)
+        yield from _roll_out_gauges(now.roll_outs)
+
+
+def _roll_out_gauges(roll_outs: Sequence[RollOutRecord]) -> Iterator[Metric]:
+    """Yield where each population's newest staged roll-out is, and what phones said of its model."""
+    words = "Share of the phones that the newest staged roll-out has reached, by its state"
+    shares = [((each.population, each.model_id[:12], each.state.value), each.share) for each in roll_outs]
+    yield _gauge("mien_roll_out_share", words, "population model state", shares)
+    for name, words in _FLEET_GAUGES.items():
+        told = [
+            ((each.population, each.model_id[:12]), each.figures[name]) for each in roll_outs if name in each.figures
+        ]
+        yield _gauge(f"mien_fleet_{name}", words, "population model", told)
 
 
 def _gauge(name: str, words: str, labels: str, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:

@@ -313,18 +313,29 @@ def release(
     despite_gates: Annotated[
         bool, typer.Option("--despite-gates", help="Also if its gates rejected it, or have not judged it yet.")
     ] = False,
+    roll_out: Annotated[
+        Path | None,
+        typer.Option(help="A staged roll-out in TOML: phones judge the model at each share; in place of --share."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a model the one that devices verify with and new tasks start from, for all phones or a share of them.
 
     Example: mien-coordinator model release 3f0c --share 10%
+
+    Example: mien-coordinator model release 3f0c --roll-out stages.toml
     """
-    part = share_of(share)
+    from coordinator.commands.fleet import read_roll_out
+
+    spec = None if roll_out is None else read_roll_out(roll_out)
+    part = share_of(share) if spec is None else spec.stages[0]
     signed = (b"", b"") if bundle is None else read_signed(bundle)
 
     async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
         model_id = (await find_model(coordinator, model)).model_id
-        return await coordinator.release(model_id, share=part, despite_gates=despite_gates, signed=signed)
+        return await coordinator.release(
+            model_id, share=part, despite_gates=despite_gates, signed=signed, roll_out=spec
+        )
 
     _tell(ask(home, question), as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
 

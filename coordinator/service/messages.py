@@ -6,11 +6,12 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from coordinator.rollouts import RollOutRecord
 from coordinator.rounds import machine
 from coordinator.rounds.machine import Stage
 from coordinator.store.records import BlobId, BundleRecord, Duty, ModelRecord
 from mien.errors import CorruptDataError, NotFoundError
-from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
+from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 
 STAGES: Final = {
     Stage.SELECTING: rounds_pb2.SELECTING,
@@ -78,6 +79,27 @@ def manifest(
         released=is_released,
         bundle_manifest=b"" if bundle is None else bundle.manifest_json,
         bundle_signature=b"" if bundle is None else bundle.signature,
+    )
+
+
+def roll_out_status(roll_out: RollOutRecord) -> operator_pb2.RollOutStatus:
+    """Return a roll-out as a message."""
+    return operator_pb2.RollOutStatus(
+        id=roll_out.id,
+        model_id=roll_out.model_id,
+        reference_model_id=roll_out.reference_model_id,
+        population=roll_out.population,
+        state=roll_out.state.value,
+        reason=roll_out.reason,
+        share=roll_out.share,
+        stage=roll_out.stage,
+        stages=roll_out.spec.stages,
+        task_id=roll_out.task_id or "",
+        figures=roll_out.figures,
+        started_unix_ms=roll_out.started_ms,
+        started_by=roll_out.started_by,
+        changed_unix_ms=roll_out.changed_ms,
+        roll_out_json=roll_out.spec_json,
     )
 
 

@@ -4,21 +4,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from coordinator.clock import Clock
-from coordinator.releases import ModelState, Standing
+from coordinator.releases import ModelState, Standing, check_comparable
+from coordinator.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
 from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
-from coordinator.service.messages import DUTIES, STAGES, check_hash, manifest, software
+from coordinator.service.messages import DUTIES, STAGES, check_hash, manifest, roll_out_status, software
 from coordinator.store.blobs import BlobStore, BlobWriter
 from coordinator.store.records import BlobId, BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
+from coordinator.ways_back import check_way_back
 from mien import bundles
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
 from mien.layout import ParameterLayout, model_id
@@ -119,16 +121,65 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
                 "phones take only what the release key signed: run model export, model sign where the key is, then "
                 "model release --bundle"
             )
-        await self._thread.run(
-            self._store.release,
-            model.model_id,
-            population=model.population,
-            actor=caller().id,
-            share=request.share or 1.0,
-            despite_gates=request.despite_gates,
-            bundle=bundle,
-        )
+        told: dict[str, Any] = {"population": model.population, "actor": caller().id, "bundle": bundle}
+        told["despite_gates"] = request.despite_gates
+        if request.roll_out_json:
+            await self._roll_out(model, request, told)
+        else:
+            await self._thread.run(self._store.release, model.model_id, share=request.share or 1.0, **told)
+        self._engine.changed.beat()
         return manifest(model, is_released=True)
+
+    async def _roll_out(
+        self, model: ModelRecord, request: operator_pb2.ReleaseModelRequest, told: Mapping[str, Any]
+    ) -> None:
+        """Begin a staged roll-out; what phones could not be asked, or would not go back from, is refused now."""
+        if request.share:
+            raise ConfigError("the roll-out's stages say which share is first; leave --share out")
+        spec = spec_from_json(request.roll_out_json)
+        spec = replace(spec, population=model.population or spec.population)
+        if model.shard is None:
+            raise ConfigError(
+                "the model came without public faces, and phones compare with those: import it with --public"
+            )
+        reference = await self._thread.run(self._store.released, spec.population)
+        if reference is not None:
+            before = await self._thread.run(self._store.model, reference.model_id)
+            check_comparable(model, before)
+            for each, bundle in ((model, told["bundle"]), (before, None)):
+                signed = bundle or await self._thread.run(self._store.bundle, each.model_id)
+                threshold_for(signed.spec_json if signed else each.spec_json, each.model_id, spec.gates.fmr)
+        await self._thread.run(self._store.start_roll_out, model.model_id, spec, **told)
+
+    # Roll-outs
+
+    async def ListRollOuts(
+        self, request: operator_pb2.ListRollOutsRequest, context: Any
+    ) -> operator_pb2.ListRollOutsReply:
+        """Return all staged roll-outs, oldest first."""
+        found = await self._thread.run(self._store.roll_outs)
+        return operator_pb2.ListRollOutsReply(roll_outs=[roll_out_status(each) for each in found])
+
+    async def ContinueRollOut(self, request: operator_pb2.RollOutRequest, context: Any) -> operator_pb2.RollOutStatus:
+        """Return a roll-out that goes on: to its next share where it held, else phones are asked again."""
+        before = await self._thread.run(self._store.roll_out, request.id)
+        return await self._move(before, continued(before))
+
+    async def StopRollOut(self, request: operator_pb2.RollOutRequest, context: Any) -> operator_pb2.RollOutStatus:
+        """Return a roll-out that has ended where it was; again changes nothing."""
+        before = await self._thread.run(self._store.roll_out, request.id)
+        if before.state.is_over:
+            return roll_out_status(before)
+        stopped = replace(before, state=RollOutState.STOPPED, reason=f"stopped by {caller().id}")
+        told = await self._move(before, Move(stopped))
+        if before.task_id is not None:
+            await self._engine.command(before.task_id, TaskState.CANCELLED, actor=caller().id)
+        return told
+
+    async def _move(self, before: RollOutRecord, move: Move) -> operator_pb2.RollOutStatus:
+        after = await self._thread.run(self._store.move_roll_out, before, move, actor=caller().id)
+        self._engine.changed.beat()
+        return roll_out_status(after)
 
     def _signed(self, model: ModelRecord, request: operator_pb2.ReleaseModelRequest) -> BundleRecord | None:
         """Return the bundle that a release brings, checked against the model that is here; None where there is none."""
@@ -148,28 +199,11 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             signed.sequence, model.model_id, request.bundle_manifest, request.bundle_signature, model.spec_json
         )
 
-    async def _check_way_back(self, population: str | None) -> None:
-        """Raise ConfigError where phones would refuse to go back, because no signature lets them."""
-        way = await self._thread.run(self._store.way_back, population)
-        if way is None or not self._release_key:
-            return
-        newest, earlier = [await self._thread.run(self._store.bundle, model_id) for model_id in way]
-        if earlier is None:
-            raise ConfigError(f"model {way[1][:12]} is not signed, and phones would refuse it; sign and release it")
-        if newest is None:
-            return
-        signed = bundles.verify(self._release_key, newest.manifest_json, newest.signature)
-        if earlier.sequence < newest.sequence and bundles.hash_of(earlier.manifest_json) not in signed.fallbacks:
-            raise ConfigError(
-                f"the newest bundle does not name release {earlier.sequence} of model {earlier.model_id[:12]} as one "
-                "to fall back to, and phones would refuse it; sign that one again and release it"
-            )
-
     async def RollBack(self, request: operator_pb2.RollBackRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force again."""
         newest = await self._thread.run(self._store.last_release)
         population = request.population or (None if newest is None else newest.population)
-        await self._check_way_back(population)
+        await self._thread.run(check_way_back, self._store, self._release_key, population)
         release = await self._thread.run(self._store.roll_back, population, actor=caller().id)
         return manifest(await self._thread.run(self._store.model, release.model_id), is_released=True)
 

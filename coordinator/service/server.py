@@ -21,6 +21,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome
 from coordinator.metrics import Metrics, Now
 from coordinator.privacy.budgets import Budgets
+from coordinator.rollout_keeper import RollOutKeeper
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
 from coordinator.rounds.runner import RunnerSettings
@@ -126,11 +127,14 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             await server.start()
             gates = asyncio.create_task(_keep_gates(engine, stores, clock, config), name="gates")
             gates.add_done_callback(_gates_ended)
+            keeper = RollOutKeeper(engine, stores, config.release_key)
+            roll_outs = asyncio.create_task(keeper.run(), name="roll-outs")
             try:
                 yield port
             finally:
-                gates.cancel()
-                await asyncio.wait({gates})
+                for each in (gates, roll_outs):
+                    each.cancel()
+                await asyncio.wait({gates, roll_outs})
                 engine.drain()
                 await engine.finish(config.drain_s)
                 await engine.stop()
@@ -279,6 +283,7 @@ def _probes(
             tasks_by_state=tasks,
             waiting_check_ins=engine.waiting_check_ins,
             active_uploads=uploads.num_arriving,
+            roll_outs=tuple(await thread.run(stores.store.newest_roll_outs)),
             store_queue=thread.queue_length if isinstance(thread, MeasuredThread) else 0,
             revocation_age_s=revocations.age_s,
             budgets=spent,

@@ -140,7 +140,7 @@ class RollOutStore(ReleaseStore, ABC):
         }
         detail |= {"reason": roll_out.reason} if roll_out.reason else {}
         detail |= {name: round(value, 6) for name, value in roll_out.figures.items()}
-        self._log(db, actor, f"roll_out.{action}", roll_out.model_id, detail)
+        self._log(db, actor, f"rollout.{action}", roll_out.model_id, detail)
 
 
 def is_in_force(roll_out: RollOutRecord, newest: ReleaseRecord | None) -> bool:

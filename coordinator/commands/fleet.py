@@ -1,0 +1,261 @@
+"""mien-coordinator fleet: evaluate, show, roll-outs, continue, stop."""
+
+from __future__ import annotations
+
+import secrets
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coordinator.commands.common import Home, Json, ask, moment, say
+from coordinator.commands.tables import Column, listing
+from mien.errors import ConfigError, NotFoundError
+from mien.records import from_mapping
+from mien.rollouts import RollOutSpec
+from mien.shell import cli as shell
+from mien.shell.files import read_limited
+from mien.specs import CohortSpec
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import models_pb2, operator_pb2
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="What phones say of models, in sums: evaluate, look, and carry staged roll-outs on.",
+)
+RollOutId = Annotated[int, typer.Argument(help="The roll-out's number, from fleet roll-outs.")]
+
+_MAX_BYTES = 64 * 1024
+
+
+def read_roll_out(path: Path) -> RollOutSpec:
+    """Return the staged roll-out in a TOML file; raises ConfigError naming the wrong field."""
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}; name the roll-out's TOML file")
+    try:
+        values = tomllib.loads(read_limited(path, _MAX_BYTES, what=str(path)).decode(errors="replace"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML ({error}); correct it") from error
+    return from_mapping(RollOutSpec, values)
+
+
+@app.command()
+def evaluate(
+    home: Home,
+    model: Annotated[
+        str, typer.Option(help="current, candidate, previous, or a model's id or its beginning.")
+    ] = "current",
+    against: Annotated[
+        str, typer.Option(help="Compare with this model on the same phones: as --model; default: no comparison.")
+    ] = "",
+    population: Annotated[str, typer.Option(help="Whose phones are asked.")] = "default",
+    size: Annotated[int, typer.Option(help="Phones wanted in the sum.")] = 20,
+    min_reports: Annotated[int, typer.Option(help="Fewest phones in the sum; theirs is the last word: 16.")] = 16,
+    fmr: Annotated[
+        float, typer.Option(help="Use the model's threshold for a false match rate of at most this.")
+    ] = 1e-3,
+    as_json: Json = False,
+) -> None:
+    """Ask phones how well a model does on their own pictures; only sums of score histograms come back.
+
+    Example: mien-coordinator fleet evaluate --model candidate --against current
+    """
+    from coordinator.rollouts import evaluation_task, threshold_for
+
+    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
+        chosen = [await _chosen(coordinator, each) for each in (model, against) if each]
+        points = [(each.model_id, threshold_for(each.spec_json, each.model_id, fmr).value) for each in chosen]
+        spec = RollOutSpec(population=population, cohort=CohortSpec(size, min_reports), min_cohort=min_reports)
+        name = f"fleet-{points[0][0][:12]}-{secrets.token_hex(3)}"
+        task = evaluation_task(
+            spec,
+            name=name,
+            model_id=points[0][0],
+            threshold=points[0][1],
+            reference=points[1] if len(points) > 1 else None,
+        )
+        return await coordinator.submit(task, secrets.token_hex(16))
+
+    status = ask(home, question)
+    result = {"task_id": status.task_id, "name": status.name, "model_id": status.model_id, "state": status.state}
+    shell.emit(
+        result,
+        as_json=as_json,
+        human=lambda: say(
+            f"Task {status.task_id} asks phones. Follow it: mien-coordinator task watch {status.name}; then "
+            f"mien-coordinator fleet show {status.model_id[:12]}"
+        ),
+    )
+
+
+async def _chosen(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:
+    """Return a model by its part in a roll-out, or its id; raises NotFoundError."""
+    from coordinator.commands.models import find_model
+
+    if wanted not in ("current", "candidate", "previous"):
+        return await find_model(coordinator, wanted)
+    statuses = [status for _, status in await coordinator.standings()]
+    released = sorted((each for each in statuses if each.state == "released"), key=lambda each: each.share)
+    if wanted == "current" and released:
+        return await coordinator.manifest(released[-1].model_id)
+    if wanted == "candidate":
+        waiting = [each for each in released if each.share < released[-1].share]
+        waiting = waiting or [each for each in statuses if each.state == "candidate"]
+        if waiting:
+            return await coordinator.manifest(waiting[-1].model_id)
+    if wanted == "previous" and (retired := [each for each in statuses if each.state == "retired"]):
+        return await coordinator.manifest(retired[-1].model_id)
+    raise NotFoundError(f"there is no {wanted} model; mien-coordinator model list shows which there are")
+
+
+@app.command()
+def show(
+    home: Home,
+    model: Annotated[
+        str, typer.Argument(help="current, candidate, previous, or a model's id or its beginning.")
+    ] = "current",
+    as_json: Json = False,
+) -> None:
+    """Show what phones said of a model, the newest last; with --json also histograms and the curve's points.
+
+    Example: mien-coordinator fleet show 3f0c --json
+    """
+
+    async def question(coordinator: Coordinator) -> tuple[str, list[dict[str, Any]]]:
+        found = await _chosen(coordinator, model)
+        records = await coordinator.evaluations(found.model_id)
+        return found.model_id, [record for record in records if record.get("protocol") == "fleet"]
+
+    model_id, records = ask(home, question)
+
+    def human() -> None:
+        nothing = f"No phone was asked about model {model_id[:12]} yet; mien-coordinator fleet evaluate does."
+        rows = [_cells(record["figures"]) for record in records]
+        shell.OUT.print(listing(_SAID, rows, shell.OUT.width) if records else nothing)
+
+    shell.emit({"model_id": model_id, "evaluations": records}, as_json=as_json, human=human)
+
+
+_SAID = (
+    Column("phones"),
+    Column("TAR"),
+    Column("FMR"),
+    Column("drop of TAR (95 %)"),
+    Column("EER", rank=1),
+    Column("TAR before", rank=2),
+    Column("FMR before", rank=3),
+    Column("mated, non-mated", rank=4),
+)
+
+
+def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
+    """Return what people are shown of an evaluation."""
+    model, before, drop = figures["model"], figures.get("reference"), figures.get("tar_drop")
+    return (
+        str(figures["num_phones"]),
+        f"{model['tar']['value']:.4f} at {model['threshold']:.3f}",
+        f"{model['fmr']['value']:.2g}",
+        f"{drop['value']:.4f} ({drop['low']:.4f} to {drop['high']:.4f})" if drop else "–",
+        f"{model['eer']:.4f}",
+        f"{before['tar']['value']:.4f} at {before['threshold']:.3f}" if before else "–",
+        f"{before['fmr']['value']:.2g}" if before else "–",
+        f"{figures['num_mated']}, {figures['num_non_mated']}",
+    )
+
+
+_ROLL_OUT = (
+    Column("number"),
+    Column("model"),
+    Column("state"),
+    Column("share (stage)"),
+    Column("phones said", rank=1, folds=True),
+    Column("why", folds=True),
+    Column("instead of", rank=2),
+    Column("population", rank=3),
+    Column("since (UTC)", rank=4),
+)
+
+
+@app.command("roll-outs")
+def roll_outs(home: Home, as_json: Json = False) -> None:
+    """List staged roll-outs: how far each is, and what phones said last.
+
+    Example: mien-coordinator fleet roll-outs --json
+    """
+    found = ask(home, lambda coordinator: coordinator.roll_outs())
+
+    def human() -> None:
+        rows = [
+            (
+                *(
+                    str(each.id),
+                    each.model_id[:12],
+                    each.state,
+                    f"{each.share:.4g} ({each.stage + 1}/{len(each.stages)})",
+                ),
+                *(_said(dict(each.figures)), each.reason or "–", each.reference_model_id[:12], each.population),
+                moment(each.changed_unix_ms),
+            )
+            for each in found
+        ]
+        nothing = "There is no roll-out yet; mien-coordinator model release --roll-out begins one."
+        shell.OUT.print(listing(_ROLL_OUT, rows, shell.OUT.width) if found else nothing)
+
+    shell.emit({"roll_outs": [to_plain(each) for each in found]}, as_json=as_json, human=human)
+
+
+def _said(figures: dict[str, float]) -> str:
+    if not figures:
+        return "–"
+    text = f"{figures['phones']:.0f} phones: TAR {figures['tar']:.4f}, FMR {figures['fmr']:.2g}"
+    return text + (f", TAR dropped by {figures['tar_drop']:.4f}" if "tar_drop" in figures else "")
+
+
+@app.command("continue")
+def continue_(roll_out: RollOutId, home: Home, as_json: Json = False) -> None:
+    """Let a roll-out that waits go on: to its next share where it held, else phones are asked again.
+
+    Example: mien-coordinator fleet continue 3
+    """
+    _tell(ask(home, lambda coordinator: coordinator.continue_roll_out(roll_out)), as_json)
+
+
+@app.command()
+def stop(roll_out: RollOutId, home: Home, as_json: Json = False) -> None:
+    """End a roll-out where it is: phones keep what they have, and model rollback takes it back.
+
+    Example: mien-coordinator fleet stop 3
+    """
+    _tell(ask(home, lambda coordinator: coordinator.stop_roll_out(roll_out)), as_json)
+
+
+def to_plain(each: operator_pb2.RollOutStatus) -> dict[str, Any]:
+    """Return a roll-out as plain data."""
+    return {
+        "id": each.id,
+        "model_id": each.model_id,
+        "reference_model_id": each.reference_model_id,
+        "population": each.population,
+        "state": each.state,
+        "reason": each.reason,
+        "share": each.share,
+        "stage": each.stage,
+        "stages": list(each.stages),
+        "task_id": each.task_id,
+        "figures": dict(each.figures),
+        "started_unix_ms": each.started_unix_ms,
+        "started_by": each.started_by,
+        "changed_unix_ms": each.changed_unix_ms,
+    }
+
+
+def _tell(each: operator_pb2.RollOutStatus, as_json: bool) -> None:
+    shell.emit(
+        to_plain(each),
+        as_json=as_json,
+        human=lambda: say(f"Roll-out {each.id} is {each.state}, at {each.share:.4g} of the phones."),
+    )
