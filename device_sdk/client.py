@@ -22,7 +22,7 @@ from device_sdk.clock import Clock, utc
 from device_sdk.identity import Identity
 from device_sdk.join import check_server
 from device_sdk.retry import Backoff, RetryPolicy
-from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, software
+from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, software, told_by
 from mien.errors import (
     CertificateError,
     ConfigError,
@@ -39,7 +39,6 @@ from mien.shell.files import storage_errors, sync_folder
 from mien.specs import TaskSpec
 from mien.wire import CHUNK_BYTES
 from mien.wire.canonical import task_from_json
-from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 
 SERVER: Final = "the coordinator"
@@ -281,7 +280,7 @@ class CoordinatorClient:
         try:
             message = next(iter(stream), None)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=SERVER) from error
+            raise told_by(error, SERVER) from error
         finally:
             stream.cancel()
         if message is None:
@@ -311,7 +310,7 @@ class CoordinatorClient:
                         return
                 error: MienError = UnreachableError(f"{SERVER} stopped telling about the round; retry")
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, peer=SERVER)
+                error = told_by(rpc_error, SERVER)
                 if heard and _own_deadline(rpc_error):
                     continue
             finally:
@@ -342,7 +341,7 @@ class CoordinatorClient:
                     return
                 error: MienError = UnreachableError(f"{SERVER} took only a part of the upload; retry")
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, peer=SERVER)
+                error = told_by(rpc_error, SERVER)
             if isinstance(error, OffsetError):
                 error = UnreachableError(error.message)
             if not isinstance(error, UnavailableError):
@@ -437,7 +436,7 @@ class CoordinatorClient:
                         progress(have, blob.size_bytes)
                 error: MienError = UnreachableError(f"{SERVER} sent only a part of {what}; retry")
             except grpc.RpcError as rpc_error:
-                error = from_rpc_error(rpc_error, peer=SERVER)
+                error = told_by(rpc_error, SERVER)
             if have < blob.size_bytes:
                 if not isinstance(error, UnavailableError):
                     raise error
@@ -528,9 +527,7 @@ def _chunks(
 
 def _own_deadline(error: grpc.RpcError) -> bool:
     """Tell whether a stream ended because we limit its length, not because of the server."""
-    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and isinstance(
-        from_rpc_error(error, peer=SERVER), UnreachableError
-    )
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and isinstance(told_by(error, SERVER), UnreachableError)
 
 
 def file_sha256(path: Path) -> str:

@@ -15,7 +15,7 @@ from device_sdk.certificates import to_pem
 from device_sdk.clock import Clock
 from device_sdk.identity import Identity
 from device_sdk.retry import Backoff, RetryPolicy
-from mien.errors import UnavailableError, VersionError
+from mien.errors import MienError, StorageError, UnavailableError, UnreachableError, VersionError
 from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2
@@ -80,10 +80,18 @@ def call(
         try:
             return attempt()
         except grpc.RpcError as error:
-            known = from_rpc_error(error, peer=peer)
+            known = told_by(error, peer)
             if not isinstance(known, UnavailableError) or isinstance(known, final):
                 raise known from error
             backoff.wait(known)
+
+
+def told_by(error: grpc.RpcError, peer: str) -> MienError:
+    """Return what a failed call means to a device: a server whose own disk or database fails is one that is away."""
+    known = from_rpc_error(error, peer=peer)
+    if isinstance(known, StorageError):
+        return UnreachableError(f"{peer} cannot store anything now ({known.message}); this is for its operator to mend")
+    return known
 
 
 def say_hello(method: Callable[..., Any], peer: str, policy: RetryPolicy, *, clock: Clock, rng: random.Random) -> Hello:

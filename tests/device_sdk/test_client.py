@@ -19,8 +19,11 @@ from device_sdk.retry import Backoff, RetryPolicy
 from mien.errors import (
     CertificateError,
     CorruptDataError,
+    DatabaseError,
+    DiskFullError,
     DrainingError,
     FingerprintError,
+    KeyStoreError,
     LateError,
     MienError,
     OffsetError,
@@ -194,6 +197,21 @@ def test_an_error_that_repetition_cannot_help_is_raised_at_once(fleet: Fleet) ->
     with connected(fleet, script) as client, pytest.raises(LateError, match="over"):
         client.check_in(())
     assert script.calls == ["check_in"]
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no space left"), KeyStoreError("locked"), DatabaseError("refused")])
+def test_a_server_that_cannot_store_is_waited_for_like_one_that_is_away(fleet: Fleet, error: MienError) -> None:
+    """Its full disk is not this phone's: a phone that ended with that error would not be back when there is room."""
+    script = Script()
+    script.check_in = script.fails_first(2, error, Script().check_in())
+    script.upload = script.fails_first(2, error, rounds_pb2.UploadStatus(accepted=True))
+    with connected(fleet, script) as client:
+        assert client.check_in(()) == Wait(1.5, "nothing")
+        client.upload(REF, CONTENT)
+    assert script.calls == ["check_in"] * 3 + ["upload_status", "upload"] * 3
+    script.check_in = script.fails_first(1000, error, None)
+    with connected(fleet, script) as client, pytest.raises(UnreachableError, match="for its operator to mend"):
+        client.check_in(())
 
 
 # --- following ---
