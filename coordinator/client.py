@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from coordinator.credentials import OperatorCredentials
-from mien.errors import CorruptDataError, UnreachableError
+from mien import bundles
+from mien.errors import CorruptDataError, NotFoundError, UnreachableError
 from mien.records import to_mapping
 from mien.rollouts import RollOutSpec
 from mien.shell.files import storage_errors
@@ -166,6 +167,27 @@ class Coordinator:
                         yield operator_pb2.ImportModelChunk(data=data)
 
         return await self._answer(self._operator.ImportModel(chunks(), timeout=_TRANSFER_TIMEOUT_S))
+
+    async def add_graphs(self, folder: Path, manifest: bytes, signature: bytes) -> None:
+        """Send a signed bundle's graphs, where it has any, for the coordinator to hand out once it is released."""
+        signed = bundles.listed_by(manifest)
+        graphs = [folder / file.name for file in signed.graphs]
+        if not graphs:
+            return
+        for path in graphs:
+            if not path.is_file():
+                raise NotFoundError(f"the bundle lists {path.name}, which is not in {folder}; export and sign it again")
+
+        async def chunks() -> AsyncIterator[operator_pb2.AddGraphsChunk]:
+            yield operator_pb2.AddGraphsChunk(
+                header=operator_pb2.AddGraphsHeader(bundle_manifest=manifest, bundle_signature=signature)
+            )
+            for path in graphs:
+                with path.open("rb") as file:
+                    while data := file.read(CHUNK_BYTES):
+                        yield operator_pb2.AddGraphsChunk(data=data)
+
+        await self._answer(self._operator.AddGraphs(chunks(), timeout=_TRANSFER_TIMEOUT_S))
 
     async def download(self, blob: common_pb2.BlobRef, path: Path) -> None:
         """Write a blob to a new file; raises CorruptDataError, leaving no file, when it arrives damaged."""

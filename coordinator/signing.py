@@ -45,9 +45,14 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def sign_folder(
-    folder: Path, key: Ed25519PrivateKey, *, sequence: int, fallbacks: Sequence[str] | None = None
+    folder: Path,
+    key: Ed25519PrivateKey,
+    *,
+    sequence: int,
+    fallbacks: Sequence[str] | None = None,
+    min_sdk: str = bundles.OLDEST_SDK,
 ) -> BundleManifest:
-    """Return the manifest of an exported model, written and signed beside its files.
+    """Return the manifest of an exported model, written and signed beside its files, graphs among them.
 
     Without `fallbacks` those that the export wrote down are taken. Raises CorruptDataError where the folder's files do
     not belong together, NotFoundError where one is missing.
@@ -60,8 +65,11 @@ def sign_folder(
     model = model_id(layout.sha256, layout.check(np.frombuffer(theta, "<f4").astype(np.float32)))
     files = [listed(folder / bundles.THETA)]
     files += [listed(folder / bundles.SHARD)] if (folder / bundles.SHARD).is_file() else []
+    files += [listed(path) for path in sorted(folder.iterdir()) if bundles.is_graph(path.name)]
     chosen = _fallbacks(folder) if fallbacks is None else fallbacks
-    manifest = bundles.manifest_of(spec_json, model, files, sequence=sequence, fallbacks=chosen)
+    manifest = bundles.manifest_of(spec_json, model, files, sequence=sequence, fallbacks=chosen, min_sdk=min_sdk)
+    if manifest.graphs:
+        bundles.check_graphs(manifest, _read(folder / bundles.GRAPHS, MAX_JSON_BYTES))
     data = manifest.to_json()
     write_atomically(folder / bundles.MANIFEST, data)
     write_atomically(folder / bundles.SIGNATURE, bundles.sign(key, data))

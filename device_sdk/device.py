@@ -21,6 +21,7 @@ from device_sdk.disclosure import Agreement
 from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.gallery import Gallery, Person, from_plain, name_is_taken
+from device_sdk.graphs import fetch_graphs
 from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
@@ -311,6 +312,8 @@ class Device:
         manifest = client.manifest()
         guard = ReleaseGuard(self.identity.release_key, self.home.release)
         checked = guard.check(manifest)
+        if fetch_graphs(client, guard.signed(manifest), self.home.graphs, self.config.values.runtime):
+            self._runtimes = {}
         return self._take_over(client, manifest, remember=lambda: guard.accept(checked))
 
     def _take_over(self, client: CoordinatorClient, manifest: Manifest, *, remember: Callable[[], None]) -> ModelUpdate:

@@ -29,7 +29,7 @@ _UNINSTALLED: Final = "0.1.0"
 class SeenRelease:
     """A release as a device remembers it: whose it is, and the hashes of the manifests that it lets come back.
 
-    `manifest_sha256` is empty where a program remembered it that did not keep it.
+    `manifest_sha256` and `min_sdk` are empty where a program remembered it that did not keep them.
     """
 
     release_key: str
@@ -37,6 +37,7 @@ class SeenRelease:
     model_id: str
     fallbacks: tuple[str, ...] = ()
     manifest_sha256: str = ""
+    min_sdk: str = ""
 
 
 class ReleaseGuard:
@@ -65,9 +66,13 @@ class ReleaseGuard:
         if manifest.model_id != signed.model_id or not same:
             raise CorruptDataError("the release is not the signed one; do not use it, tell the operator")
         sha256 = bundles.hash_of(manifest.bundle_json)
-        checked = SeenRelease(self._key, signed.sequence, signed.model_id, signed.fallbacks, sha256)
+        checked = SeenRelease(self._key, signed.sequence, signed.model_id, signed.fallbacks, sha256, signed.min_sdk)
         self._check_order(checked)
         return checked
+
+    def signed(self, checked: Manifest) -> BundleManifest | None:
+        """Return what the release key signed of a release that `check` let pass; None for a device without a key."""
+        return bundles.verify(self._key, checked.bundle_json, checked.bundle_signature) if self._key else None
 
     def accept(self, checked: SeenRelease | None) -> None:
         """Remember a checked release. Call it before the release comes into use: then no crash lets an older one in.
@@ -84,7 +89,14 @@ class ReleaseGuard:
 
     def _check_order(self, offered: SeenRelease) -> None:
         seen = self._seen()
-        if seen is None or offered.sequence > seen.sequence:
+        if seen is None:
+            return
+        if offered.sequence > seen.sequence:
+            if seen.min_sdk and bundles.is_older(offered.min_sdk, seen.min_sdk):
+                raise CorruptDataError(
+                    f"release {offered.sequence} is for mien {offered.min_sdk} on, the one before it was for "
+                    f"{seen.min_sdk} on; the model that is here stays in use, tell the operator (model sign --min-sdk)"
+                )
             return
         same = (offered.sequence, offered.model_id) == (seen.sequence, seen.model_id)
         same = same and seen.manifest_sha256 in ("", offered.manifest_sha256)
@@ -139,4 +151,6 @@ def verify_folder(folder: Path, release_key: str) -> BundleManifest:
             if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
                 raise CorruptDataError(f"{file.name} is not the signed one; do not use it, fetch it again")
     bundles.check_description(signed, read(bundles.MODEL, MAX_JSON_BYTES))
+    if signed.graphs:
+        bundles.check_graphs(signed, read(bundles.GRAPHS, MAX_JSON_BYTES))
     return signed

@@ -5,6 +5,7 @@
     manifest.json    canonical JSON of `BundleManifest`
     manifest.sig     64 bytes: Ed25519 over "mien/bundle/1\\n" and the manifest's bytes
     model.json       description and layout; theta.f32 and whatever else the manifest lists
+    graphs.json      what the graphs are for (device_sdk.export.manifest); embed.onnx, train_*.pte ...: the graphs
 
 The signature covers the manifest's very bytes, and the manifest every other file by its hash: nothing is parsed before
 it was verified, and no file counts that is not listed.
@@ -32,8 +33,12 @@ SIGNATURE: Final = "manifest.sig"
 MODEL: Final = "model.json"
 THETA: Final = "theta.f32"
 SHARD: Final = "public_shard.safetensors"
+OLDEST_SDK: Final = "0.1.0"
 MAX_SEQUENCE: Final = 2**53
+GRAPHS: Final = "graphs.json"
+GRAPH_SUFFIXES: Final = (".onnx", ".pte")
 MAX_FILES: Final = 1000
+MAX_GRAPH_BYTES: Final = 2**26
 
 _CONTEXT: Final = b"mien/bundle/1\n"
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -72,7 +77,7 @@ class BundleManifest:
     thresholds: tuple[Threshold, ...]
     files: tuple[BundleFile, ...]
     fallbacks: tuple[str, ...] = ()
-    min_sdk: str = "0.1.0"
+    min_sdk: str = OLDEST_SDK
     format: int = 1
 
     def __post_init__(self) -> None:
@@ -86,8 +91,15 @@ class BundleManifest:
         names = [file.name for file in self.files]
         if len(set(names)) != len(names) or len(names) > MAX_FILES or not {MODEL, THETA} <= set(names):
             raise ConfigError(f"a bundle lists {MODEL} and {THETA}, and no file twice")
+        if self.graphs and (GRAPHS not in names or any(file.size_bytes > MAX_GRAPH_BYTES for file in self.graphs)):
+            raise ConfigError(f"a bundle with graphs lists {GRAPHS}, and no graph above {MAX_GRAPH_BYTES >> 20} MiB")
         if not _VERSION.fullmatch(self.min_sdk):
             raise ConfigError(f"min_sdk is {self.min_sdk[:40]!r}; write a version such as 0.1.0")
+
+    @property
+    def graphs(self) -> tuple[BundleFile, ...]:
+        """The graphs with their list, in order of name: what devices without torch run."""
+        return tuple(file for file in self.files if is_graph(file.name))
 
     def file(self, name: str) -> BundleFile | None:
         """Return a listed file, None if it is not listed."""
@@ -99,7 +111,13 @@ class BundleManifest:
 
 
 def manifest_of(
-    spec_json: bytes, model_id: str, files: Iterable[BundleFile], *, sequence: int, fallbacks: Iterable[str] = ()
+    spec_json: bytes,
+    model_id: str,
+    files: Iterable[BundleFile],
+    *,
+    sequence: int,
+    fallbacks: Iterable[str] = (),
+    min_sdk: str = OLDEST_SDK,
 ) -> BundleManifest:
     """Return the manifest for a model's description and files (`model.json` itself is added)."""
     spec, layout = model_from_json(spec_json)
@@ -112,7 +130,13 @@ def manifest_of(
         thresholds=spec.thresholds,
         files=tuple(sorted((own, *files), key=lambda file: file.name)),
         fallbacks=tuple(dict.fromkeys(fallbacks)),
+        min_sdk=min_sdk,
     )
+
+
+def is_graph(name: str) -> bool:
+    """Return whether a bundle's file of that name is a graph, or the list of them."""
+    return name == GRAPHS or name.endswith(GRAPH_SUFFIXES)
 
 
 def hash_of(manifest_json: bytes) -> str:
@@ -136,7 +160,14 @@ def verify(release_key: str, unverified_manifest_json: bytes, signature: bytes) 
         raise CorruptDataError(
             "the release is not signed by the operator's release key, or was changed; do not use it, tell the operator"
         ) from error
-    value = parse_json(unverified_manifest_json, what="the bundle's manifest")
+    return listed_by(unverified_manifest_json)
+
+
+def listed_by(manifest_json: bytes) -> BundleManifest:
+    """Return what a manifest says, whoever signed it: for whoever made it, or whoever verified it. Raises VersionError
+    for one of a newer form.
+    """
+    value = parse_json(manifest_json, what="the bundle's manifest")
     if not isinstance(value, dict) or value.get("format") != 1:
         raise VersionError("the bundle is of a newer form; upgrade mien")
     try:
@@ -155,10 +186,32 @@ def check_description(manifest: BundleManifest, spec_json: bytes) -> None:
         raise CorruptDataError("the bundle's manifest contradicts its model.json; do not use it, tell the operator")
 
 
+def check_graphs(manifest: BundleManifest, graphs_json: bytes) -> None:
+    """Raise CorruptDataError unless the list of graphs is the signed one, for this model, and of signed graphs only."""
+    listed = manifest.file(GRAPHS)
+    if listed is None or hashlib.sha256(graphs_json).hexdigest() != listed.sha256:
+        raise CorruptDataError("the list of graphs is not the signed one; do not use it, tell the operator")
+    value = parse_json(graphs_json, what="the list of graphs")
+    entries = value.get("graphs") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(entries, list):
+        raise CorruptDataError("the list of graphs cannot be read; export the graphs and sign again")
+    if value.get("layout_sha256") != manifest.layout_sha256 or value.get("input") != to_mapping(manifest.input):
+        raise CorruptDataError("the graphs are for another model or other crops; export them for this one, sign again")
+    for entry in entries:
+        named = (entry.get("file"), entry.get("sha256"), entry.get("size_bytes")) if isinstance(entry, dict) else None
+        if named not in {(file.name, file.sha256, file.size_bytes) for file in manifest.graphs}:
+            raise CorruptDataError("the list of graphs names one that is not signed; export the graphs, sign again")
+
+
 def check_sdk(manifest: BundleManifest, version: str) -> None:
     """Raise VersionError where a program of that version is too old for a bundle."""
-    if _numbers(version) < _numbers(manifest.min_sdk):
+    if is_older(version, manifest.min_sdk):
         raise VersionError(f"the release needs mien {manifest.min_sdk}, this is {version}; upgrade mien")
+
+
+def is_older(version: str, than: str) -> bool:
+    """Return whether a version comes before another."""
+    return _numbers(version) < _numbers(than)
 
 
 def public_key(release_key: str) -> Ed25519PublicKey:
@@ -175,5 +228,6 @@ def name_of(key: Ed25519PrivateKey) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return a version's leading numbers: 0.2.0rc1 counts as 0.2.0."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    """Return a version's three leading numbers: 0.2.0rc1 counts as 0.2.0, and 0.2 does too."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
+    return (*numbers, *[0] * (3 - len(numbers)))

@@ -262,16 +262,25 @@ def sign(
             "force when the folder was exported."
         ),
     ] = None,
+    min_sdk: Annotated[str, typer.Option(help="The oldest version of mien whose devices may use it.")] = "0.1.0",
     as_json: Json = False,
 ) -> None:
     """Sign an exported model with the release key. Needs neither network nor coordinator: run it where the key is.
+
+    Graphs in the folder (`python -m device_sdk.export`) are signed with it: devices without torch run those.
 
     Example: mien-coordinator model sign ./model --key release.key
     """
     from coordinator.signing import read_key, sign_folder
     from mien.bundles import hash_of
 
-    signed = sign_folder(folder, read_key(key), sequence=sequence or int(now().timestamp()), fallbacks=fallback)
+    signed = sign_folder(
+        folder,
+        read_key(key),
+        sequence=sequence or int(now().timestamp()),
+        fallbacks=fallback,
+        min_sdk=min_sdk,
+    )
     result = {
         "model_id": signed.model_id,
         "sequence": signed.sequence,
@@ -333,6 +342,8 @@ def release(
 
     async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
         model_id = (await find_model(coordinator, model)).model_id
+        if bundle is not None:
+            await coordinator.add_graphs(bundle, *signed)
         return await coordinator.release(
             model_id, share=part, despite_gates=despite_gates, signed=signed, roll_out=spec
         )

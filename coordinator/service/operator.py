@@ -22,6 +22,7 @@ from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from coordinator.ways_back import check_way_back
 from mien import bundles
+from mien.bundles import BundleManifest
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
 from mien.layout import ParameterLayout, model_id
 from mien.records import from_mapping
@@ -115,7 +116,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def ReleaseModel(self, request: operator_pb2.ReleaseModelRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force from now on, for all devices or a share of them."""
         model = await self._thread.run(self._store.model, request.model_id)
-        bundle = self._signed(model, request)
+        bundle = await self._signed(model, request)
         if bundle is None and self._release_key and await self._thread.run(self._store.bundle, model.model_id) is None:
             raise ConfigError(
                 "phones take only what the release key signed: run model export, model sign where the key is, then "
@@ -181,19 +182,26 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         self._engine.changed.beat()
         return roll_out_status(after)
 
-    def _signed(self, model: ModelRecord, request: operator_pb2.ReleaseModelRequest) -> BundleRecord | None:
+    def _verified(self, manifest_json: bytes, signature: bytes) -> BundleManifest:
+        if not self._release_key:
+            raise ConfigError("this coordinator trusts no release key; put release_key into coordinator.toml, restart")
+        return bundles.verify(self._release_key, manifest_json, signature)
+
+    async def _signed(self, model: ModelRecord, request: operator_pb2.ReleaseModelRequest) -> BundleRecord | None:
         """Return the bundle that a release brings, checked against the model that is here; None where there is none."""
         if not request.bundle_manifest:
             return None
-        if not self._release_key:
-            raise ConfigError("this coordinator trusts no release key; put release_key into coordinator.toml, restart")
-        signed = bundles.verify(self._release_key, request.bundle_manifest, request.bundle_signature)
+        signed = self._verified(request.bundle_manifest, request.bundle_signature)
         if signed.model_id != model.model_id:
             raise ModelMismatchError("the bundle is of another model; name that one, or sign this one")
         bundles.check_description(signed, model.spec_json)
         ours = {bundles.THETA: model.theta, **({bundles.SHARD: model.shard} if model.shard is not None else {})}
         for file in signed.files:
-            if file.name != bundles.MODEL and ours.get(file.name) != BlobId(file.sha256, file.size_bytes):
+            if bundles.is_graph(file.name):
+                here = await in_thread(self._models.exists, file.sha256)
+            else:
+                here = file.name == bundles.MODEL or ours.get(file.name) == BlobId(file.sha256, file.size_bytes)
+            if not here:
                 raise CorruptDataError(f"the bundle lists {file.name}, which this coordinator does not have so")
         return BundleRecord(
             signed.sequence, model.model_id, request.bundle_manifest, request.bundle_signature, model.spec_json
@@ -259,6 +267,20 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         kept = await self._thread.run(self._store.add_model, record, actor=caller().id)
         released = await self._thread.run(self._store.released_ids)
         return manifest(kept, is_released=kept.model_id in released)
+
+    async def AddGraphs(
+        self, request_iterator: AsyncIterator[operator_pb2.AddGraphsChunk], context: Any
+    ) -> operator_pb2.AddGraphsReply:
+        """Keep a signed bundle's graphs; they stay where a release of that bundle follows before the next start."""
+        chunks = aiter(request_iterator)
+        first = await anext(chunks, None)
+        if first is None or not first.HasField("header"):
+            raise CorruptDataError("graphs begin with a header; send them again")
+        signed = self._verified(first.header.bundle_manifest, first.header.bundle_signature)
+        data = _Bytes(chunk.data async for chunk in chunks)
+        for file in signed.graphs:
+            await self._receive(data, BlobId(file.sha256, file.size_bytes))
+        return operator_pb2.AddGraphsReply()
 
     def _checked_header(
         self, header: operator_pb2.ImportModelHeader

@@ -41,6 +41,7 @@ from coordinator.store.records import (
 from coordinator.store.rollouts import RollOutStore
 from coordinator.store.tables import (
     AUDIT,
+    BUNDLES,
     DEVICES,
     MODELS,
     PARTICIPANTS,
@@ -52,6 +53,7 @@ from coordinator.store.tables import (
     UPLOADS,
 )
 from mien.audit import Anchor
+from mien.bundles import BundleFile, listed_by
 from mien.errors import AlreadyExistsError, LateError, NotFoundError
 
 T = TypeVar("T")
@@ -130,7 +132,9 @@ class Store(RollOutStore):
         holds = sa.and_(holds, MODELS.c.removed_ms.is_(None))
         with self._transaction() as db:
             row = db.execute(sa.select(MODELS).where(holds).limit(1)).first()
-            if row is None or (population is not None and not _visible(db, population, holds)):
+            if row is None:
+                return _graph(db, sha256, population)
+            if population is not None and not _visible(db, population, holds):
                 return None
             model = _model(row)
             blobs = (model.theta, model.shard, model.changes)
@@ -209,11 +213,12 @@ class Store(RollOutStore):
             return {sha256 for row in rows for sha256 in row if sha256} | releases.candidate_state_blobs(db)
 
     def model_blobs(self) -> set[str]:
-        """Return the hashes of everything that some model consists of."""
+        """Return the hashes of everything that some model consists of, graphs of its signed bundles included."""
         columns = sa.select(MODELS.c.theta_sha256, MODELS.c.shard_sha256, MODELS.c.changes_sha256)
         columns = columns.where(MODELS.c.removed_ms.is_(None))
         with self._transaction() as db:
-            return {sha256 for row in db.execute(columns) for sha256 in row if sha256}
+            graphs = {file.sha256 for row in db.execute(sa.select(BUNDLES)) for file in _graphs_of(row)}
+            return graphs | {sha256 for row in db.execute(columns) for sha256 in row if sha256}
 
     # Rounds
 
@@ -486,6 +491,19 @@ def _found(row: T | None, kind: str, name: str) -> T:
 def _values(record: Any) -> dict[str, Any]:
     """Return a flat record's fields as column values."""
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _graphs_of(row: Any) -> tuple[BundleFile, ...]:
+    return listed_by(row.manifest_json).graphs
+
+
+def _graph(db: sa.Connection, sha256: str, population: str | None) -> BlobId | None:
+    """Return a graph of a signed bundle whose model a device of that population (None: an operator) may fetch."""
+    for row in db.execute(sa.select(BUNDLES).order_by(BUNDLES.c.sequence.desc())):
+        found = next((file for file in _graphs_of(row) if file.sha256 == sha256), None)
+        if found and (population is None or _visible(db, population, MODELS.c.model_id == row.model_id)):
+            return BlobId(found.sha256, found.size_bytes)
+    return None
 
 
 def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[bool]) -> bool:
