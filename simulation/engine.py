@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mien.buffered import staleness, weighed
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
@@ -28,6 +29,7 @@ from mien.methods.base import (
     ValidationInput,
 )
 from mien.specs import TaskSpec
+from simulation.overlap import OLDEST_FIRST, Overlap, overlapping
 from simulation.sums import CohortSum, Sums, cohort_sum
 
 
@@ -41,13 +43,17 @@ class PublicFaces:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is known of a round afterwards: who took part, and weighted means of the devices' losses."""
+    """What is known of a round afterwards: who took part, and weighted means of the devices' losses.
+
+    `staleness` is how many models were made, in asynchronous mode, since the one that they trained on.
+    """
 
     round: int
     devices: tuple[str, ...]
     weight: float
     loss_before: float
     loss_after: float
+    staleness: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,16 +101,18 @@ def run_task(
     runtime: Runtime,
     *,
     sums: Sums = "exact",
+    overlap: Overlap = OLDEST_FIRST,
     after_round: Callable[[ServerState, RoundRecord], None] = lambda _state, _record: None,
 ) -> Run:
     """Return `task.rounds` rounds of the task's method from `theta`; clients and their draws follow `task.seed`.
 
-    `sums` "ring" adds up as secure aggregation does, with the clips, rounding and noise of the task.
+    `sums` "ring" adds up as secure aggregation does, with the clips, rounding and noise of the task. Cohorts of an
+    asynchronous task `overlap`, by default always as many as it allows; a round is then the making of one model.
     Raises ConfigError for an unknown method or option, or for fewer clients than the task's smallest cohort.
     """
     state = find_method(task.method).server_start(task, part, theta)
     records = []
-    for step in rounds(task, part, dim, state, cohort, runtime, sums=sums):
+    for step in rounds(task, part, dim, state, cohort, runtime, sums=sums, overlap=overlap):
         state, cohort = step.state, step.cohort
         records.append(step.record)
         after_round(state, step.record)
@@ -121,10 +129,12 @@ def rounds(
     *,
     first: int = 1,
     sums: Sums = "exact",
+    overlap: Overlap = OLDEST_FIRST,
 ) -> Iterator[Step]:
     """Yield rounds `first` to `task.rounds` from a state and a cohort, such as an earlier step left them.
 
-    A run that goes on from a step equals one that never stopped. Raises as `run_task`.
+    A run that goes on from a step equals one that never stopped. An asynchronous one cannot: it begins at 1. Raises as
+    `run_task`.
     """
     method = find_method(task.method)
     if len(cohort.crops) < task.cohort.min_reports:
@@ -134,25 +144,86 @@ def rounds(
         )
     if method.needs_validators(task) and not cohort.validators:
         raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
+    if task.asynchronous is not None:
+        if first > 1:
+            raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
+        yield from _asynchronous_rounds(task, part, dim, state, cohort, runtime, sums, overlap)
+        return
     everybody = tuple(sorted(cohort.crops))
     for number in range(first, task.rounds + 1):
         devices = select(task, everybody, number)
-        state = replace(state, theta=_read_only(state.theta))  # so that a runtime may keep it loaded for all devices
-        layout = method.contribution_layout(task, part, dim)
-        cohort_total = cohort_sum(task, layout, sums, number)
-        revealed: dict[str, Arrays] = {}
-        private = dict(cohort.private)
-        for device in devices:
-            output = method.device_round(_device_input(task, part, dim, state, cohort, device, number), runtime)
-            cohort_total.add(device, _received(layout, revealed, device, output))
-            private[device] = output.private
-        total, cohort = cohort_total.total(), replace(cohort, private=private)
+        trained = _train(task, part, dim, state, cohort, devices, number, runtime, sums)
+        total, revealed = trained.total, trained.revealed
+        cohort = replace(cohort, private={**cohort.private, **trained.private})
         if method.validation is not None and method.needs_validators(task):
             scores = _scores(method.validation, task, sums, number)
             state, cohort = _validated_step(method.validation, task, part, state, total, cohort, runtime, scores)
         else:
             state = method.server_step(task, part, state, total, revealed)
         yield Step(state, cohort, _record(number, devices, total))
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a cohort made of one model: its total, what it showed in clear, and what each device keeps."""
+
+    total: Total = field(repr=False)
+    revealed: Mapping[str, Arrays] = field(repr=False)
+    private: Mapping[str, Arrays] = field(repr=False)
+
+
+def _train(
+    task: TaskSpec,
+    part: ParameterPart,
+    dim: int,
+    state: ServerState,
+    cohort: Cohort,
+    devices: tuple[str, ...],
+    number: int,
+    runtime: Runtime,
+    sums: Sums,
+) -> _Trained:
+    """Return what devices make of the server's state, one after another."""
+    method = find_method(task.method)
+    state = replace(state, theta=_read_only(state.theta))  # so that a runtime may keep it loaded for all devices
+    layout = method.contribution_layout(task, part, dim)
+    cohort_total = cohort_sum(task, layout, sums, number)
+    revealed: dict[str, Arrays] = {}
+    private: dict[str, Arrays] = {}
+    for device in devices:
+        output = method.device_round(_device_input(task, part, dim, state, cohort, device, number), runtime)
+        cohort_total.add(device, _received(layout, revealed, device, output))
+        private[device] = output.private
+    return _Trained(cohort_total.total(), revealed, private)
+
+
+def _asynchronous_rounds(
+    task: TaskSpec,
+    part: ParameterPart,
+    dim: int,
+    state: ServerState,
+    cohort: Cohort,
+    runtime: Runtime,
+    sums: Sums,
+    overlap: Overlap,
+) -> Iterator[Step]:
+    """Yield a step for each model: of a cohort that may have trained on an older one, weighed by its staleness."""
+    method, spec = find_method(task.method), task.asynchronous
+    assert spec is not None
+    if why := method.why_synchronous(task):
+        raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave asynchronous out")
+
+    def train(number: int, devices: tuple[str, ...]) -> _Trained:
+        return _train(task, part, dim, state, cohort, devices, number, runtime, sums)
+
+    landings = overlapping(task, sorted(cohort.crops), select, overlap, train)
+    for version, landing in enumerate(landings):
+        trained = landing.trained
+        cohort = replace(cohort, private={**cohort.private, **trained.private})
+        total = weighed(spec, trained.total, version, landing.base)
+        state = method.server_step(task, part, state, total, trained.revealed)
+        record = _record(version + 1, landing.devices, trained.total)
+        yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
 
 
 def _read_only(theta: Vector) -> Vector:

@@ -325,6 +325,7 @@ def _round_record(record: RoundRecord) -> dict[str, Any]:
         "weight": record.weight,
         "loss_before": record.loss_before,
         "loss_after": record.loss_after,
+        **({"staleness": record.staleness} if record.staleness else {}),
     }
 
 
