@@ -141,7 +141,11 @@ class CohortSpec:
 
 @dataclass(frozen=True)
 class DeadlineSpec:
-    """How long each stage of a round may take, in seconds."""
+    """How long each stage of a round may take, in seconds.
+
+    From `*_soft_s` on a stage goes on as soon as `min_reports` devices are there, and waits no longer for the others; 0:
+    it waits for them until its deadline.
+    """
 
     selecting_s: float = 300.0
     training_s: float = 3600.0
@@ -150,12 +154,18 @@ class DeadlineSpec:
     upload_s: float = 600.0
     consistency_s: float = 60.0
     unmask_s: float = 60.0
+    selecting_soft_s: float = 0.0
+    training_soft_s: float = 0.0
+    upload_soft_s: float = 0.0
 
     def __post_init__(self) -> None:
         for stage in fields(self):
-            if not 0 < getattr(self, stage.name) <= 7 * 86400:
+            value, hard = getattr(self, stage.name), getattr(self, stage.name.replace("_soft", ""))
+            if not 0 < hard <= 7 * 86400:
+                raise ConfigError(f"deadlines.{stage.name} is {value}; it must lie between 0 and 604800 seconds")
+            if not 0 <= value <= hard:
                 raise ConfigError(
-                    f"deadlines.{stage.name} is {getattr(self, stage.name)}; it must lie between 0 and 604800 seconds"
+                    f"deadlines.{stage.name} is {value}; it must lie between 0 (none) and the hard deadline ({hard:g})"
                 )
 
 

@@ -13,6 +13,9 @@ held, and says `Dropped` for devices that a stage's end left without a part.
 the machine has to carry out, in order. A refused event raises and changes nothing. Time is in seconds since an epoch
 of the driver's choice: the coordinator passes its clock, the simulator a virtual one.
 
+A soft deadline ends a stage as soon as the quorum has done its part (`RoundRules.soft_s`); the hard one ends it in any
+case.
+
 CLOSING lies between the last stage and the commit of the new model. It has no deadline: it ends when the driver says
 how the sum went. To devices it looks like the stage before it. Whatever devices do or leave undone, `TimePassed` at a
 state's deadline moves it on, so that by the last deadline a round is closing, closed or aborted.
@@ -92,6 +95,8 @@ MASKED_CURIOUS: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD,
 PATHS: Final = {"off": PLAIN, "malicious_server": MASKED, "honest_but_curious": MASKED_CURIOUS}
 """The stages that devices go through, by `PrivacySpec.secure_aggregation`."""
 
+_WITH_SOFT: Final = (Stage.SELECTING, Stage.TRAINING, Stage.UPLOAD)
+
 STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)
 """Stages at which a device says something to secure aggregation and nothing else."""
 
@@ -100,8 +105,9 @@ STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)
 class RoundRules:
     """What one attempt of a round wants: who, how many, how long.
 
-    `num_selected` devices are asked, `size` of them may report, `min_reports` is the quorum of every stage. A
-    candidate that has not been heard of for `lease_s` is not chosen. `seed` settles the choice among candidates.
+    `num_selected` devices are asked, `size` of them may report, `min_reports` is the quorum of every stage. From
+    `soft_s` of a stage on, where it has one, the quorum is enough. A candidate that has not been heard of for `lease_s`
+    is not chosen. `seed` settles the choice among candidates.
     """
 
     num_selected: int
@@ -112,6 +118,7 @@ class RoundRules:
     path: tuple[Stage, ...] = PLAIN
     seed: int = 0
     lease_s: float = 90.0
+    soft_s: Mapping[Stage, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: TaskSpec, *, task_id: str, round_number: int, attempt: int) -> RoundRules:
@@ -126,7 +133,12 @@ class RoundRules:
             stages_s={stage: getattr(deadlines, f"{stage.value}_s") for stage in STEP_OF},
             path=PATHS[task.privacy.secure_aggregation],
             seed=int.from_bytes(digest[:8], "big"),
+            soft_s={stage: soft for stage in _WITH_SOFT if (soft := getattr(deadlines, f"{stage.value}_soft_s"))},
         )
+
+    def whole_s(self, stage: Stage) -> float:
+        """Return how long a stage may take."""
+        return self.selecting_s if stage is Stage.SELECTING else self.stages_s[stage]
 
     def after(self, stage: Stage) -> Stage:
         """Return the stage that follows one of the path; CLOSING after the last."""
@@ -305,6 +317,12 @@ def open_round(rules: RoundRules, now: float) -> Transition:
     return state, (StageEntered(state.stage, state.deadline),)
 
 
+def wakes_at(rules: RoundRules, state: RoundState, now: float) -> float:
+    """Return when time alone can move the round next: its soft deadline, or once that is past the hard one."""
+    soft = _soft_deadline(rules, state)
+    return min(soft, state.deadline) if now < soft else state.deadline
+
+
 def advance(rules: RoundRules, state: RoundState, event: Event, now: float) -> Transition:
     """Return the state after `event` and what there is to do about it.
 
@@ -320,7 +338,8 @@ def _checked_in(rules: RoundRules, state: RoundState, event: CheckedIn, now: flo
     candidates = {**state.candidates, **dict.fromkeys(event.device_ids, now)}
     state = replace(state, candidates=candidates)
     fresh = _fresh(rules, state, now)
-    return _select(rules, state, fresh, now) if len(fresh) >= rules.num_selected else (state, ())
+    wanted = rules.min_reports if now >= _soft_deadline(rules, state) else rules.num_selected
+    return _select(rules, state, fresh, now) if len(fresh) >= wanted else (state, ())
 
 
 def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:
@@ -392,7 +411,9 @@ def _left(rules: RoundRules, state: RoundState, event: Left, now: float) -> Tran
 
 
 def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: float) -> Transition:
-    if now < state.deadline or state.stage.is_over or state.stage is Stage.CLOSING:
+    if state.stage.is_over or state.stage is Stage.CLOSING:
+        return state, ()
+    if now < state.deadline and not (now >= _soft_deadline(rules, state) and _has_quorum(rules, state, now)):
         return state, ()
     if state.stage is Stage.SELECTING:
         fresh = _fresh(rules, state, now)
@@ -411,7 +432,7 @@ def _resumed(rules: RoundRules, state: RoundState, event: Resumed, now: float) -
         return state, (SumWanted(state.devices(*COUNTED)),)
     if state.stage.is_over:
         return state, ()
-    whole = rules.selecting_s if state.stage is Stage.SELECTING else rules.stages_s[state.stage]
+    whole = rules.whole_s(state.stage)
     deadline = min(max(state.deadline, now + min(event.grace_s, whole)), now + whole)
     return replace(state, deadline=deadline), (StageEntered(state.stage, deadline),)
 
@@ -445,9 +466,25 @@ def _go_on(rules: RoundRules, state: RoundState, now: float, *, is_enough: bool 
     if done + waiting < rules.min_reports and state.stage not in _AFTER_THE_VECTOR:
         return _too_few(rules, state, f"{done + waiting} devices are left")
     has_all = state.stage is Stage.TRAINING and done >= rules.size
-    if has_all or is_enough or waiting == 0:
+    is_soft = now >= _soft_deadline(rules, state) and done >= rules.min_reports
+    if has_all or is_enough or is_soft or waiting == 0:
         return _next_stage(rules, state, now)
     return state, ()
+
+
+def _soft_deadline(rules: RoundRules, state: RoundState) -> float:
+    """Return from when on the quorum is enough for the stage; never where it has no soft deadline.
+
+    It keeps its place before the hard one, which a restart may have moved.
+    """
+    soft_s = rules.soft_s.get(state.stage)
+    return math.inf if soft_s is None else state.deadline - rules.whole_s(state.stage) + soft_s
+
+
+def _has_quorum(rules: RoundRules, state: RoundState, now: float) -> bool:
+    """Return whether enough devices are there for the stage to end."""
+    there = len(_fresh(rules, state, now)) if state.stage is Stage.SELECTING else _num_done(state)
+    return there >= rules.min_reports
 
 
 def _num_done(state: RoundState) -> int:

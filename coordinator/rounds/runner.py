@@ -39,6 +39,7 @@ from coordinator.rounds.machine import (
     TimePassed,
     Uploaded,
     advance,
+    wakes_at,
 )
 from coordinator.rounds.masking_io import Masking
 from coordinator.rounds.plan import TaskPlan
@@ -343,8 +344,10 @@ class TaskRunner:
 
     async def _next_messages(self) -> list[_Message]:
         """Return everything in the inbox, or the news that the deadline has passed."""
-        deadline = math.inf if self.state is None else self.state.deadline
-        wait_s = max(deadline, self._not_before) - self._clock.now()
+        now, deadline = self._clock.now(), math.inf
+        if self.state is not None and self._rules is not None:
+            deadline = wakes_at(self._rules, self.state, now)
+        wait_s = max(deadline, self._not_before) - now
         try:
             async with asyncio.timeout(None if wait_s == math.inf else max(wait_s, 0.0)):
                 messages = [await self._inbox.get()]
