@@ -39,6 +39,7 @@ from coordinator.rounds.machine import (
     advance,
     choose,
     open_round,
+    wakes_at,
 )
 from mien.errors import LateError, MienError, NotFoundError, RateLimitedError, ViolationError
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
@@ -349,6 +350,61 @@ def test_rules_of_a_task() -> None:
     assert first.seed != RoundRules.of(task, task_id="x", round_number=1, attempt=2).seed
 
 
+SOFT = replace(RULES, soft_s={Stage.SELECTING: 4.0, Stage.TRAINING: 30.0, Stage.UPLOAD: 8.0})
+"""Two of four are the quorum: enough from 4 s, 30 s and 8 s of these stages on."""
+
+
+def test_from_its_soft_deadline_on_selecting_takes_the_quorum() -> None:
+    two = after(SOFT, (1.0, CheckedIn(frozenset("ab"))), (3.9, TimePassed()))
+    assert (two.stage, wakes_at(SOFT, two, 3.9)) == (Stage.SELECTING, 4.0)
+    state, _ = advance(SOFT, two, TimePassed(), 4.0)
+    assert (state.stage, state.devices(Step.SELECTED)) == (Stage.TRAINING, ("a", "b"))
+    one = after(SOFT, (1.0, CheckedIn(frozenset("a"))), (4.0, TimePassed()))
+    assert (one.stage, wakes_at(SOFT, one, 4.0)) == (Stage.SELECTING, 10.0)
+    state, _ = advance(SOFT, one, CheckedIn(frozenset("b")), 5.0)
+    assert state.stage is Stage.TRAINING
+
+
+def test_from_its_soft_deadline_on_training_waits_for_nobody_beyond_the_quorum() -> None:
+    state = in_training(SOFT)
+    for device in "ab":
+        state, _ = advance(SOFT, state, Trained(device), 2.0)
+    assert (state.stage, wakes_at(SOFT, state, 2.0)) == (Stage.TRAINING, 31.0)
+    state, effects = advance(SOFT, state, TimePassed(), 31.0)
+    assert (state.stage, state.deadline) == (Stage.UPLOAD, 51.0)
+    assert BecameLate(("c", "d")) in effects
+
+
+def test_past_the_soft_deadline_the_one_that_makes_the_quorum_ends_the_stage() -> None:
+    state, _ = advance(SOFT, in_training(SOFT), Trained("a"), 2.0)
+    state, effects = advance(SOFT, state, TimePassed(), 31.0)
+    assert (state.stage, effects, wakes_at(SOFT, state, 31.0)) == (Stage.TRAINING, (), 101.0)
+    state, _ = advance(SOFT, state, Trained("d"), 40.0)
+    assert (state.stage, state.devices(Step.TRAINED)) == (Stage.UPLOAD, ("a", "d"))
+
+
+def test_uploads_have_one_too_and_a_restart_moves_it_with_the_deadline() -> None:
+    state = in_training(SOFT)
+    for device in "abc":
+        state, _ = advance(SOFT, state, Trained(device), 2.0)
+    for device in "ab":
+        state, _ = advance(SOFT, state, Uploaded(device), 3.0)
+    assert (state.stage, wakes_at(SOFT, state, 3.0)) == (Stage.UPLOAD, 10.0)
+    resumed, _ = advance(SOFT, state, Resumed(20.0), 9.0)
+    assert (resumed.deadline, wakes_at(SOFT, resumed, 9.0)) == (29.0, 17.0)
+    closing, effects = advance(SOFT, state, TimePassed(), 10.0)
+    assert closing.stage is Stage.CLOSING
+    assert SumWanted(("a", "b")) in effects
+
+
+def test_without_a_soft_deadline_time_changes_nothing_before_the_hard_one() -> None:
+    assert wakes_at(RULES, in_training(), 2.0) == 101.0
+    rules = RoundRules.of(
+        TaskSpec("t", deadlines=DeadlineSpec(training_soft_s=60.0)), task_id="t", round_number=1, attempt=1
+    )
+    assert rules.soft_s == {Stage.TRAINING: 60.0}
+
+
 DEVICES = st.sampled_from([f"d{i}" for i in range(7)])
 EVENTS = st.one_of(
     st.builds(CheckedIn, st.frozensets(DEVICES, min_size=1)),
@@ -372,7 +428,11 @@ def any_rules(draw: st.DrawFn) -> RoundRules:
     times = st.floats(1, 100)
     stages_s = {stage: draw(times) for stage in STAGES_S}
     path = draw(st.sampled_from([PLAIN, MASKED, MASKED_CURIOUS]))
-    return RoundRules(selected, size, min_reports, draw(times), stages_s, path, draw(st.integers(0, 99)))
+    soft = st.sampled_from([Stage.SELECTING, Stage.TRAINING, Stage.UPLOAD])
+    rules = RoundRules(selected, size, min_reports, draw(times), stages_s, path, draw(st.integers(0, 99)))
+    return replace(
+        rules, soft_s={stage: draw(st.floats(0.1, 1.0)) * rules.whole_s(stage) for stage in draw(st.sets(soft))}
+    )
 
 
 @settings(max_examples=300, deadline=None)
