@@ -51,6 +51,11 @@ def disclosures(task: TaskSpec) -> list[str]:
             f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
             f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
         )
+    if not _trains(task):
+        told.append(
+            "Nothing is trained. Each phone adds which share of its comparisons gave which score; this coordinator "
+            "learns how the scores of all of them together are spread, and of which phones."
+        )
     if task.validators is not None:
         told.append(
             f"In each round {task.validators.min_reports} validators or more also download the candidates for the next "
@@ -59,6 +64,14 @@ def disclosures(task: TaskSpec) -> list[str]:
     if privacy.dp.is_on:
         told += guarantee(task)
     return [*told, *(_REVEALED[name] for name in privacy.reveals)]
+
+
+def _trains(task: TaskSpec) -> bool:
+    """Return whether a task changes a model; an unknown method's does, as far as one can say."""
+    from mien.methods import METHODS  # most of a command's start-up time, which those that print nothing do without
+
+    method = METHODS.get(task.method)
+    return method is None or method.trains
 
 
 def _cohort(task: TaskSpec) -> str:

@@ -12,7 +12,7 @@ from mien.evaluation.fleet import FleetFigures
 from mien.methods.federated_evaluation import EvaluationOptions, privacy_of
 from mien.records import from_mapping, to_mapping
 from mien.rollouts import RollOutSpec
-from mien.specs import TaskSpec, Threshold
+from mien.specs import DeadlineSpec, TaskSpec, Threshold
 from mien.wire.canonical import model_from_json, parse_json, to_canonical_json
 
 MAX_REASON: Final = 400
@@ -126,7 +126,7 @@ def evaluation_task(
         population=spec.population,
         model_id=model_id,
         cohort=spec.cohort,
-        deadlines=spec.deadlines,
+        deadlines=DeadlineSpec(**to_mapping(spec.deadlines)),
         privacy=privacy_of(min_cohort=spec.min_cohort, is_paired=options.is_paired, bins=options.bins),
         options=to_mapping(options),
     )

@@ -11,9 +11,11 @@ from mien.specs import CohortSpec, DeadlineSpec
 DAY_S: Final = 86400.0
 
 
-def _patient() -> DeadlineSpec:
-    """Return deadlines for phones that take part when they are charging, at night."""
-    return DeadlineSpec(selecting_s=DAY_S)
+@dataclass(frozen=True)
+class RollOutDeadlines(DeadlineSpec):
+    """As a task's, but patient: phones take part when they are charging, at night."""
+
+    selecting_s: float = DAY_S
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class RollOutSpec:
     min_cohort: int = 16
     public_images: int = 256
     cohort: CohortSpec = field(default_factory=CohortSpec)
-    deadlines: DeadlineSpec = field(default_factory=_patient)
+    deadlines: RollOutDeadlines = field(default_factory=RollOutDeadlines)
     gates: FleetGates = field(default_factory=FleetGates)
 
     def __post_init__(self) -> None:

@@ -124,6 +124,11 @@ class ExperimentSpec:
             raise ConfigError("the experiment has no faces; add a table [[faces]]")
         method = find_method(self.task.method)
         from_mapping(method.options, self.task.options, where="task.options.")
+        if not method.trains:
+            raise ConfigError(
+                f"{self.task.method} measures and trains nothing, which an experiment has no figures for; give "
+                "simulation.engine.run_task phones of your own"
+            )
         if method.needs_public_faces(self.task) and self.partition.public == 0:
             raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
 

@@ -396,8 +396,8 @@ class Engine:
         return await runner.reply_to(device_id)
 
     def _runner_for(self, caller: Caller) -> TaskRunner | None:
-        """Return the oldest task that looks for devices and that this one can train for."""
-        for runner in self._of_population(caller.population):
+        """Return the oldest task that looks for devices and that this one can work for; those that measure go first."""
+        for runner in sorted(self._of_population(caller.population), key=lambda each: each.plan.method.trains):
             if runner.duty is not caller.duty or runner.bars(caller.device_id):
                 continue
             if smallest_sum(runner.plan.task) < caller.min_cohort:

@@ -24,6 +24,7 @@ from coordinator.registrar.config import RegistrarConfig
 from device_sdk.config import DeviceConfig
 from mien.errors import MienError
 from mien.methods import METHODS
+from mien.rollouts import RollOutSpec
 from mien.specs import TaskSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +140,7 @@ def test_every_documented_option_exists(page: Path) -> None:
 ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]*)` \|", re.MULTILINE)
 REFERENCES = {
     ("operator.md", "### Task reference"): TaskSpec,
+    ("operator.md", "### Roll-out reference"): RollOutSpec,
     ("operator.md", "## Coordinator settings"): CoordinatorConfig,
     ("operator.md", "## Registrar settings"): RegistrarConfig,
     ("device.md", "## Settings"): DeviceConfig,

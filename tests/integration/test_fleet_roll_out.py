@@ -27,8 +27,8 @@ from mien.backbones import build_backbone, load_theta
 from mien.bundles import hash_of
 from mien.errors import ConfigError
 from mien.layout import model_id
-from mien.rollouts import RollOutSpec
-from mien.specs import CohortSpec, DeadlineSpec, Threshold
+from mien.rollouts import RollOutDeadlines, RollOutSpec
+from mien.specs import CohortSpec, Threshold
 from mien.wire.canonical import model_to_json
 from mien.wire.tensors import PublicShard
 from mien.wire.v1 import operator_pb2
@@ -119,7 +119,7 @@ class Story:
                 places[name] = place(device.identity.device_id, model.model_id)
         *first, last = sorted(places, key=places.__getitem__)
         share = (places[first[-1]] + places[last]) / 2
-        deadlines = DeadlineSpec(60.0, 60.0, *(60.0,) * 5)
+        deadlines = RollOutDeadlines(60.0, 60.0, *(60.0,) * 5)
         spec = RollOutSpec((share, *more), "default", min_cohort=3, cohort=CohortSpec(3, 3), deadlines=deadlines)
         return spec, first, last
 

@@ -1,0 +1,217 @@
+"""Staged roll-outs: what an answer makes of one, and that store and release move together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.clock import Clock
+from coordinator.rollouts import (
+    Move,
+    RollOutRecord,
+    RollOutState,
+    answered,
+    continued,
+    evaluation_task,
+    held,
+    spec_from_json,
+    spec_to_json,
+    task_name,
+    task_token,
+    threshold_for,
+    widened,
+)
+from coordinator.rounds.plan import plan_task
+from coordinator.store.records import BlobId, ModelRecord
+from coordinator.store.store import Store
+from mien.errors import ConfigError, CorruptDataError, LateError, NotFoundError
+from mien.evaluation.fleet import Estimate, FleetFigures, FleetMonitors, ModelFigures
+from mien.methods.federated_evaluation import options_of
+from mien.rollouts import RollOutSpec
+from mien.specs import CohortSpec, TaskSpec, Threshold
+from mien.wire.canonical import model_to_json, task_from_json, task_to_json
+from tests.integration.light_device import LAYOUT, SPEC
+
+A, B, C = (letter * 64 for letter in "abc")
+STAGES = RollOutSpec((0.01, 0.1, 1.0))
+FIGURES = FleetFigures(
+    num_phones=16,
+    num_mated_phones=15,
+    num_mated=75,
+    num_non_mated=4000,
+    model=ModelFigures(
+        0.5, Estimate(0.97, 0.95, 0.99), Estimate(0.001, 0.0, 0.002), 0.02, (), FleetMonitors(0.05, 40.0), (), ()
+    ),
+    tar_drop=Estimate(-0.001, -0.004, 0.002),
+)
+
+
+def record(spec: RollOutSpec = STAGES, **changes: Any) -> RollOutRecord:
+    made = RollOutRecord(3, B, A, "default", spec_to_json(spec), RollOutState.EVALUATING, 0, 1, 5, "alice", 5, "t1")
+    return replace(made, **changes)
+
+
+class TestMoves:
+    def test_what_holds_goes_to_the_next_share(self) -> None:
+        move = answered(record(), FIGURES, ())
+        assert (move.after.state, move.after.share, move.widens) == (RollOutState.EVALUATING, 0.1, True)
+        assert (move.after.task_id, move.after.attempt, move.after.figures["tar"]) == (None, 1, 0.97)
+
+    def test_the_last_stage_needs_no_answer_where_it_is_everybody(self) -> None:
+        move = answered(record(stage=1), FIGURES, ())
+        assert (move.after.state, move.after.share, move.widens) == (RollOutState.DONE, 1.0, True)
+
+    def test_a_last_stage_below_everybody_is_judged(self) -> None:
+        move = answered(record(RollOutSpec((0.01, 0.1)), stage=1), FIGURES, ())
+        assert (move.after.state, move.after.share, move.widens) == (RollOutState.DONE, 0.1, False)
+
+    def test_what_does_not_hold_goes_back(self) -> None:
+        move = answered(record(), FIGURES, ("TAR dropped", "x" * 500))
+        assert (move.after.state, move.rolls_back, move.widens) == (RollOutState.ROLLED_BACK, True, False)
+        assert move.after.reason.startswith("phones say: TAR dropped; ")
+        assert len(move.after.reason) == 400
+
+    def test_by_hand_it_waits_for_a_word(self) -> None:
+        passed = answered(record(replace(STAGES, widen="manual")), FIGURES, ())
+        assert (passed.after.state, passed.widens) == (RollOutState.PASSED, False)
+        go = continued(passed.after)
+        assert (go.after.state, go.after.share, go.widens) == (RollOutState.EVALUATING, 0.1, True)
+
+    def test_what_is_held_is_asked_again_under_another_token(self) -> None:
+        before = record()
+        waiting = held(before, "phones cannot be asked").after
+        assert (waiting.state, waiting.share, waiting.state.is_over) == (RollOutState.HELD, 0.01, False)
+        again = continued(waiting)
+        assert (again.after.state, again.after.attempt, again.widens) == (RollOutState.EVALUATING, 2, False)
+        assert task_token(again.after) != task_token(before)
+        assert task_name(again.after) != task_name(before)
+
+    @pytest.mark.parametrize("state", [s for s in RollOutState if s not in (RollOutState.PASSED, RollOutState.HELD)])
+    def test_what_waits_for_nobody_cannot_be_continued(self, state: RollOutState) -> None:
+        with pytest.raises(ConfigError, match="waits for you"):
+            continued(record(state=state))
+
+    def test_a_description_travels_and_a_wrong_one_is_named(self) -> None:
+        assert spec_from_json(spec_to_json(STAGES)) == STAGES
+        with pytest.raises(ConfigError, match=r"roll-out\.stagse"):
+            spec_from_json(b'{"stagse":[0.1]}')
+        with pytest.raises(CorruptDataError):
+            spec_from_json(b"\xff")
+
+
+class TestTheTask:
+    def threshold(self, value: float, fmr: float, model_id: str = B) -> Threshold:
+        return Threshold(value, fmr, "public", 100, 30_000, model_id, "2026-01-01")
+
+    def test_the_threshold_is_the_one_that_phones_use(self) -> None:
+        known = (self.threshold(0.4, 1e-2), self.threshold(0.5, 9e-4), self.threshold(0.6, 1e-4))
+        described = model_to_json(replace(SPEC, thresholds=known), LAYOUT)
+        assert threshold_for(described, B, 1e-3).value == 0.5
+        assert threshold_for(described, B, 1e-4).value == 0.6
+        with pytest.raises(ConfigError, match="no threshold"):
+            threshold_for(described, A, 1e-3)  # another model's thresholds do not count
+
+    def test_a_stage_asks_for_both_models_on_its_share(self) -> None:
+        task = evaluation_task(
+            RollOutSpec(cohort=CohortSpec(40, 16)),
+            name=task_name(record()),
+            model_id=B,
+            threshold=0.5,
+            reference=(A, 0.4),
+            share=0.01,
+        )
+        again = task_from_json(task_to_json(task))
+        assert type(again) is TaskSpec
+        assert again == task
+        assert (options_of(again).reference, options_of(again).share) == (A, 0.01)
+        plan = plan_task(again, model_to_json(SPEC, LAYOUT), has_public_faces=True)
+        assert (plan.share, plan.task.privacy.min_cohort, plan.task.deadlines.selecting_s) == (0.01, 16, 86400.0)
+        with pytest.raises(ConfigError, match="needs public faces"):
+            plan_task(again, model_to_json(SPEC, LAYOUT), has_public_faces=False)
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    opened = Store.open(database_url, Clock())
+    for model_id in (A, B, C):
+        opened.add_model(ModelRecord(model_id, b"{}", "1" * 64, BlobId(model_id, 4), 0), actor="alice")
+    opened.release(A, population=None, actor="alice")
+    yield opened
+    opened.close()
+
+
+def started(store: Store, model_id: str = B, spec: RollOutSpec = STAGES) -> RollOutRecord:
+    return store.start_roll_out(model_id, spec, population=None, actor="alice")
+
+
+class TestInTheStore:
+    def test_it_begins_with_a_release_to_the_first_share(self, store: Store) -> None:
+        made = started(store)
+        assert store.roll_outs() == store.active_roll_outs() == store.newest_roll_outs() == [made]
+        assert (made.reference_model_id, made.share) == (A, 0.01)
+        newest = store.newest_release("default")
+        assert newest is not None
+        assert (newest.model_id, newest.share) == (B, 0.01)
+
+    def test_it_goes_from_a_model_of_all_to_another_one_and_not_twice(self, store: Store) -> None:
+        with pytest.raises(ConfigError, match="another one"):
+            started(store, A)
+        started(store)
+        with pytest.raises(ConfigError, match="being rolled out already"):
+            started(store)
+
+    def test_it_widens_with_its_release(self, store: Store) -> None:
+        made = store.move_roll_out(started(store), widened(started_of(store)), actor="system:coordinator")
+        done = store.move_roll_out(made, widened(made), actor="system:coordinator")
+        assert (made.share, done.share, done.state) == (0.1, 1.0, RollOutState.DONE)
+        release = store.released("default")
+        assert release is not None
+        assert (release.model_id, release.released_by) == (B, "system:coordinator")
+        assert [action for _, _, action in store.events(B)] == [
+            "model.import",
+            "model.release",
+            "rollout.start",
+            "model.release",
+            "rollout.evaluating",
+            "model.release",
+            "rollout.done",
+        ]
+
+    def test_it_goes_back_with_its_release(self, store: Store) -> None:
+        made = started(store)
+        back = store.move_roll_out(made, answered(made, FIGURES, ("worse",)), actor="system:coordinator")
+        assert back.state is RollOutState.ROLLED_BACK
+        assert store.roll_out(made.id) == back
+        release = store.newest_release("default")
+        assert release is not None
+        assert (release.model_id, release.is_rollback, release.share) == (A, True, 1.0)
+        assert store.active_roll_outs() == []
+
+    @pytest.mark.parametrize("by", ["release", "roll_back"])
+    def test_an_operators_release_replaces_it_and_nothing_is_undone(self, store: Store, by: str) -> None:
+        made = started(store)
+        if by == "release":
+            store.release(C, population=None, actor="bob")
+        else:
+            store.roll_back("default", actor="bob")
+        for move in (widened(made), answered(made, FIGURES, ("worse",))):
+            before = store.newest_release("default")
+            after = store.move_roll_out(store.roll_out(made.id), move, actor="system:coordinator")
+            assert after.state is RollOutState.REPLACED
+            assert store.newest_release("default") == before
+
+    def test_two_movers_do_not_both_move_it(self, store: Store) -> None:
+        made = started(store)
+        store.move_roll_out(made, widened(made), actor="one")
+        with pytest.raises(LateError):
+            store.move_roll_out(made, Move(replace(made, reason="late")), actor="two")
+        with pytest.raises(NotFoundError):
+            store.roll_out(99)
+
+
+def started_of(store: Store) -> RollOutRecord:
+    (only,) = store.roll_outs()
+    return only
