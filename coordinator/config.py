@@ -66,7 +66,8 @@ class CoordinatorConfig:
     `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the pause that it is told afterwards.
-    Metrics and health are told over plain HTTP at `metrics_port` of `metrics_host`; port 0 is off.
+    Metrics and health are told over plain HTTP at `metrics_port` of `metrics_host`; port 0 is off. The dashboard, a
+    program of its own, listens at `dashboard_listen` and answers under `dashboard_names` too.
     A round is aborted when its step is larger than `max_step_ratio` of the model's norm; a task pauses after
     `max_aborted` aborted attempts in a row. `evaluation_sets` (pictures) and `evaluation_crops` (aligned crops) name
     folders name/*.jpg as NAME=FOLDER: with one or more, gates judge candidates on them, each within `gates_limit_s`.
@@ -115,6 +116,8 @@ class CoordinatorConfig:
     max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
     metrics_port: Annotated[int, "port of [metrics and health](#metrics-and-health); 0: off"] = 0
     metrics_host: Annotated[str, "where it listens"] = "127.0.0.1"
+    dashboard_listen: Annotated[str, "where the [dashboard](#dashboard) listens"] = "127.0.0.1:8443"
+    dashboard_names: Annotated[tuple[str, ...], "names under which browsers reach it, besides this machine's own"] = ()
     json_logs: Annotated[bool, "logs as JSON"] = False
 
     def __post_init__(self) -> None:
@@ -122,6 +125,7 @@ class CoordinatorConfig:
             value = getattr(self, name)
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
+        check_address("dashboard_listen", self.dashboard_listen, example="0.0.0.0:8443", lowest_port=0)
         check_limits(self, LIMITS)
         check_release_key(self.release_key)
         _folders_by_name((*self.evaluation_sets, *self.evaluation_crops))

@@ -34,6 +34,7 @@ class Page:
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self._session = session
+        self._loads = 0
         self.requests: list[str] = []
         self.problems: list[str] = []
 
@@ -43,7 +44,16 @@ class Page:
 
     def open(self, url: str) -> None:
         """Open an address and return when the page has been loaded and drawn."""
-        self.call("Page.navigate", url=url)
+        self.loading(lambda: self.call("Page.navigate", url=url))
+
+    def loading(self, act: Callable[[], object]) -> None:
+        """Do what leads to another page, and return when that one has been loaded and drawn."""
+        loads, deadline = self._loads, time.monotonic() + LIMIT_S
+        act()
+        while self._loads == loads:  # asking the old page whether it is complete would be answered at once
+            assert time.monotonic() < deadline, "no page was loaded"
+            self.run("1")
+            time.sleep(0.02)
         self.wait_until("document.readyState === 'complete'")
         self.settle()
 
@@ -85,6 +95,8 @@ class Page:
         """Note an event of this tab."""
         if method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
+        elif method == "Page.loadEventFired":
+            self._loads += 1
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
             self.problems.append(str(parameters["args"]))
         elif method == "Runtime.exceptionThrown":

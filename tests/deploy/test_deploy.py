@@ -18,6 +18,7 @@ import typer.main
 import coordinator.cli
 import coordinator.registrar.cli
 from coordinator.config import CoordinatorConfig
+from coordinator.home import CoordinatorHome
 from coordinator.registrar.config import RegistrarConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,10 +37,12 @@ def unit(path: Path) -> configparser.ConfigParser:
 
 def check_command(words: list[str]) -> None:
     """Fail unless a command line names an installed program, a verb of it and options that the verb has."""
-    program, verb, *options = words
+    program, *options = words
     name = Path(program).name
     assert name in PYPROJECT["project"]["scripts"]
-    command = typer.main.get_command(PROGRAMS[name]).commands[verb]  # type: ignore[attr-defined]
+    command = typer.main.get_command(PROGRAMS[name])
+    while hasattr(command, "commands"):
+        command = command.commands[options.pop(0)]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {option for option in options if option.startswith("--")} <= known
 
@@ -49,14 +52,25 @@ def test_a_unit_starts_what_exists_where_its_user_may_write(path: Path) -> None:
     service, name = unit(path)["Service"], path.stem
     check_command(shlex.split(service["ExecStart"]))
     home = service["ReadWritePaths"]
-    assert service["Environment"] == f"{name.upper().replace('-', '_')}_HOME={home}"
+    program = "mien-coordinator" if name == "mien-dashboard" else name
+    assert service["Environment"] == f"{program.upper().replace('-', '_')}_HOME={home}"
     folders = [line.split() for line in (DEPLOY / "systemd/mien.tmpfiles.conf").read_text().splitlines()]
     assert ["d", home, "0700", service["User"], service["Group"], "-"] in folders
     lines = (DEPLOY / "systemd/mien.sysusers.conf").read_text().splitlines()
     users = [shlex.split(line, comments=True) for line in lines]
     assert [service["User"], home] in [[user[1], user[4]] for user in users if user[:1] == ["u"]]
-    defaults = CoordinatorConfig("a:1") if name == "mien-coordinator" else RegistrarConfig("a:1", "b:2")
-    assert float(service["TimeoutStopSec"].removesuffix("s")) > 2 * defaults.drain_s
+    drains = {
+        "mien-coordinator": CoordinatorConfig("a:1").drain_s,
+        "mien-registrar": RegistrarConfig("a:1", "b:2").drain_s,
+    }
+    assert float(service["TimeoutStopSec"].removesuffix("s")) > 2 * drains.get(name, 3.0)
+
+
+def test_the_dashboard_cannot_read_the_keys() -> None:
+    hidden = unit(DEPLOY / "systemd/mien-dashboard.service")["Service"]["InaccessiblePaths"].split()
+    home = CoordinatorHome(Path("/var/lib/mien/coordinator"))
+    keys = (home.ca_key_path, home.store_key_path, home.operator_key_path, home.registrar_operator_key_path)
+    assert hidden == [f"-{path}" for path in keys]
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)

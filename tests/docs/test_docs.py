@@ -103,7 +103,7 @@ def test_every_documented_command_exists(program: str) -> None:
     for page in PAGES:
         for line in re.findall(rf"^\s*(?:\$ )?{program} ([a-z -]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             words = line.split()
-            verbs = {" ".join(words[:n]) for n in (1, 2)}
+            verbs = {" ".join(words[:n]) for n in (1, 2, 3)}
             assert verbs & known or line.startswith("-"), f"{page.name}: {program} {line}"
 
 
@@ -128,7 +128,7 @@ def test_every_documented_option_exists(page: Path) -> None:
             continue
         program, *words = shlex.split(text)
         known = verbs(program)
-        verb = next((v for v in (" ".join(words[:2]), " ".join(words[:1])) if v in known), None)
+        verb = next((v for n in (3, 2, 1) if (v := " ".join(words[:n])) in known), None)
         given = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--help"]
         if verb is None:
             assert not given, f"{page.name}: {text}"

@@ -1,0 +1,219 @@
+"""What a page consists of: typed records of plain text. The template escapes all of it; views hold no markup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal
+
+from markupsafe import Markup
+
+from mien.errors import ConfigError
+
+Tone = Literal["plain", "good", "busy", "warn", "bad"]
+MARKS: Final[dict[Tone, str]] = {"plain": "○", "good": "✓", "busy": "◐", "warn": "△", "bad": "✕"}
+"""What stands beside a tone's colour, for those who do not see it."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar within its cell: where it starts and how long it is, each a share of the cell's width."""
+
+    length: float
+    start: float = 0.0
+    tone: Tone = "busy"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: text, where it leads, whether it is a badge (`tone`) or an id (`is_code`), and a second, small line."""
+
+    text: str
+    href: str = ""
+    tone: Tone | None = None
+    is_code: bool = False
+    note: str = ""
+    bar: Bar | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading; numbers are set flush right."""
+
+    label: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of a row is its heading. `caption` is read out and may be shown."""
+
+    kind: ClassVar[str] = "table"
+    anchor: str
+    title: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ConfigError(f"table {self.title!r} has a row of {len(row)} cells for {len(self.columns)} columns")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure to take away, what it rests on, and whether it is as it should be."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: Tone = "plain"
+    href: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Figures side by side."""
+
+    kind: ClassVar[str] = "tiles"
+    anchor: str
+    title: str
+    items: tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Something that wants an operator: what happened, and what to do about it."""
+
+    tone: Tone
+    text: str
+    command: str = ""
+    href: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """What wants an operator, the worst first; `all_well` is said where nothing does."""
+
+    kind: ClassVar[str] = "alerts"
+    anchor: str
+    title: str
+    items: tuple[Alert, ...]
+    all_well: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Terms and what they are."""
+
+    kind: ClassVar[str] = "facts"
+    anchor: str
+    title: str
+    items: tuple[tuple[str, Cell], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Paragraphs, as a list where there are several points."""
+
+    kind: ClassVar[str] = "prose"
+    anchor: str
+    title: str
+    paragraphs: tuple[str, ...]
+    is_list: bool = False
+
+
+@dataclass(frozen=True)
+class Empty:
+    """Nothing is here yet: why, and the commands that change that."""
+
+    kind: ClassVar[str] = "empty"
+    anchor: str
+    title: str
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with what it shows in words, and the same numbers as a table beside it."""
+
+    kind: ClassVar[str] = "figure"
+    anchor: str
+    title: str
+    drawing: Markup = field(repr=False)
+    legend: tuple[tuple[Markup, str], ...]
+    caption: str
+    description: str
+    table: Table
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A field of a filter: free text, or one of `options` (value, words)."""
+
+    name: str
+    label: str
+    value: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A form that narrows down what follows; it is part of the address, so that it can be kept and shared."""
+
+    kind: ClassVar[str] = "filter"
+    anchor: str
+    title: str
+    action: str
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class Pager:
+    """The way to older and newer rows."""
+
+    kind: ClassVar[str] = "pager"
+    anchor: str
+    title: str
+    label: str
+    newer: str = ""
+    older: str = ""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Sections side by side where there is room."""
+
+    kind: ClassVar[str] = "columns"
+    anchor: str
+    title: str
+    items: tuple[Figure | Table | Facts | Prose | Empty, ...]
+
+
+Section = Table | Tiles | Alerts | Facts | Prose | Empty | Figure | Filter | Pager | Columns
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page: `place` is its entry of the navigation, `trail` the way back to it, `commands` what acts on it."""
+
+    place: str
+    title: str
+    lede: str
+    sections: tuple[Section, ...]
+    trail: tuple[tuple[str, str], ...] = ()
+    badge: Cell | None = None
+    commands: tuple[str, ...] = ()
+
+
+def text(value: object) -> Cell:
+    """Return a plain cell."""
+    return Cell(str(value))
+
+
+NOTHING: Final = Cell("–")
+"""A cell with nothing to say."""

@@ -1,0 +1,226 @@
+"""Running the dashboard: TLS 1.3, bounded in every direction, stopped in a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.dashboard.accounts import Accounts
+from coordinator.dashboard.home import DashboardHome, dashboard_names, tls_context
+from coordinator.dashboard.pages import Dashboard, Options
+from coordinator.dashboard.reading import Reader
+from coordinator.dashboard.situation import Surveyor
+from coordinator.home import CoordinatorHome
+from coordinator.settings import Resolved
+from mien.errors import ConfigError
+from mien.shell.systemd import notify
+
+_LOG: Final = structlog.get_logger()
+MAX_CONNECTIONS: Final = 400
+MAX_HEADER_BYTES: Final = 16 * 1024
+REQUEST_S: Final = 15.0
+"""How long a browser may take to say what it wants, its form included."""
+
+_STOP_S: Final = 3
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of a certificate chain and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP whose connections end when no whole request has come within `REQUEST_S`: one must not just sit there."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait."""
+        super().connection_made(transport)
+        self._limit = self.loop.call_later(REQUEST_S, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; once the request is there the wait is over, and begins again with the next one's bytes."""
+        if self._limit is None and self._is_whole():
+            self._limit = self.loop.call_later(REQUEST_S, self._late)
+        super().data_received(data)
+        if self._limit is not None and self.cycle is not None and not self.cycle.more_body:
+            self._limit.cancel()
+            self._limit = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop to wait."""
+        if self._limit is not None:
+            self._limit.cancel()
+        super().connection_lost(exc)
+
+    def _is_whole(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _late(self) -> None:
+        self.transport.abort()
+
+
+class _Log(logging.Handler):
+    """Hands what the HTTP server says to this program's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one message on."""
+        if record.levelno >= logging.WARNING:
+            error = record.exc_info[1] if record.exc_info else None
+            _LOG.warning("http server", told=record.getMessage()[:200], exc_info=error)
+
+
+def serve(
+    home: CoordinatorHome, resolved: Resolved[CoordinatorConfig], tls: Tls | None, announce: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` is told the address once browsers may come."""
+    os.umask(0o077)
+    asyncio.run(_serve_until_signalled(home, resolved, tls, announce))
+
+
+async def _serve_until_signalled(
+    home: CoordinatorHome, resolved: Resolved[CoordinatorConfig], tls: Tls | None, announce: Callable[[str], None]
+) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(home, resolved, tls, Clock()) as address:
+        announce(address)
+        notify("READY=1")
+        await stop.wait()
+        notify("STOPPING=1")
+    _LOG.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def running(
+    home: CoordinatorHome,
+    resolved: Resolved[CoordinatorConfig],
+    tls: Tls | None,
+    clock: Clock,
+    *,
+    poll_s: float = 1.0,
+    beat_s: float = 15.0,
+) -> AsyncIterator[str]:
+    """Serve while the block runs and yield the address. Without `tls` only on this machine; raises ConfigError."""
+    config = resolved.config
+    host, _, port = config.dashboard_listen.rpartition(":")
+    host = host.strip("[]")
+    if tls is None and not is_loopback(host):
+        raise ConfigError(
+            f"plain HTTP is for this machine only, and dashboard_listen is {config.dashboard_listen}; leave out "
+            "--plain-http, or listen on 127.0.0.1"
+        )
+    context = None if tls is None else tls_context(tls.certificate, tls.key, clock.now_utc())
+    options = Options(dashboard_names(config), tls is not None, poll_s=poll_s, beat_s=beat_s)
+    with _opened(home, config, clock) as (reader, accounts), _listening(host, int(port)) as listener:
+        surveyor = Surveyor(home, config, reader, None if tls is None else tls.certificate, clock)
+        dashboard = Dashboard(reader, accounts, surveyor, resolved, options, clock)
+        server = _Server(_server_config(dashboard, context))
+        with _quiet_logs():
+            serving = asyncio.create_task(server.serve([listener]))
+            try:
+                while not server.started and not serving.done():
+                    await asyncio.sleep(0.01)
+                at = f"[{host}]" if ":" in host else host
+                yield f"{'http' if tls is None else 'https'}://{at}:{listener.getsockname()[1]}/"
+            finally:
+                await dashboard.close_streams()
+                server.should_exit = True
+                await serving
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is of this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Server(uvicorn.Server):
+    """The HTTP server, which leaves signals to whoever runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _server_config(dashboard: Dashboard, context: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        dashboard.app(),
+        http=PatientProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_keep_alive=20,
+        timeout_graceful_shutdown=_STOP_S,
+        ssl_context_factory=None if context is None else (lambda _config, _default: context),
+    )
+
+
+@contextlib.contextmanager
+def _opened(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> Iterator[tuple[Reader, Accounts]]:
+    reader = Reader.open(home.database_url(config))
+    try:
+        accounts = Accounts.open(DashboardHome.of(home).database_path, clock)
+        try:
+            yield reader, accounts
+        finally:
+            accounts.close()
+    finally:
+        reader.close()
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({error.strerror}); change dashboard_listen, or give --listen"
+            ) from error
+        listener.setblocking(False)
+        yield listener
+
+
+@contextlib.contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Let the HTTP server say what is wrong in this program's log, and nothing else."""
+    logger, handler = logging.getLogger("uvicorn"), _Log()
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates

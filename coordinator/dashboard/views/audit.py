@@ -1,0 +1,150 @@
+"""The audit log: whether its chain holds, and who did what, to filter and to page through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+import sqlalchemy as sa
+
+from coordinator.dashboard.chain import ChainState
+from coordinator.dashboard.sections import Cell, Choice, Empty, Facts, Filter, Page, Pager, Section, Table
+from coordinator.dashboard.views.common import columns, task_names
+from coordinator.dashboard.words import detail_words, moment, subject_words, who
+from coordinator.store.tables import AUDIT
+from mien.audit import Entry
+from mien.format import count
+
+PAGE_ROWS: Final = 50
+_FAMILIES: Final = (
+    ("", "everything"),
+    ("task.", "tasks"),
+    ("round.", "rounds"),
+    ("model.", "models and releases"),
+    ("gates.", "gates"),
+    ("ledger.", "privacy ledger"),
+    ("server.", "starts and stops"),
+    ("operator.", "operators' credentials"),
+    ("backup.", "backups"),
+    ("revocations.", "revocation lists"),
+)
+
+
+@dataclass(frozen=True)
+class Query:
+    """What of the log is wanted: by actor, kind of action, subject; behind (`before`) or ahead of (`after`) a place."""
+
+    actor: str = ""
+    action: str = ""
+    subject: str = ""
+    before: int = 0
+    after: int = 0
+
+    def address(self, **changes: int) -> str:
+        """Return the page's address with another place in the log."""
+        values = {"actor": self.actor, "action": self.action, "subject": self.subject, **changes}
+        told = urlencode({name: value for name, value in values.items() if value})
+        return f"/audit?{told}" if told else "/audit"
+
+
+def audit_page(db: sa.Connection, query: Query, chain: ChainState, sign_ins: Sequence[Entry]) -> Page:
+    """Return one page of the log, and the newest sign-ins here, which stand in a log of the dashboard's own."""
+    entries, has_newer, has_older = _entries(db, query)
+    sections: list[Section] = [_chain(chain), _filter(query)]
+    if entries:
+        sections.append(_table(entries, task_names(db)))
+        newer = query.address(after=entries[0].position) if has_newer else ""
+        older = query.address(before=entries[-1].position) if has_older else ""
+        label = f"Entries {count(entries[-1].position)} to {count(entries[0].position)}"
+        sections.append(Pager("pages", "Pages of the log", label, newer, older))
+    else:
+        sections.append(Empty("entries", "Entries", "No entry fits. Show everything again, or widen the filter."))
+    sections.append(_sign_ins(sign_ins))
+    lede = "Who did what, to what, when. Each entry holds the hash of the one before."
+    commands = ("mien-coordinator audit head", "mien-coordinator audit verify --anchor NUMBER:HASH")
+    return Page("audit", "Audit log", lede, tuple(sections), commands=commands)
+
+
+def _chain(chain: ChainState) -> Facts:
+    tone = "bad" if chain.problem else "good" if chain.is_whole else "busy"
+    words = "does not hold" if chain.problem else "holds" if chain.is_whole else "being verified"
+    items = (
+        ("Chain", Cell(words, tone=tone, note=chain.words)),  # type: ignore[arg-type]
+        ("Anchor", Cell(str(chain.head), is_code=True)),
+    )
+    note = "Write the anchor down elsewhere: only that shows a log which was cut off or written anew as a whole."
+    return Facts("chain", "The chain", items, note)
+
+
+def _filter(query: Query) -> Filter:
+    choices = (
+        Choice("action", "What", query.action, _FAMILIES),
+        Choice("actor", "Who", query.actor),
+        Choice("subject", "Of (an id's beginning)", query.subject),
+    )
+    return Filter("filter", "Filter", "/audit", choices)
+
+
+def _entries(db: sa.Connection, query: Query) -> tuple[list[Entry], bool, bool]:
+    """Return one page, newest first, and whether there is more on either side."""
+    log = AUDIT.entries.c
+    wanted = sa.select(*(log[name] for name in Entry.__dataclass_fields__))
+    for column, text in ((log.actor, query.actor), (log.action, query.action), (log.subject, query.subject)):
+        if text:
+            wanted = wanted.where(column.startswith(text, autoescape=True))
+    if query.after:
+        ahead = wanted.where(log.position > query.after).order_by(log.position).limit(PAGE_ROWS + 1)
+        rows = [Entry(**row._mapping) for row in db.execute(ahead)]
+        return rows[:PAGE_ROWS][::-1], len(rows) > PAGE_ROWS, True
+    if query.before:
+        wanted = wanted.where(log.position < query.before)
+    rows = [Entry(**row._mapping) for row in db.execute(wanted.order_by(log.position.desc()).limit(PAGE_ROWS + 1))]
+    return rows[:PAGE_ROWS], bool(query.before), len(rows) > PAGE_ROWS
+
+
+def _table(entries: Sequence[Entry], names: Mapping[str, str]) -> Table:
+    rows = tuple(
+        (
+            Cell(count(entry.position)),
+            Cell(moment(entry.at_ms)),
+            Cell(who(entry.actor)),
+            Cell(entry.action, is_code=True),
+            _subject(entry, names),
+            Cell(detail_words(entry) or "–"),
+        )
+        for entry in entries
+    )
+    heads = columns("Entry", "When (UTC)", "Who", "What", "Of", "Besides")
+    return Table("entries", "Entries", "Entries of the audit log, the newest first", heads, rows)
+
+
+def _subject(entry: Entry, names: Mapping[str, str]) -> Cell:
+    """Return an entry's subject, which leads to its page where it has one."""
+    parts, href = entry.subject.split("/"), ""
+    if entry.action.startswith(("round.", "ledger.")) and len(parts) == 3:
+        href = f"/tasks/{parts[0]}/rounds/{parts[1]}/{parts[2]}"
+    elif entry.action.startswith("task."):
+        href = f"/tasks/{entry.subject}"
+    elif entry.action.startswith(("model.", "gates.")):
+        href = f"/models/{entry.subject}"
+    return Cell(subject_words(entry, names), href=href)
+
+
+def _sign_ins(entries: Sequence[Entry]) -> Section:
+    if not entries:
+        return Empty("sign-ins", "Sign-ins to this dashboard", "Nobody has signed in yet.")
+    words = {"sign_in": "signed in", "sign_out": "signed out", "refused": "was refused", "locked": "was locked out"}
+    rows = tuple(
+        (
+            Cell(moment(entry.at_ms)),
+            Cell(entry.actor),
+            Cell(words.get(entry.action.removeprefix("dashboard."), entry.action.removeprefix("dashboard."))),
+            Cell(entry.subject),
+        )
+        for entry in entries
+    )
+    heads = columns("When (UTC)", "Who", "What", "From")
+    note = "They stand in a chain of the dashboard's own, for it may not write to the coordinator's."
+    return Table("sign-ins", "Sign-ins to this dashboard", "The newest sign-ins, the newest first", heads, rows, note)

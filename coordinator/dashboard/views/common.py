@@ -1,0 +1,83 @@
+"""What several pages look up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from coordinator.dashboard.sections import Cell, Column
+from coordinator.dashboard.words import short
+from coordinator.releases import Standing, standings
+from coordinator.store.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
+from mien.wire.canonical import parse_json
+
+Row = sa.Row[Any]
+
+MAX_ROWS: Final = 200
+"""Most rows of a table that is not paged."""
+
+
+def columns(*labels: str) -> tuple[Column, ...]:
+    """Return headings; one that begins with # is of numbers."""
+    return tuple(Column(label.lstrip("#"), numeric=label.startswith("#")) for label in labels)
+
+
+def task_names(db: sa.Connection) -> dict[str, str]:
+    """Return the tasks' names by id."""
+    return {row.task_id: row.name for row in db.execute(sa.select(TASKS.c.task_id, TASKS.c.name))}
+
+
+def model_link(model_id: str | None) -> Cell:
+    """Return a model's id, which leads to its page."""
+    return Cell("–") if model_id is None else Cell(short(model_id), href=f"/models/{model_id}", is_code=True)
+
+
+def release_history(db: sa.Connection) -> list[ReleaseRecord]:
+    """Return all releases, oldest first."""
+    rows = db.execute(sa.select(RELEASES).order_by(RELEASES.c.id))
+    return [ReleaseRecord(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
+
+
+def candidates(db: sa.Connection) -> list[CandidateRecord]:
+    """Return all candidates, oldest first."""
+    rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
+    return [CandidateRecord(**{**row._mapping, "state": CandidateState(row.state)}) for row in rows]
+
+
+def offered_models(db: sa.Connection) -> list[Row]:
+    """Return the models that are more than a round's by-product, newest first, without their descriptions."""
+    named = sa.union(sa.select(RELEASES.c.model_id), sa.select(CANDIDATES.c.model_id))
+    held = sa.or_(MODELS.c.task_id.is_(None), MODELS.c.model_id.in_(named))
+    wanted = [column for column in MODELS.c if column.name != "spec_json"]
+    return list(db.execute(sa.select(*wanted).where(held).order_by(MODELS.c.created_ms.desc(), MODELS.c.model_id)))
+
+
+def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[str, Standing]:
+    """Return where models stand, by id."""
+    records = [
+        ModelRecord(
+            row.model_id, b"", row.layout_sha256, BlobId(row.theta_sha256, row.theta_bytes), 0, task_id=row.task_id
+        )
+        for row in models
+    ]
+    return standings(records, release_history(db), candidates(db))
+
+
+def evaluations(db: sa.Connection, model_ids: Iterable[str] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Return the records of measurements by model, oldest first; `made_ms` and `made_by` are added to each."""
+    wanted = sa.select(EVALUATIONS).order_by(EVALUATIONS.c.id)
+    if model_ids is not None:
+        wanted = wanted.where(EVALUATIONS.c.model_id.in_(list(model_ids)))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in db.execute(wanted):
+        record = parse_json(row.record_json, what="a measurement")
+        found.setdefault(row.model_id, []).append({**record, "made_ms": row.made_ms, "made_by": row.made_by})
+    return found
+
+
+def measured_points(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the operating points of a record that were measured."""
+    return [point for point in record.get("points", ()) if "threshold" in point]

@@ -1,0 +1,135 @@
+"""The phones that have called, in numbers: by population, by when they were last seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from coordinator.dashboard import charts
+from coordinator.dashboard.sections import Cell, Column, Empty, Figure, Table
+from coordinator.dashboard.views.common import columns
+from coordinator.dashboard.words import ago
+from coordinator.store.tables import DEVICES
+from mien.format import count
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+_HOURS = 24
+
+
+@dataclass(frozen=True)
+class Population:
+    """Phones of one population: how many ever called, and lately."""
+
+    name: str
+    known: int
+    day: int
+    week: int
+    last_seen_ms: int
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All populations, and how many phones were last seen in each of the last 24 hours, oldest first."""
+
+    populations: tuple[Population, ...]
+    by_hour: tuple[int, ...]
+    software: tuple[tuple[str, int], ...]
+    now_ms: int
+
+    @property
+    def known(self) -> int:
+        """Return how many phones ever called."""
+        return sum(each.known for each in self.populations)
+
+    @property
+    def day(self) -> int:
+        """Return how many called within a day."""
+        return sum(each.day for each in self.populations)
+
+
+def read(db: sa.Connection, now_ms: int) -> Fleet:
+    """Return the fleet: two passes over the devices, so keep the answer for a while."""
+    seen = DEVICES.c.last_seen_ms
+
+    def within(age_ms: int) -> sa.ColumnElement[int]:
+        return sa.func.sum(sa.case((seen > now_ms - age_ms, 1), else_=0))
+
+    rows = db.execute(
+        sa.select(DEVICES.c.population, sa.func.count(), within(DAY_MS), within(7 * DAY_MS), sa.func.max(seen))
+        .group_by(DEVICES.c.population)
+        .order_by(DEVICES.c.population)
+    )
+    populations = tuple(Population(*row) for row in rows)
+    first = now_ms // HOUR_MS - _HOURS + 1
+    hour = seen.op("/")(sa.literal_column(str(HOUR_MS)))  # whole numbers: both databases drop the rest
+    counted = sa.select(hour, sa.func.count()).where(seen >= first * HOUR_MS).group_by(hour)
+    hours = Counter({int(at): number for at, number in db.execute(counted)})
+    kinds = sa.select(DEVICES.c.software, sa.func.count()).group_by(DEVICES.c.software)
+    software = sorted(db.execute(kinds).all(), key=lambda row: (-row[1], row[0]))[:10]
+    by_hour = tuple(hours[first + index] for index in range(_HOURS))
+    return Fleet(populations, by_hour, tuple((str(name), int(number)) for name, number in software), now_ms)
+
+
+def population_table(fleet: Fleet) -> Table | Empty:
+    """Return the populations, or how the first phone is invited."""
+    if not fleet.populations:
+        return Empty(
+            "phones",
+            "Phones",
+            "No phone has called yet. An invite is a QR code that a person scans once.",
+            ('mien-coordinator device invite --note "Alice\'s phone"',),
+        )
+    rows = tuple(
+        (
+            Cell(each.name),
+            Cell(count(each.known)),
+            Cell(count(each.day)),
+            Cell(count(each.week)),
+            Cell(ago(each.last_seen_ms, fleet.now_ms)),
+        )
+        for each in fleet.populations
+    )
+    heads = columns("Population", "#Known", "#In a day", "#In a week", "Last seen")
+    return Table("phones", "Phones", "Phones by population", heads, rows, note=_software(fleet.software))
+
+
+def hours_figure(fleet: Fleet) -> Figure:
+    """Return how many phones were last seen in each of the last 24 hours."""
+    first = fleet.now_ms // HOUR_MS - _HOURS + 1
+    names = [f"{datetime.fromtimestamp((first + n) * 3600, UTC):%H}" for n in range(_HOURS)]
+    axis = charts.linear([*map(float, fleet.by_hour)], words=lambda value: f"{value:g}", zero=True)
+    drawing = charts.bars(
+        [*map(float, fleet.by_hour)],
+        [name if index % 4 == 3 else "" for index, name in enumerate(names)],
+        axis,
+        y_label="phones",
+    )
+    rows = tuple((Cell(f"{name}:00"), Cell(count(number))) for name, number in zip(names, fleet.by_hour, strict=True))
+    return Figure(
+        "hours",
+        "When phones were last seen",
+        drawing,
+        (),
+        "Each phone counts once, in the hour of its newest call (UTC).",
+        _peak(names, fleet.by_hour),
+        Table("hours-table", "By hour", "Phones by the hour in which they were last seen",
+              (Column("Hour (UTC)"), Column("Phones", numeric=True)), rows),
+    )  # fmt: skip
+
+
+def _peak(names: Sequence[str], by_hour: Sequence[int]) -> str:
+    total, most = sum(by_hour), max(by_hour)
+    if not total:
+        return "No phone called within the last 24 hours."
+    return (
+        f"{count(total)} phones within 24 hours, most of them ({count(most)}) at {names[by_hour.index(most)]}:00 UTC."
+    )
+
+
+def _software(kinds: Sequence[tuple[str, int]]) -> str:
+    return "Software: " + ", ".join(f"{name or 'unnamed'} ({count(number)})" for name, number in kinds)

@@ -1,0 +1,302 @@
+"""Models: what is released to whom, how quality went over releases, and one model with all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from coordinator.dashboard.sections import Bar, Cell, Columns, Empty, Facts, Figure, Page, Section, Table
+from coordinator.dashboard.views.common import (
+    MAX_ROWS,
+    Row,
+    candidates,
+    columns,
+    evaluations,
+    measured_points,
+    model_link,
+    model_standings,
+    offered_models,
+    release_history,
+    task_names,
+)
+from coordinator.dashboard.views.quality import det_figure, newest_by_set, tar_figures
+from coordinator.dashboard.views.tasks import verdict_cell
+from coordinator.dashboard.words import MODEL_TONES, ago, moment, rate, short
+from coordinator.releases import Standing, before, in_force
+from coordinator.store.records import ReleaseRecord
+from coordinator.store.tables import MODELS
+from mien.errors import NotFoundError
+from mien.format import count, percent, score, size
+from mien.specs import ModelSpec
+from mien.wire.canonical import model_from_json
+
+_DET_MODELS = 3
+
+
+def model_list(db: sa.Connection, now_ms: int) -> Page:
+    """Return models, releases, verdicts and quality."""
+    models = offered_models(db)
+    lede = "Phones verify with a released model. A candidate is released once its gates have measured it."
+    if not models:
+        told = "No model yet. Import a recogniser that Mien knows, measure it, and release it."
+        commands = ("mien-coordinator model import FILE --release",
+                    "mien-coordinator model evaluate released --data ./public --keep-thresholds")  # fmt: skip
+        return Page("models", "Models and releases", lede, (Empty("models", "Models", told, commands),))
+    releases, standings = release_history(db), model_standings(db, models)
+    records = evaluations(db, [model.model_id for model in models])
+    sections: list[Section] = [_in_force(releases, now_ms)]
+    figures: list[Figure] = list(tar_figures(releases, records))
+    det = det_figure("det", _compared(releases, models), records)
+    if det is not None:
+        figures.append(det)
+    if figures:
+        sections.append(Columns("quality", "Quality", tuple(figures)))
+    else:
+        sections.append(
+            Empty("quality", "Quality", "No model was measured yet.",
+                  ("mien-coordinator model evaluate released --data ./public --keep-thresholds",))
+        )  # fmt: skip
+    sections += [_verdicts(db, now_ms), _history(list(enumerate(releases, 1)), now_ms), _all(models, standings, now_ms)]
+    commands = ("mien-coordinator model release ID --share 10%", "mien-coordinator model rollback")
+    return Page("models", "Models and releases", lede, tuple(sections), commands=commands)
+
+
+def _compared(releases: Sequence[ReleaseRecord], models: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the models whose DET curves stand side by side: in force, before, and the newest other one."""
+    base, earlier = in_force(releases), before(releases)
+    found: dict[str, str] = {}
+    if releases and base is not None and releases[-1].model_id != base.model_id:
+        found[releases[-1].model_id] = f"rolling out ({short(releases[-1].model_id, 8)})"
+    if base is not None:
+        found.setdefault(base.model_id, f"released ({short(base.model_id, 8)})")
+    if earlier is not None:
+        found.setdefault(earlier, f"before ({short(earlier, 8)})")
+    for model in models:
+        found.setdefault(model.model_id, short(model.model_id, 8))
+    return list(found.items())[:_DET_MODELS]
+
+
+def _in_force(releases: Sequence[ReleaseRecord], now_ms: int) -> Section:
+    if not releases:
+        told = "No model is released, so phones verify with none."
+        return Empty("in-force", "In force", told, ("mien-coordinator model release ID",))
+    rows = []
+    for population in sorted({release.population for release in releases}, key=lambda name: name or ""):
+        history = [release for release in releases if release.population in (None, population)]
+        newest, base = history[-1], in_force(history)
+        for release in dict.fromkeys(each for each in (newest, base) if each is not None):
+            share = release.share if release is newest else 1.0 - newest.share
+            rows.append(
+                (
+                    Cell(population or "all populations"),
+                    model_link(release.model_id),
+                    Cell(percent(share, 0), bar=Bar(share, tone="good")),
+                    Cell("rolled back" if release.is_rollback else "released", tone="good"),
+                    Cell(ago(release.released_ms, now_ms), note=f"by {release.released_by}"),
+                )
+            )
+    heads = columns("Phones of", "Model", "Share of phones", "State", "Since")
+    return Table("in-force", "In force", "The models that phones get now", heads, tuple(rows))
+
+
+def _history(releases: Sequence[tuple[int, ReleaseRecord]], now_ms: int) -> Section:
+    rows = tuple(
+        (
+            Cell(str(number)),
+            model_link(release.model_id),
+            Cell(
+                "rolled back to" if release.is_rollback else "released", tone="warn" if release.is_rollback else "plain"
+            ),
+            Cell(percent(release.share, 0)),
+            Cell(release.population or "all"),
+            Cell(ago(release.released_ms, now_ms), note=f"{moment(release.released_ms)} by {release.released_by}"),
+        )
+        for number, release in releases[::-1][:MAX_ROWS]
+    )
+    if not rows:
+        return Empty(
+            "history", "History of releases", "Nothing was released yet.", ("mien-coordinator model release ID",)
+        )
+    heads = columns("Release", "Model", "What", "#Share", "Population", "When")
+    return Table("history", "History of releases", "Releases and roll-backs, the newest first", heads, rows)
+
+
+def _verdicts(db: sa.Connection, now_ms: int) -> Section:
+    names = task_names(db)
+    rows = tuple(
+        (
+            model_link(each.model_id),
+            verdict_cell(each.state.value, each.reason),
+            Cell(
+                names.get(each.task_id, short(each.task_id)), href=f"/tasks/{each.task_id}", note=f"round {each.round}"
+            ),
+            Cell(ago(each.decided_ms or each.offered_ms, now_ms)),
+        )
+        for each in candidates(db)[::-1][:MAX_ROWS]
+    )
+    if not rows:
+        told = "No candidate yet. With evaluation_sets in coordinator.toml, gates judge each task's candidates."
+        return Empty("gates", "Verdicts of the gates", told)
+    heads = columns("Candidate", "Verdict", "Task", "When")
+    return Table("gates", "Verdicts of the gates", "What the gates said of candidates, the newest first", heads, rows)
+
+
+def _all(models: Sequence[Row], standings: Mapping[str, Standing], now_ms: int) -> Table:
+    rows = tuple(
+        (
+            model_link(model.model_id),
+            _state_cell(standings[model.model_id]),
+            Cell(size(model.theta_bytes)),
+            Cell("imported" if model.task_id is None else f"round {model.round}",
+                 href="" if model.task_id is None else f"/tasks/{model.task_id}"),
+            Cell(ago(model.created_ms, now_ms), note=moment(model.created_ms)),
+        )
+        for model in models[:MAX_ROWS]
+    )  # fmt: skip
+    heads = columns("Model", "State", "#Size", "From", "Made")
+    note = "Rounds' own models are not listed; mien-coordinator model list --all shows them."
+    return Table("models", "Models", "Imported models, candidates and releases, the newest first", heads, rows, note)
+
+
+def _state_cell(standing: Standing) -> Cell:
+    words = standing.state.value
+    if standing.state.value == "released" and standing.share < 1:
+        words = f"released to {percent(standing.share, 0)}"
+    return Cell(words, tone=MODEL_TONES[standing.state.value], note=standing.reason)
+
+
+def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
+    """Return one model: where it is from, its thresholds with provenance, all its measurements and its gates."""
+    row = db.execute(sa.select(MODELS).where(MODELS.c.model_id == model_id)).first()
+    if row is None:
+        raise NotFoundError("there is no such model; the list of models shows which there are")
+    spec, _ = model_from_json(row.spec_json)
+    standing = model_standings(db, [row])[model_id]
+    releases = release_history(db)
+    base = in_force(releases)
+    shown = {model_id: "this model"}
+    if base is not None:
+        shown.setdefault(base.model_id, f"released ({short(base.model_id, 8)})")
+    records = evaluations(db, list(shown))
+    mine = records.get(model_id, [])
+    sections: list[Section] = [_facts(db, row, spec, standing), _thresholds(spec, model_id)]
+    det = det_figure("det", list(shown.items()), records)
+    if det is not None and newest_by_set(mine):
+        sections.append(Columns("quality", "Quality", (det,)))
+    sections.append(_measurements(mine, now_ms, model_id))
+    sections += _gates(mine, now_ms)
+    numbered = [(number, release) for number, release in enumerate(releases, 1) if release.model_id == model_id]
+    if numbered:
+        sections.append(_history(numbered, now_ms))
+    name = short(model_id)
+    commands = (f"mien-coordinator model show {name} --json", f"mien-coordinator model release {name}")
+    lede = f"{spec.backbone}, {size(row.theta_bytes)} of parameters."
+    return Page(
+        "models",
+        f"Model {name}",
+        lede,
+        tuple(sections),
+        trail=(("Models and releases", "/models"),),
+        badge=_state_cell(standing),
+        commands=commands,
+    )
+
+
+def _facts(db: sa.Connection, row: Row, spec: ModelSpec, standing: Standing) -> Facts:
+    names = task_names(db)
+    made = Cell("imported")
+    if row.task_id is not None:
+        made = Cell(names.get(row.task_id, row.task_id), href=f"/tasks/{row.task_id}", note=f"round {row.round}")
+    items = (
+        ("Id", Cell(row.model_id, is_code=True)),
+        ("State", _state_cell(standing)),
+        ("Made by", made),
+        ("Made of", model_link(row.parent_model_id)),
+        ("Population", Cell(row.population or "all")),
+        ("Made on", Cell(f"{moment(row.created_ms)} UTC")),
+        (
+            "Parameters",
+            Cell(count(row.theta_bytes // 4), note="removed: only the record is kept" if row.removed_ms else ""),
+        ),
+        ("Source", Cell(spec.source)),
+        ("Terms", Cell(spec.terms)),
+    )
+    return Facts("facts", "What it is", items)
+
+
+def _thresholds(spec: ModelSpec, model_id: str) -> Section:
+    if not spec.thresholds:
+        told = "It has no threshold, so phones that have it decide nothing until their owner gives one by hand."
+        command = f"mien-coordinator model evaluate {short(model_id)} --data ./public --keep-thresholds"
+        return Empty("thresholds", "Thresholds", told, (command,))
+    rows = tuple(
+        (
+            Cell(rate(float(f"{each.fmr:.2g}"))),
+            Cell(score(each.value)),
+            Cell(each.dataset),
+            Cell(count(each.num_mated)),
+            Cell(count(each.num_non_mated)),
+            Cell(each.date, note="" if each.model_id == model_id else f"measured on {short(each.model_id)}"),
+        )
+        for each in spec.thresholds
+    )
+    heads = columns("At FMR", "#Threshold", "Measured on", "#Mated", "#Non-mated", "Date")
+    note = "A phone accepts from this cosine on. Each FMR was measured with at least 30 false matches to be expected."
+    return Table("thresholds", "Thresholds", "Thresholds with where they come from", heads, rows, note)
+
+
+def _measurements(records: Sequence[Mapping[str, Any]], now_ms: int, model_id: str) -> Table | Empty:
+    measured = [record for record in records if record.get("protocol") != "gates"]
+    if not measured:
+        command = f"mien-coordinator model evaluate {short(model_id)} --data ./public"
+        return Empty("measurements", "Measurements", "It was not measured yet.", (command,))
+    rows = tuple(
+        (
+            Cell(
+                str(record.get("dataset", "–")), note=f"{record.get('protocol')} {record.get('protocol_version', '')}"
+            ),
+            Cell(_result(record)),
+            Cell(f"{count(record.get('mated', 0))} / {count(record.get('non_mated', 0))}"),
+            Cell(count(record.get("fte", 0))),
+            Cell(ago(record["made_ms"], now_ms), note=f"by {record['made_by']}"),
+        )
+        for record in reversed(measured)
+    )
+    heads = columns("Data set", "Result", "#Mated / non-mated", "#No face found", "When")
+    return Table("measurements", "Measurements", "Measurements of this model, the newest first", heads, rows)
+
+
+def _result(record: Mapping[str, Any]) -> str:
+    if "accuracy" in record:
+        return f"accuracy {percent(record['accuracy'])}"
+    points = ", ".join(f"{percent(p['tar'], 1)} at {rate(p['target_fmr'])}" for p in measured_points(record))
+    eer = f"EER {percent(record['eer'])}" if "eer" in record else ""
+    return "; ".join(part for part in (eer, f"TAR {points}" if points else "") if part) or "see model show --json"
+
+
+def _gates(records: Sequence[Mapping[str, Any]], now_ms: int) -> list[Section]:
+    """Return what the gates measured, newest verdict first: one table over all verdicts and sets."""
+    verdicts = [record for record in records if record.get("protocol") == "gates"]
+    rows = []
+    for record in reversed(verdicts):
+        for evidence in record["evidence"]["sets"]:
+            before_, after = evidence["reference"], evidence.get("candidate")
+            tar = evidence.get("candidate_tar")
+            rows.append(
+                (
+                    Cell(evidence["name"], note=ago(record["made_ms"], now_ms)),
+                    Cell("passed" if record["passed"] else "failed", tone="good" if record["passed"] else "bad",
+                         note="; ".join(record["reasons"])),
+                    Cell("–" if tar is None else percent(tar), note=f"released {percent(evidence['reference_tar'])}"),
+                    Cell("–" if after is None else f"{after['effective_rank']:.1f}",
+                         note=f"released {before_['effective_rank']:.1f}"),
+                    Cell("–" if after is None else score(after["mean_non_mated"]),
+                         note=f"released {score(before_['mean_non_mated'])}"),
+                )
+            )  # fmt: skip
+    if not rows:
+        return []
+    heads = columns("Set", "Verdict", "#TAR", "#Effective rank", "#Mean non-mated cosine")
+    return [Table("verdicts", "What its gates measured", "Evidence of the gates, the newest first", heads, tuple(rows))]

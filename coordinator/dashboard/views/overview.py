@@ -1,0 +1,130 @@
+"""The first page: is all well, who is there, what runs, what happened last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Page, Section, Table, Tile, Tiles
+from coordinator.dashboard.situation import Situation
+from coordinator.dashboard.views import fleet as fleets
+from coordinator.dashboard.views.alerts import alerts
+from coordinator.dashboard.views.common import Row, columns, model_link, release_history, task_names
+from coordinator.dashboard.views.tasks import progress_cell
+from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
+from coordinator.releases import in_force
+from coordinator.store.tables import AUDIT, ROUNDS, TASKS
+from mien.audit import Entry
+from mien.format import count, percent
+from mien.wire.canonical import task_from_json
+
+_GOING_ON = ("running", "checking", "paused")
+_LATEST = 8
+
+
+def overview(db: sa.Connection, situation: Situation, fleet: fleets.Fleet) -> Page:
+    """Return the overview."""
+    found = alerts(db, situation)
+    all_well = "Nothing does. Rounds, releases and the account of what was shown are as they should be."
+    sections: list[Section] = [
+        Alerts("alerts", "Needs your attention", tuple(found), all_well),
+        _tiles(db, fleet, situation),
+        _running(db, situation.now_ms),
+        Columns("fleet", "Fleet", (fleets.population_table(fleet), fleets.hours_figure(fleet))),
+        _latest(db, situation.now_ms),
+    ]
+    return Page("overview", "Overview", _lede(fleet, len(found)), tuple(sections))
+
+
+def _lede(fleet: fleets.Fleet, num_alerts: int) -> str:
+    wants = "Nothing needs you" if not num_alerts else f"{num_alerts} thing{'s' if num_alerts > 1 else ''} to look at"
+    if not fleet.known:
+        return f"{wants}; no phone has called yet."
+    return f"{wants}. {count(fleet.day)} of {count(fleet.known)} phones called within a day."
+
+
+def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tiles:
+    states = sa.select(TASKS.c.state, sa.func.count()).group_by(TASKS.c.state)
+    by_state = {str(state): int(number) for state, number in db.execute(states)}
+    day = situation.now_ms - fleets.DAY_MS
+    ended = sa.select(ROUNDS.c.stage, sa.func.count()).where(ROUNDS.c.ended_ms > day).group_by(ROUNDS.c.stage)
+    rounds = {str(stage): int(number) for stage, number in db.execute(ended)}
+    history = release_history(db)
+    newest = history[-1] if history else None
+    base = in_force(history)
+    if newest is None:
+        release = Tile("Released model", "none", "phones verify with none", tone="warn", href="/models")
+    elif newest.share < 1 and base is not None:
+        note = f"at {percent(newest.share, 0)} of phones, the others have {short(base.model_id, 8)}"
+        release = Tile("Rolling out", short(newest.model_id, 8), note, tone="busy", href=f"/models/{newest.model_id}")
+    else:
+        note = f"{'rolled back' if newest.is_rollback else 'released'} {ago(newest.released_ms, situation.now_ms)}"
+        release = Tile("Released model", short(newest.model_id, 8), note, href=f"/models/{newest.model_id}")
+    running, closed, aborted = by_state.get("running", 0), rounds.get("closed", 0), rounds.get("aborted", 0)
+    paused = by_state.get("paused", 0)
+    return Tiles(
+        "figures",
+        "In figures",
+        (
+            Tile("Phones", count(fleet.known), f"{count(fleet.day)} called within a day", href="#phones"),
+            Tile("Revoked certificates", situation.revoked_words, situation.revocations_words, href="/health"),
+            Tile("Running tasks", count(running), f"{count(paused)} paused" if paused else "none paused",
+                 tone="warn" if paused else "plain", href="/tasks"),
+            Tile("Rounds within a day", count(closed), f"{count(aborted)} attempts aborted", href="/tasks"),
+            release,
+        ),
+    )  # fmt: skip
+
+
+def _running(db: sa.Connection, now_ms: int) -> Section:
+    wanted = sa.select(TASKS).where(TASKS.c.state.in_(_GOING_ON)).order_by(TASKS.c.created_ms.desc())
+    tasks = list(db.execute(wanted))
+    if not tasks:
+        return Empty(
+            "running",
+            "Tasks under way",
+            "No task is under way. A task is a TOML file that names a method and how many rounds.",
+            ("mien-coordinator task submit spring.toml",),
+        )
+    rows = tuple(_task_row(db, task, now_ms) for task in tasks)
+    heads = columns("Task", "State", "Round", "Progress", "Model")
+    return Table("running", "Tasks under way", "Tasks that are running, checked by their gates, or paused", heads, rows)
+
+
+def _task_row(db: sa.Connection, task: Row, now_ms: int) -> tuple[Cell, ...]:
+    spec = task_from_json(task.task_json)
+    newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task.task_id).order_by(ROUNDS.c.id.desc()).limit(1)
+    attempt = db.execute(newest).first()
+    at = Cell("–")
+    if attempt is not None:
+        stage = stage_badge(attempt.stage)
+        place = f"round {attempt.round}, attempt {attempt.attempt}"
+        at = Cell(stage.text, f"/tasks/{task.task_id}/rounds/{attempt.round}/{attempt.attempt}", stage.tone, note=place)
+    return (
+        Cell(task.name, href=f"/tasks/{task.task_id}", note=f"{spec.method}, population {task.population}"),
+        task_badge(task.state),
+        at,
+        progress_cell(task.rounds_closed, spec.rounds),
+        model_link(task.model_id),
+    )
+
+
+def _latest(db: sa.Connection, now_ms: int) -> Section:
+    entries, names = latest_entries(db, _LATEST), task_names(db)
+    if not entries:
+        return Empty("latest", "What happened last", "Nothing yet.", ("mien-coordinator serve",))
+    rows = tuple(
+        (Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), Cell(told(entry, names))) for entry in entries
+    )
+    return Table("latest", "What happened last", "The newest noteworthy entries of the audit log",
+                 columns("When", "What"), rows, note="All of it is in the audit log.")  # fmt: skip
+
+
+def latest_entries(db: sa.Connection, limit: int, *, after: int = 0) -> Sequence[Entry]:
+    """Return the newest entries of the audit log that are worth telling, newest first."""
+    log = AUDIT.entries
+    wanted = sa.select(*(log.c[name] for name in Entry.__dataclass_fields__))
+    wanted = wanted.where(log.c.action.in_(sorted(NOTEWORTHY)), log.c.position > after)
+    rows = db.execute(wanted.order_by(log.c.position.desc()).limit(limit))
+    return [Entry(**row._mapping) for row in rows]

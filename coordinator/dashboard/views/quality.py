@@ -1,0 +1,151 @@
+"""Model quality as drawings: TAR over releases, DET curves, monitors of collapse. Every figure has its table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from coordinator.dashboard import charts
+from coordinator.dashboard.sections import NOTHING, Cell, Column, Figure, Table
+from coordinator.dashboard.views.common import measured_points
+from coordinator.dashboard.words import moment, rate, short
+from coordinator.store.records import ReleaseRecord
+from mien.format import count, percent, score
+
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
+
+_MAX_SETS: Final = 3
+_FLOOR: Final = -4
+_LOWEST_FNMR: Final = -3
+
+
+def newest_by_set(records: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return a model's newest record with operating points, for each data set."""
+    return {record["dataset"]: record for record in records if record.get("points") and "dataset" in record}
+
+
+def sets_measured(records: Records) -> list[str]:
+    """Return the data sets, those on which most models were measured first."""
+    counts = Counter(name for each in records.values() for name in newest_by_set(each))
+    return [name for name, _ in counts.most_common(_MAX_SETS)]
+
+
+def tar_figures(releases: Sequence[ReleaseRecord], records: Records) -> Iterator[Figure]:
+    """Yield, for each data set, TAR at each measured FMR over the releases."""
+    for index, dataset in enumerate(sets_measured({r.model_id: records.get(r.model_id, ()) for r in releases})):
+        measured = [
+            (number, release, newest_by_set(records.get(release.model_id, ())).get(dataset))
+            for number, release in enumerate(releases, 1)
+        ]
+        figure = _tar_figure(index, dataset, [(n, r, rec) for n, r, rec in measured if rec is not None])
+        if figure is not None:
+            yield figure
+
+
+def _tar_figure(
+    index: int, dataset: str, measured: Sequence[tuple[int, ReleaseRecord, Mapping[str, Any]]]
+) -> Figure | None:
+    targets = sorted({p["target_fmr"] for _, _, rec in measured for p in measured_points(rec)}, reverse=True)
+    targets = targets[: charts.MAX_SERIES]
+    tars = [{p["target_fmr"]: p["tar"] for p in measured_points(record)} for _, _, record in measured]
+    if not targets:
+        return None
+    series = [
+        charts.Series(
+            f"FMR {rate(target)}",
+            tuple((float(n), tar[target]) for (n, _, _), tar in zip(measured, tars, strict=True) if target in tar),
+        )
+        for target in targets
+    ]
+    x = charts.whole_numbers(measured[0][0], measured[-1][0])
+    values = [b for each in series for _, b in each.points]
+    y = charts.linear(values, words=lambda value: percent(value, 1 if max(values) - min(values) < 0.1 else 0))
+    rows = tuple(
+        (
+            Cell(str(number), note=moment(release.released_ms)[:10]),
+            Cell(short(release.model_id), href=f"/models/{release.model_id}", is_code=True,
+                 note="rolled back to" if release.is_rollback else ""),
+            *(Cell(percent(tar[target])) if target in tar else NOTHING for target in targets),
+        )
+        for (number, release, _), tar in zip(measured, tars, strict=True)
+    )  # fmt: skip
+    heads = (Column("Release"), Column("Model"), *(Column(f"TAR at FMR {rate(t)}", numeric=True) for t in targets))
+    last, first = tars[-1], tars[0]
+    told = "; ".join(
+        f"at FMR {rate(t)} it went from {percent(first[t])} to {percent(last[t])}"
+        for t in targets
+        if t in first and t in last
+    )
+    record = measured[-1][2]
+    return Figure(
+        f"tar-{index + 1}", f"TAR over releases, on {dataset}",
+        charts.lines(series, x, y, x_label="release", y_label="TAR"), tuple(legend(series)),
+        f"True accept rate on {count(record['mated'])} mated and {count(record['non_mated'])} non-mated comparisons.",
+        f"TAR over {len(measured)} releases{': ' + told if told and len(measured) > 1 else ''}.",
+        Table(f"tar-{index + 1}-table", "By release", f"TAR over releases on {dataset}", heads, rows),
+    )  # fmt: skip
+
+
+def det_figure(anchor: str, models: Sequence[tuple[str, str]], records: Records) -> Figure | None:
+    """Return the DET curves of models, (id, words) each, on the set that most were measured on; None for no figures."""
+    sets = sets_measured({model_id: records.get(model_id, ()) for model_id, _ in models})
+    if not sets:
+        return None
+    dataset = sets[0]
+    found = [(words, newest_by_set(records.get(model_id, ())).get(dataset)) for model_id, words in models]
+    curves = [(words, record) for words, record in found if record is not None][: charts.MAX_SERIES]
+    series = [charts.Series(words, tuple(_det_points(record))) for words, record in curves]
+    x = charts.decades(_FLOOR, -1, rate)
+    y = charts.decades(_LOWEST_FNMR, 0, rate)
+    rows = tuple(
+        (Cell(words), Cell(rate(p["target_fmr"])), Cell(f"{p['fmr']:.2g}"), Cell(f"{p['fnmr']:.4f}"),
+         Cell(score(p["threshold"])))
+        for words, record in curves
+        for p in measured_points(record)
+    )  # fmt: skip
+    heads = (Column("Model"), *(Column(name, numeric=True) for name in ("Wanted FMR", "FMR", "FNMR", "Threshold")))
+    told = "; ".join(f"{words}: equal error rate {percent(rec['eer'])}" for words, rec in curves if "eer" in rec)
+    return Figure(
+        anchor, f"DET on {dataset}", charts.lines(series, x, y, x_label="FMR", y_label="FNMR"),
+        tuple(legend(series)),
+        "Through the measured operating points and the equal error rate; lower is better. An FNMR below 0.001 lies on "
+        "the lowest line.",
+        f"Detection error trade-off. {told or 'See the table'}.",
+        Table(f"{anchor}-table", "Operating points", f"Operating points on {dataset}", heads, rows),
+    )  # fmt: skip
+
+
+def _det_points(record: Mapping[str, Any]) -> list[tuple[float, float]]:
+    points = [(float(point["fmr"]), float(point["fnmr"])) for point in measured_points(record) if point["fmr"] > 0]
+    if 0 < record.get("eer", 0) <= 0.1:  # the axis ends there
+        points.append((float(record["eer"]), float(record["eer"])))
+    return sorted(points, key=lambda point: (point[0], -point[1]))
+
+
+def monitor_figure(
+    anchor: str, title: str, name: str, measured: Sequence[tuple[str, Mapping[str, Any]]], *, words: str
+) -> Figure:
+    """Return a monitor over models, (model id, its record with monitors) each, oldest first."""
+    values = [float(record["monitors"][name]) for _, record in measured]
+    series = [charts.Series(title, tuple((float(n), value) for n, value in enumerate(values, 1)))]
+    x = charts.whole_numbers(1, len(values))
+    y = charts.linear(values, words=lambda value: f"{value:g}", zero=name == "effective_rank")
+    rows = tuple(
+        (Cell(str(n)), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), Cell(f"{value:.3f}"))
+        for n, ((model_id, _), value) in enumerate(zip(measured, values, strict=True), 1)
+    )
+    heads = (Column("Number"), Column("Model"), Column(title, numeric=True))
+    return Figure(
+        anchor, title, charts.lines(series, x, y, x_label="model", y_label=""), (), words,
+        f"{title} went from {values[0]:.3f} to {values[-1]:.3f} over {len(values)} models.",
+        Table(f"{anchor}-table", "By model", title, heads, rows),
+    )  # fmt: skip
+
+
+def legend(series: Sequence[charts.Series]) -> Iterator[tuple[Markup, str]]:
+    """Yield a swatch and a name for each series, where there are several."""
+    if len(series) > 1:
+        yield from ((charts.swatch(index), each.name) for index, each in enumerate(series))

@@ -1,0 +1,278 @@
+"""All tasks, and one: what it was told, what it shows, how its rounds went."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from markupsafe import Markup
+
+from coordinator.dashboard import charts
+from coordinator.dashboard.sections import (
+    NOTHING,
+    Bar,
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Facts,
+    Figure,
+    Page,
+    Prose,
+    Section,
+    Table,
+)
+from coordinator.dashboard.views.common import MAX_ROWS, Row, columns, model_link
+from coordinator.dashboard.words import ago, lasting, moment, since, stage_badge, task_badge
+from coordinator.disclosure import disclosures
+from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
+from mien.errors import NotFoundError
+from mien.format import count, percent, size
+from mien.specs import LocalSpec, TaskSpec
+from mien.wire.canonical import task_from_json
+
+_MAX_POINTS = 200
+
+
+def task_list(db: sa.Connection, now_ms: int) -> Page:
+    """Return all tasks, newest first."""
+    rows = list(db.execute(sa.select(TASKS).order_by(TASKS.c.created_ms.desc()).limit(MAX_ROWS + 1)))
+    lede = "A task is what phones are asked to train, over so many rounds."
+    if not rows:
+        told = "No task yet. Write a TOML file with a name, a method and a number of rounds, then submit it."
+        empty = Empty("tasks", "All tasks", told, ("mien-coordinator task submit spring.toml",))
+        return Page("tasks", "Tasks", lede, (empty,))
+    shown = tuple(_row(row, now_ms) for row in rows[:MAX_ROWS])
+    note = f"The newest {MAX_ROWS}; mien-coordinator task list has all." if len(rows) > MAX_ROWS else ""
+    heads = columns("Task", "State", "Progress", "Method", "Population", "Submitted", "Model")
+    table = Table("tasks", "All tasks", "Tasks, the newest first", heads, shown, note=note)
+    return Page("tasks", "Tasks", lede, (table,), commands=("mien-coordinator task submit spring.toml",))
+
+
+def _row(row: Row, now_ms: int) -> tuple[Cell, ...]:
+    spec = task_from_json(row.task_json)
+    return (
+        Cell(row.name, href=f"/tasks/{row.task_id}"),
+        Cell(row.state, tone=task_badge(row.state).tone, note=row.reason),
+        progress_cell(row.rounds_closed, spec.rounds),
+        Cell(spec.method),
+        Cell(row.population),
+        Cell(ago(row.created_ms, now_ms), note=f"by {row.submitted_by}"),
+        model_link(row.model_id),
+    )
+
+
+def progress_cell(closed: int, rounds: int) -> Cell:
+    """Return how many rounds have closed."""
+    return Cell(f"{count(closed)} of {count(rounds)} rounds", bar=Bar(closed / max(rounds, 1)))
+
+
+def find_task(db: sa.Connection, task_id: str) -> Row:
+    """Return a task; raises NotFoundError."""
+    row = db.execute(sa.select(TASKS).where(TASKS.c.task_id == task_id)).first()
+    if row is None:
+        raise NotFoundError("there is no such task; the list of tasks shows which there are")
+    return row
+
+
+def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
+    """Return one task: its rounds, its settings, what it shows."""
+    row = find_task(db, task_id)
+    spec = task_from_json(row.task_json)
+    attempts = _attempts(db, task_id)
+    sections: list[Section] = [_summary(row, spec, now_ms), _rounds(row, attempts, now_ms)]
+    figures = [figure for figure in (_reports_figure(attempts), *_metric_figures(attempts)) if figure is not None]
+    if figures:
+        sections.append(Columns("course", "The course of its rounds", tuple(figures)))
+    sections += [_candidates(db, task_id, now_ms), Prose("shows", "What it shows, and to whom", _disclosed(spec), True)]
+    sections.append(_settings(spec))
+    return Page(
+        "tasks",
+        row.name,
+        f"{spec.method} on population {row.population}, submitted by {row.submitted_by}, {moment(row.created_ms)} UTC.",
+        tuple(sections),
+        trail=(("Tasks", "/tasks"),),
+        badge=task_badge(row.state),
+        commands=_commands(row),
+    )
+
+
+def _commands(row: Row) -> tuple[str, ...]:
+    verbs = {"running": ("pause", "cancel"), "checking": ("cancel",), "paused": ("resume", "cancel")}.get(row.state, ())
+    return (f"mien-coordinator task watch {row.name}", *(f"mien-coordinator task {verb} {row.name}" for verb in verbs))
+
+
+def _disclosed(spec: TaskSpec) -> tuple[str, ...]:
+    return tuple(disclosures(spec))
+
+
+def _summary(row: Row, spec: TaskSpec, now_ms: int) -> Facts:
+    items = [
+        ("State", Cell(row.state, tone=task_badge(row.state).tone, note=row.reason)),
+        ("Progress", progress_cell(row.rounds_closed, spec.rounds)),
+        ("Began with", model_link(row.base_model_id)),
+        ("Model now", model_link(row.model_id)),
+        ("Took", Cell(since(row.created_ms, row.ended_ms, now_ms))),
+    ]
+    if row.aborted_in_a_row:
+        items.append(("Aborted in a row", Cell(count(row.aborted_in_a_row), tone="warn")))
+    return Facts("summary", "Where it stands", tuple(items))
+
+
+def _attempts(db: sa.Connection, task_id: str) -> list[Row]:
+    """Return a task's newest attempts, newest first."""
+    wanted = sa.select(ROUNDS).where(ROUNDS.c.task_id == task_id).order_by(ROUNDS.c.id.desc()).limit(MAX_ROWS)
+    return list(db.execute(wanted))
+
+
+def _rounds(row: Row, attempts: Sequence[Row], now_ms: int) -> Section:
+    if not attempts:
+        told = "No round has begun. The first one begins when enough phones of this population have checked in."
+        return Empty("rounds", "Rounds", told, ("mien-coordinator device invite",))
+    rows = tuple(
+        (
+            Cell(f"Round {each.round}", href=f"/tasks/{row.task_id}/rounds/{each.round}/{each.attempt}",
+                 note=f"attempt {each.attempt}" + (", validators" if each.duty == "validate" else "")),
+            stage_badge(each.stage, each.reason),
+            Cell(count(each.num_selected)),
+            Cell(count(each.num_trained)),
+            Cell(count(each.num_reports)),
+            Cell(size(each.upload_bytes)),
+            Cell(since(each.started_ms, each.ended_ms, now_ms)),
+        )
+        for each in attempts
+    )  # fmt: skip
+    heads = columns("Round", "Outcome", "#Chosen", "#Trained", "#In the sum", "#Sent", "#Took")
+    note = f"The newest {MAX_ROWS} attempts." if len(attempts) == MAX_ROWS else ""
+    return Table("rounds", "Rounds", "Attempts of rounds, the newest first", heads, rows, note=note)
+
+
+def _closed(attempts: Sequence[Row]) -> list[Row]:
+    """Return closed attempts, oldest first."""
+    return [each for each in reversed(attempts) if each.stage == "closed"][-_MAX_POINTS:]
+
+
+def _reports_figure(attempts: Sequence[Row]) -> Figure | None:
+    closed = _closed(attempts)
+    if len(closed) < 2:  # one point is no course
+        return None
+    kinds = (("chosen", "num_selected"), ("trained", "num_trained"), ("in the sum", "num_reports"))
+    series = [
+        charts.Series(name, tuple((float(each.round), float(getattr(each, field))) for each in closed))
+        for name, field in kinds
+    ]
+    x = charts.whole_numbers(closed[0].round, closed[-1].round)
+    y = charts.linear([b for each in series for _, b in each.points], words=lambda v: f"{v:g}", zero=True)
+    drawing = charts.lines(series, x, y, x_label="round", y_label="phones")
+    rows = tuple((Cell(str(each.round)), *(Cell(count(getattr(each, field))) for _, field in kinds)) for each in closed)
+    heads = (Column("Round"), *(Column(name[0].upper() + name[1:], numeric=True) for name, _ in kinds))
+    last = closed[-1]
+    return Figure(
+        "reports", "Phones in each round", drawing, tuple(_legend(series)), "Closed rounds only.",
+        f"In round {last.round}, {last.num_selected} phones were chosen, {last.num_trained} trained and "
+        f"{last.num_reports} are in the sum.",
+        Table("reports-table", "By round", "Phones in each closed round", heads, rows),
+    )  # fmt: skip
+
+
+def _metric_figures(attempts: Sequence[Row]) -> list[Figure]:
+    """Return a figure of each kind of numbers that rounds tell: losses together, others by themselves."""
+    closed = [(each.round, json.loads(each.metrics_json)) for each in _closed(attempts)]
+    names = list(dict.fromkeys(name for _, metrics in closed for name in metrics if not name.endswith("_s")))
+    losses = [name for name in names if name.startswith("loss")]
+    groups = ([losses] if losses else []) + [[name] for name in names if name not in losses]
+    figures = [_metric_figure(group[: charts.MAX_SERIES], closed) for group in groups[:3]]
+    return [figure for figure in figures if figure is not None]
+
+
+def _metric_figure(names: Sequence[str], closed: Sequence[tuple[int, dict[str, float]]]) -> Figure | None:
+    series = [
+        charts.Series(
+            metric_words(name),
+            tuple((float(at), float(m[name])) for at, m in closed if name in m and math.isfinite(m[name])),
+        )
+        for name in names
+    ]
+    rounds = sorted({int(a) for each in series for a, _ in each.points})
+    if len(rounds) < 2:  # one point is no course
+        return None
+    x = charts.whole_numbers(rounds[0], rounds[-1])
+    y = charts.linear([b for each in series for _, b in each.points], words=lambda value: f"{value:g}")
+    title = "Loss on the phones" if names[0].startswith("loss") else metric_words(names[0]).capitalize()
+    rows = tuple(
+        (Cell(str(at)), *(Cell(f"{m[name]:.4g}") if name in m else NOTHING for name in names)) for at, m in closed
+    )
+    heads = (Column("Round"), *(Column(metric_words(name).capitalize(), numeric=True) for name in names))
+    told = ", ".join(f"{each.name} went from {each.points[0][1]:.4g} to {each.points[-1][1]:.4g}" for each in series)
+    return Figure(
+        f"metric-{names[0].replace('_', '-')}", title,
+        charts.lines(series, x, y, x_label="round", y_label=""),
+        tuple(_legend(series)), "Means over a round's cohort, out of its sum.",
+        f"{told[0].upper()}{told[1:]}, over rounds {rounds[0]} to {rounds[-1]}.",
+        Table(f"metric-{names[0].replace('_', '-')}-table", "By round", title, heads, rows),
+    )  # fmt: skip
+
+
+def metric_words(name: str) -> str:
+    """Return a metric's name in words."""
+    known = {"loss_before": "loss before training", "loss_after": "loss after training",
+             "share_clipped": "share of updates that were clipped", "unmask_s": "seconds to open the sum"}  # fmt: skip
+    return known.get(name, name.replace("_", " "))
+
+
+def _legend(series: Sequence[charts.Series]) -> list[tuple[Markup, str]]:
+    return [(charts.swatch(index), each.name) for index, each in enumerate(series) if not each.is_guide]
+
+
+def _candidates(db: sa.Connection, task_id: str, now_ms: int) -> Section:
+    wanted = sa.select(CANDIDATES).where(CANDIDATES.c.task_id == task_id).order_by(CANDIDATES.c.round.desc())
+    rows = tuple(
+        (
+            Cell(f"Round {each.round}"),
+            model_link(each.model_id),
+            verdict_cell(each.state, each.reason),
+            Cell(ago(each.decided_ms or each.offered_ms, now_ms)),
+        )
+        for each in db.execute(wanted.limit(MAX_ROWS))
+    )
+    if not rows:
+        told = "No model of this task was offered for release yet. Its last one will be; gates.every offers more."
+        return Empty("candidates", "Candidates for release", told)
+    heads = columns("After", "Model", "Gates", "When")
+    return Table("candidates", "Candidates for release", "Models of this task that were offered", heads, rows)
+
+
+def verdict_cell(state: str, reason: str) -> Cell:
+    """Return what the gates say of a candidate."""
+    words = {"unchecked": "no gates", "waiting": "being measured", "passed": "passed", "failed": "failed"}
+    tones = {"passed": "good", "failed": "bad", "waiting": "busy"}
+    return Cell(words.get(state, state), tone=tones.get(state, "plain"), note=reason)  # type: ignore[arg-type]
+
+
+def _local(local: LocalSpec) -> str:
+    passes = f"{local.steps} steps" if local.steps else f"{local.epochs} pass{'es' if local.epochs > 1 else ''}"
+    return f"{passes} at rate {local.lr:g}, {f'{local.batch_size} images' if local.batch_size else 'all images'} a step"
+
+
+def _settings(spec: TaskSpec) -> Facts:
+    cohort, deadlines, local, privacy, gates = spec.cohort, spec.deadlines, spec.local, spec.privacy, spec.gates
+    masked = {"off": "off: sums are not masked", "malicious_server": "against a lying server",
+              "honest_but_curious": "against a curious server"}  # fmt: skip
+    dp = privacy.dp
+    noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
+    items = [
+        ("Cohort", Cell(f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}")),
+        ("Local training", Cell(_local(local))),
+        ("Longest training", Cell(lasting(deadlines.training_s))),
+        ("Secure aggregation", Cell(masked[privacy.secure_aggregation])),
+        ("Differential privacy", Cell(noise)),
+        ("Shown in clear", Cell(", ".join(privacy.reveals) or "nothing")),
+        ("Trained part", Cell(", ".join(spec.trainable) or "the model's own")),
+        ("Gates", Cell(f"every {gates.every} rounds" if gates.every else "the last model only",
+                       note=f"TAR at FMR {gates.fmr:g}, released to {percent(gates.share, 0)}, {gates.release}")),
+    ]  # fmt: skip
+    if spec.options:
+        items.append(("Options", Cell(json.dumps(dict(spec.options), sort_keys=True), is_code=True)))
+    return Facts("settings", "Settings", tuple(items), note="The operator's guide has a reference of every field.")
