@@ -26,10 +26,16 @@ def options(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def run(benchmark: Callable[[], Mapping[str, Any]], *, only_json: bool) -> NoReturn:
+def run(
+    benchmark: Callable[[], Mapping[str, Any]],
+    *,
+    only_json: bool,
+    holds: Callable[[Mapping[str, Any]], bool] = lambda _result: True,
+) -> NoReturn:
     """Run a benchmark, print its result for people, then as one line of JSON, and end the program.
 
-    An error of Mien's ends with its sentence on standard error and its exit code.
+    The exit code is 1 where the result does not hold what it was to show. An error of Mien's ends with its sentence on
+    standard error and its exit code.
     """
     try:
         result = benchmark()
@@ -42,7 +48,7 @@ def run(benchmark: Callable[[], Mapping[str, Any]], *, only_json: bool) -> NoRet
             if not isinstance(value, list | dict):
                 print(f"{key:<{width}}  {value}")
     print(json.dumps(result, allow_nan=False))
-    sys.exit(0)
+    sys.exit(0 if holds(result) else 1)
 
 
 def progress(message: str) -> None:

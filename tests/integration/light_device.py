@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -28,6 +29,7 @@ from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
 from mien.secagg import (
     Assignment,
+    AttemptLog,
     ContributionMap,
     DevicePolicy,
     DeviceRound,
@@ -43,6 +45,8 @@ from mien.wire import PROTOCOL_VERSIONS
 from mien.wire.canonical import task_from_json, task_sha256
 from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
+
+T = TypeVar("T")
 
 LAYOUT = ParameterLayout(
     (
@@ -173,11 +177,19 @@ class LightDevice:
     """One device on one channel; use as an asynchronous context manager."""
 
     def __init__(
-        self, address: str, credentials: Credentials, *, root: bytes | None = None, backbone: str = "tiny"
+        self,
+        address: str,
+        credentials: Credentials,
+        *,
+        root: bytes | None = None,
+        backbone: str = "tiny",
+        log: AttemptLog | None = None,
+        call_s: float = SECONDS,
     ) -> None:
+        """`log` is what it remembers of attempts; `call_s` is how long it waits for an answer to one call."""
         self.backbone = backbone
         self.id, self.population = credentials.device_id, credentials.population
-        self._credentials, self._log = credentials, MemoryLog()
+        self._credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
         # Reconnect quickly: tests restart the coordinator all the time.
         options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
@@ -193,7 +205,7 @@ class LightDevice:
 
     async def hello(self, versions: tuple[int, ...] = PROTOCOL_VERSIONS) -> common_pb2.HelloReply:
         """Return the coordinator's greeting."""
-        return await answer(self.rounds.Hello(common_pb2.HelloRequest(protocol_versions=versions), timeout=SECONDS))
+        return await answer(self.rounds.Hello(common_pb2.HelloRequest(protocol_versions=versions), timeout=self.call_s))
 
     async def check_in(
         self,
@@ -221,34 +233,37 @@ class LightDevice:
 
     async def report_trained(self, ref: rounds_pb2.RoundRef) -> int:
         """Return the stage after reporting."""
-        reply = await answer(self.rounds.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref), timeout=SECONDS))
+        reply = await answer(self.rounds.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref), timeout=self.call_s))
         return reply.stage
 
     async def send_step(self, ref: rounds_pb2.RoundRef, stage: int, message: bytes) -> int:
         """Return the stage after a message of secure aggregation."""
         request = rounds_pb2.SendStepRequest(round=ref, stage=rounds_pb2.Stage.Name(stage), message=message)
-        reply = await answer(self.rounds.SendStep(request, timeout=SECONDS))
+        reply = await answer(self.rounds.SendStep(request, timeout=self.call_s))
         return reply.stage
 
-    async def events(self, ref: rounds_pb2.RoundRef) -> AsyncIterator[rounds_pb2.StageEvent]:
-        """Yield a round's stage events."""
+    async def events(self, ref: rounds_pb2.RoundRef) -> AsyncGenerator[rounds_pb2.StageEvent, None]:
+        """Yield a round's stage events; to be closed by who does not want them all, for the call is open until then."""
+        call = self.rounds.FollowRound(rounds_pb2.FollowRoundRequest(round=ref))
         try:
-            async for event in self.rounds.FollowRound(rounds_pb2.FollowRoundRequest(round=ref)):
+            async for event in call:
                 yield event
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, peer="the coordinator") from error
+        finally:
+            call.cancel()
 
     async def until(self, ref: rounds_pb2.RoundRef, *stages: int) -> rounds_pb2.StageEvent:
         """Return the first event of any of the stages, or of the round's end."""
-        async with asyncio.timeout(SECONDS):
-            async for event in self.events(ref):
+        async with asyncio.timeout(SECONDS), aclosing(self.events(ref)) as events:
+            async for event in events:
                 if event.stage in (*stages, rounds_pb2.CLOSED, rounds_pb2.ABORTED):
                     return event
         raise AssertionError("the stream ended before the round did")
 
     async def upload_status(self, ref: rounds_pb2.RoundRef) -> rounds_pb2.UploadStatus:
         """Return how far the upload is."""
-        return await answer(self.rounds.GetUploadStatus(rounds_pb2.UploadStatusRequest(round=ref), timeout=SECONDS))
+        return await answer(self.rounds.GetUploadStatus(rounds_pb2.UploadStatusRequest(round=ref), timeout=self.call_s))
 
     async def upload(
         self,
@@ -277,20 +292,22 @@ class LightDevice:
                 await asyncio.sleep(pause_s)
                 yield rounds_pb2.UploadChunk(offset=start, data=data[start : min(start + chunk, end)])
 
-        return await answer(self.rounds.Upload(chunks(), timeout=SECONDS))
+        return await answer(self.rounds.Upload(chunks(), timeout=self.call_s))
 
     async def leave(self, ref: rounds_pb2.RoundRef, code: str = "low_quality") -> None:
         """Leave a round."""
         request = rounds_pb2.LeaveRoundRequest(round=ref, error_code=code)
-        await answer(self.rounds.LeaveRound(request, timeout=SECONDS))
+        await answer(self.rounds.LeaveRound(request, timeout=self.call_s))
 
     async def manifest(self, model_id: str = "") -> models_pb2.ModelManifest:
         """Return a model's manifest."""
-        return await answer(self.models.GetManifest(models_pb2.GetManifestRequest(model_id=model_id), timeout=SECONDS))
+        return await answer(
+            self.models.GetManifest(models_pb2.GetManifestRequest(model_id=model_id), timeout=self.call_s)
+        )
 
     async def download(self, sha256: str, offset: int = 0) -> bytes:
         """Return a blob's bytes from an offset on."""
-        call = self.models.Download(models_pb2.DownloadRequest(sha256=sha256, offset=offset), timeout=SECONDS)
+        call = self.models.Download(models_pb2.DownloadRequest(sha256=sha256, offset=offset), timeout=self.call_s)
         data = bytearray()
         try:
             async for piece in call:
@@ -370,18 +387,19 @@ class LightDevice:
                     await asyncio.sleep(0.05)
 
     async def _answer_stages(self, part: MaskedPart, gone_at: int | None) -> rounds_pb2.StageEvent:
-        async for event in self.events(part.ref):
-            if event.stage in (rounds_pb2.CLOSED, rounds_pb2.ABORTED, gone_at):
-                return event
-            if not event.message or event.stage not in PROTOCOL_STAGES:
-                continue
-            message = part.answer(event.stage, event.message)
-            if event.stage == rounds_pb2.UPLOAD:
-                status = await self.upload_status(part.ref)
-                if not status.accepted:
-                    await self.upload(part.ref, part.upload, offset=status.received_bytes, masked=message)
-            else:
-                await self.send_step(part.ref, event.stage, message)
+        async with aclosing(self.events(part.ref)) as events:
+            async for event in events:
+                if event.stage in (rounds_pb2.CLOSED, rounds_pb2.ABORTED, gone_at):
+                    return event
+                if not event.message or event.stage not in PROTOCOL_STAGES:
+                    continue
+                message = part.answer(event.stage, event.message)
+                if event.stage == rounds_pb2.UPLOAD:
+                    status = await self.upload_status(part.ref)
+                    if not status.accepted:
+                        await self.upload(part.ref, part.upload, offset=status.received_bytes, masked=message)
+                else:
+                    await self.send_step(part.ref, event.stage, message)
         raise UnavailableError("the stream ended before the round did")
 
     async def take_part_stubbornly(
@@ -397,7 +415,7 @@ class LightDevice:
                 await asyncio.sleep(0.01)
 
 
-async def answer(call: Any) -> Any:
+async def answer(call: Awaitable[T]) -> T:
     """Return a call's reply; raises the MienError that the status carries."""
     try:
         return await call

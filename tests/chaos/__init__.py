@@ -1,0 +1,1 @@
+"""Faults on purpose: real processes, a hostile network, disk and clock, and an account from outside of what held."""

@@ -1,0 +1,405 @@
+"""One scenario of chaos: servers, devices, faults drawn from one seed, and the account of what held.
+
+Two tasks run at once, one of plain sums and one under secure aggregation, both far longer than the scenario. Faults
+come at random until enough coordinators were killed and enough time has passed; then all is mended, rounds of both
+tasks have to close, and the coordinator's account is compared with the devices' (`tests.chaos.ledger`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.store.blobs import BlobStore
+from coordinator.store.records import RoundRecord
+from coordinator.store.store import Store
+from mien.errors import UnavailableError
+from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
+from tests.chaos import faults, shim
+from tests.chaos.faults import WEATHERS
+from tests.chaos.ledger import Attempt, Auditor, Ledger
+from tests.chaos.phones import Habits, Memory, Moments, Phone
+from tests.chaos.proxy import Proxy
+from tests.chaos.shim import Disk
+from tests.chaos.site import Launcher, Registrar, Uptime, Victim
+from tests.integration.house import ROOT, House, free_port, masked_task, tiny_task
+from tests.servers.postgres import PostgresServer
+from tests.servers.s3 import S3Server
+
+STAGE_S: Final = 4.0
+GRACE_S: Final = 1.0
+PATIENCE_S: Final = 4.0
+CALM_S: Final = 120.0
+_SLACK_S: Final = 20.0
+"""How much longer than its deadlines an attempt may take on a machine that is busy with other things."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is to go wrong: at least so many kills of coordinators within at least so many seconds, and `faults`.
+
+    `faults` are names of `tests.chaos.faults.FAULTS`, `weathers` what the network has. `plain` and `masked` are how
+    many devices each task has, `pause_s` the longest pause between a start and the next kill, `silence_s` how long a
+    silent network lasts.
+    """
+
+    name: str
+    kills: int
+    seconds: float
+    faults: tuple[str, ...] = ()
+    plain: int = 3
+    masked: int = 5
+    habits: Habits = field(default_factory=Habits)
+    weathers: tuple[str, ...] = WEATHERS
+    pause_s: float = 0.8
+    silence_s: float = 6.0
+
+
+@dataclass
+class Result:
+    """What a scenario has shown."""
+
+    scenario: str
+    seed: int
+    kills: int
+    lost: list[str]
+    wrong: list[str]
+    stuck: list[str]
+    seconds: float
+    rounds_closed: dict[str, int]
+    rounds_aborted: dict[str, int]
+    acknowledged: int
+    killed_at: dict[str, int]
+    killed_how: dict[str, int]
+    injected: dict[str, int]
+    reasons: dict[str, int]
+
+    @property
+    def replay(self) -> str:
+        """The command that plays the scenario with the same draws again; the machine's own timing differs."""
+        return f"python -m benchmarks.chaos --scenario {self.scenario} --seed {self.seed}"
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was lost, wrong or stuck."""
+        return not (self.lost or self.wrong or self.stuck)
+
+
+class Site:
+    """Everything that a scenario runs on, and what its faults may touch."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        seed: int,
+        *,
+        postgres: tuple[PostgresServer, str] | None = None,
+        bucket: tuple[S3Server, str] | None = None,
+    ) -> None:
+        self.scenario, self.luck = scenario, random.Random(f"{scenario.name}/{seed}")
+        self.postgres, self.bucket = postgres, bucket
+        self.disk = None if shim.missing() else Disk(folder)
+        self.moments, self.ledger = Moments(), Ledger()
+        self.stuck: list[str] = []
+        self.injected: Counter[str] = Counter()
+        self.killed_at: Counter[str] = Counter()
+        self.killed_how: Counter[str] = Counter()
+        self.auditor = Auditor(self.ledger, self._say)
+        self._folder = folder
+        address = f"127.0.0.1:{free_port()}"
+        settings: dict[str, Any] = {"registrar_address": address, "crl_fetch_s": 1.0, "max_aborted": 1000}
+        if postgres is not None:
+            settings["database_url"] = postgres[1]
+        if bucket is not None:
+            settings |= {"blobs_url": bucket[1], "blobs_endpoint": bucket[0].endpoint}
+        self.house = House(folder, restart_grace_s=GRACE_S, check_in_hold_s=1.0, **settings)
+        self.registrar = Registrar(folder, address, self.house.address)
+        self.registrar.introduce(self.house)
+        self.launcher = Launcher(self.disk, folder / "launcher.log")
+        self.victims = [Victim(self.house, self.launcher)]
+        self.uptime = Uptime(lambda: all(victim.is_ready and not victim.has_ended for victim in self.victims))
+        self.proxy = Proxy(self.house.port, self.luck)
+        self.memories: list[Memory] = []
+        self.lives: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[str, TaskSpec] = {}
+        self._since: dict[Attempt, tuple[float, int]] = {}
+        self._log_read = 0
+
+    @property
+    def kills(self) -> int:
+        """How many coordinators were killed."""
+        return self.killed_how.total()
+
+    def _say(self, text: str) -> None:
+        print(f"chaos: {text}", file=sys.stderr, flush=True)
+
+    # Coordinators
+
+    async def begin(self) -> None:
+        """Start everything and submit both tasks."""
+        await self.registrar.start()
+        assert await self.victims[0].start(), self.log_tail()
+        deadlines = DeadlineSpec(STAGE_S, STAGE_S, *(STAGE_S,) * 5)
+        scenario = self.scenario
+        specs = [
+            tiny_task("plain", "plain", rounds=100_000, deadlines=deadlines,
+                      cohort=CohortSpec(scenario.plain, min_reports=2)),
+            masked_task("masked", "masked", size=scenario.masked, min_reports=3, rounds=100_000,
+                        deadlines=deadlines),
+        ]  # fmt: skip
+        async with self.house.operator() as operator:
+            await self.house.give_model(operator, self._folder)
+            for spec in specs:
+                self._tasks[(await operator.submit(spec, spec.name)).task_id] = spec
+
+        def follow(store: Store, _models: BlobStore) -> None:
+            for task_id in self._tasks:
+                self.auditor.follow(store, task_id)
+
+        await self.with_store(follow)
+        for population, count in (("plain", scenario.plain), ("masked", scenario.masked)):
+            for number in range(count):
+                folder = self._folder / f"{population}-{number}"
+                self.memories.append(Memory.make(self.house.device(population), folder))
+
+    async def start_again(self, victim: Victim) -> None:
+        """Start a coordinator until it serves; one that ends before that without a reason is a fault of its own."""
+        while True:
+            before = self.uptime.num_outages
+            excused = self.uptime.is_disturbed
+            if await victim.start(self.wrong_by()):
+                break
+            await victim.kill()
+            if not excused and self.uptime.num_outages == before:
+                raise AssertionError(f"a coordinator did not start:\n{self.log_tail()}")
+            await asyncio.sleep(0.3)
+        self._count_stages()
+
+    def wrong_by(self) -> float:
+        """Return how wrong the next coordinator's clock is."""
+        return self.luck.uniform(-600.0, 600.0) if "clock" in self.scenario.faults else 0.0
+
+    def _count_stages(self) -> None:
+        """Note at which stages the coordinator was killed: it says at which it goes on."""
+        lines = self.house.log.read_text(errors="replace")[self._log_read :]
+        self._log_read += len(lines)
+        found = re.findall(r'\{"task": "(\w+)",[^}]*"stage": "(\w+)"[^}]*"event": "resumed"', lines)
+        self.killed_at.update(f"{task} {stage}" for task, stage in found)
+        idle = {spec.name for spec in self._tasks.values()} - {task for task, _ in found}
+        self.killed_at.update(f"{task} between rounds" for task in idle)
+
+    def log_tail(self) -> str:
+        """Return the end of the coordinator's log."""
+        return self.house.log.read_text(errors="replace")[-6000:] if self.house.log.exists() else ""
+
+    # Devices
+
+    def bear(self, number: int) -> None:
+        """Let a device live, from its memory."""
+        phone = Phone(
+            f"localhost:{self.proxy.port}",
+            self.memories[number],
+            self.ledger,
+            random.Random(self.luck.random()),
+            habits=self.scenario.habits,
+            moments=self.moments,
+            patience_s=PATIENCE_S,
+        )
+
+        async def life() -> None:
+            async with phone:
+                await phone.live()
+
+        self.lives[number] = asyncio.create_task(life())
+
+    async def end_life(self, number: int) -> None:
+        """Kill a device; what it was doing is gone."""
+        life = self.lives.pop(number)
+        life.cancel()
+        await asyncio.wait({life})
+        if not life.cancelled() and (error := life.exception()) is not None:
+            raise error
+
+    # The account
+
+    async def with_store(self, call: Callable[[Store, BlobStore], Any]) -> Any:
+        """Return what a call makes of the coordinator's database and models, read beside it."""
+
+        def read() -> Any:
+            models = self.house.home.blobs(self.house.home.resolve().config, "models")
+            with self.house.store() as store:
+                return call(store, models)
+
+        return await asyncio.to_thread(read)
+
+    async def check(self) -> dict[str, RoundRecord | None]:
+        """Compare all rounds that have ended since the last time; find those that do not end."""
+        newest: dict[str, RoundRecord | None] = await self.with_store(self.auditor.check)
+        for task_id, record in newest.items():
+            if record is None or record.stage.is_over:
+                continue
+            attempt = Attempt(task_id, record.round, record.attempt)
+            since_s, starts = self._since.setdefault(attempt, (self.uptime.seconds, self.num_starts))
+            limit_s = 7 * STAGE_S + GRACE_S * (self.num_starts - starts) + _SLACK_S
+            if self.uptime.seconds - since_s > limit_s:
+                self.stuck.append(f"{attempt} is at {record.stage} after {self.uptime.seconds - since_s:.0f} s")
+                self._since[attempt] = (self.uptime.seconds, self.num_starts)
+                self._say(self.stuck[-1])
+        return newest
+
+    @property
+    def num_starts(self) -> int:
+        """How often coordinators were started."""
+        return sum(victim.num_starts for victim in self.victims)
+
+    async def keep_checking(self) -> None:
+        """Check again and again, while the database can be read."""
+        while True:
+            if not self.uptime.is_disturbed:
+                with contextlib.suppress(UnavailableError):
+                    await self.check()
+            await asyncio.sleep(1.0)
+
+    async def calm(self) -> None:
+        """Wait until two more rounds of each task have closed: nothing is stuck."""
+        before = Counter(self.auditor.num_closed)
+        end = self.uptime.seconds + CALM_S
+        while any(self.auditor.num_closed[spec.name] < before[spec.name] + 2 for spec in self._tasks.values()):
+            if self.uptime.seconds > end:
+                self.stuck.append(f"no rounds closed within {CALM_S:g} s of calm: {self.auditor.num_closed - before}")
+                return
+            await asyncio.sleep(0.2)
+
+    async def end(self) -> None:
+        """End both tasks, let every device hear how its rounds ended, stop in an orderly way, and compare."""
+        for number in list(self.lives):
+            await self.end_life(number)
+        async with self.house.operator() as operator:
+            for task_id in self._tasks:
+                await operator.cancel(task_id)
+        await self._tell_all()
+        self.victims[0].send(signal.SIGTERM)
+        if not await self.victims[0].gone(30.0):
+            self.stuck.append("the coordinator did not stop within 30 s of SIGTERM")
+            await self.victims[0].kill()
+        await self.with_store(self.auditor.check_end)
+        command = [sys.executable, "-m", "coordinator.cli", "audit", "verify", "--json", "--home"]
+        verified = await asyncio.to_thread(
+            subprocess.run, [*command, str(self.house.home.folder)], cwd=ROOT, capture_output=True, text=True
+        )
+        if verified.returncode != 0:
+            self.auditor.wrong.append(f"audit verify: {verified.stderr.strip()}")
+        left = [path for path in (self.house.home.folder / "spool").rglob("*") if path.is_file()]
+        if left:
+            self.auditor.wrong.append(f"{len(left)} contributions are left in the spool of rounds that are over")
+
+    async def _tell_all(self) -> None:
+        by_id = {memory.credentials.device_id: memory for memory in self.memories}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(60.0):
+                for attempt, device in self.ledger.untold():
+                    phone = Phone(
+                        self.house.address, by_id[device], self.ledger, self.luck,
+                        habits=Habits(), moments=self.moments, patience_s=PATIENCE_S,
+                    )  # fmt: skip
+                    async with phone:
+                        await phone.hear_end(attempt)
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        for life in self.lives.values():
+            life.cancel()
+        await asyncio.gather(*self.lives.values(), return_exceptions=True)
+        self.launcher.close()
+        await self.registrar.kill()
+        for memory in self.memories:
+            memory.log.close()
+
+
+async def play(
+    folder: Path,
+    scenario: Scenario,
+    seed: int,
+    *,
+    postgres: tuple[PostgresServer, str] | None = None,
+    bucket: tuple[S3Server, str] | None = None,
+    until: float = float("inf"),
+) -> Result:
+    """Return what a scenario has shown; it ends early, in calm, at `until` (monotonic seconds)."""
+    began = time.monotonic()
+    site = Site(folder, scenario, seed, postgres=postgres, bucket=bucket)
+    try:
+        await _play(site, until)
+    finally:
+        await site.close()
+    auditor = site.auditor
+    return Result(
+        scenario=scenario.name,
+        seed=seed,
+        kills=site.kills,
+        lost=auditor.lost,
+        wrong=auditor.wrong,
+        stuck=site.stuck,
+        seconds=round(time.monotonic() - began, 1),
+        rounds_closed=dict(auditor.num_closed),
+        rounds_aborted=dict(auditor.num_aborted),
+        acknowledged=site.ledger.num_acknowledged,
+        killed_at=dict(site.killed_at.most_common()),
+        killed_how=dict(site.killed_how.most_common()),
+        injected=dict(site.injected.most_common()),
+        reasons=dict(auditor.reasons.most_common(12)),
+    )
+
+
+async def _play(site: Site, until: float) -> None:
+    async with site.proxy.running():
+        await site.begin()
+        counting = asyncio.create_task(site.uptime.count())
+        checking = asyncio.create_task(site.keep_checking())
+        for number in range(len(site.memories)):
+            site.bear(number)
+        try:
+            async with _going_on([faults.FAULTS[name](site) for name in site.scenario.faults]):
+                await faults.kill_coordinators(site, until)
+            _raise_from(checking, counting)
+            await site.calm()
+            _raise_from(checking, counting)
+        finally:
+            for task in (checking, counting):
+                task.cancel()
+            await asyncio.gather(checking, counting, return_exceptions=True)
+        await site.end()
+
+
+def _raise_from(*tasks: asyncio.Task[Any]) -> None:
+    """Raise what has ended a task that ends of itself never."""
+    for task in tasks:
+        if task.done():
+            task.result()
+
+
+@contextlib.asynccontextmanager
+async def _going_on(stories: Sequence[Any]) -> AsyncIterator[None]:
+    """Run faults while the block runs; each mends what it broke when it is cancelled."""
+    tasks = [asyncio.create_task(story) for story in stories]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error

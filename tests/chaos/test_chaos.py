@@ -1,0 +1,30 @@
+"""Chaos at small scale: every kind of fault at once, on the embedded stores and on real servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos import scenarios
+from tests.chaos.engine import Result
+
+SEED = 1
+
+
+def check(result: Result) -> None:
+    """Nothing was lost, wrong or stuck, and the scenario was none of peace."""
+    assert result.holds, (result.replay, result.lost, result.wrong, result.stuck)
+    assert result.acknowledged > 0
+    assert all(result.rounds_closed[task] >= 2 for task in ("plain", "masked"))
+
+
+def test_everything_at_once_loses_nothing() -> None:
+    """Kills at any time, in calls and in writes, a broken network, disk and clock, dying devices and registrar."""
+    check(scenarios.play_here(scenarios.SMALL, SEED))
+
+
+@pytest.mark.slow
+def test_database_and_object_store_that_come_and_go_lose_nothing() -> None:
+    """The same account when PostgreSQL crashes and the bucket cannot be reached, while coordinators are killed."""
+    if reason := scenarios.missing(scenarios.SMALL_SERVERS):
+        pytest.skip(reason)
+    check(scenarios.play_here(scenarios.SMALL_SERVERS, SEED))
