@@ -7,9 +7,11 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.metrics import BudgetNow, Metrics, Now
+from coordinator.rollouts import RollOutRecord, RollOutState, spec_to_json
 from coordinator.rounds.engine import TaskNow
 from coordinator.rounds.machine import Stage
 from coordinator.store.records import RoundRecord
+from mien.rollouts import RollOutSpec
 
 
 class SetClock:
@@ -81,3 +83,17 @@ def test_what_is_over_leaves_no_gauge_behind() -> None:
     assert samples["mien_task_queue p spring"] == 2
     assert samples["mien_privacy_epsilon_spent 1e-05 p"] == 2.5
     assert not any("spring" in name for name in told(metrics))
+
+
+def test_a_roll_out_and_what_phones_say_of_it() -> None:
+    figures = {"phones": 16.0, "tar": 0.97, "fmr": 0.001, "tar_drop": -0.002, "effective_dimension": 40.0}
+    under_way = RollOutRecord(
+        *(3, "b" * 64, "a" * 64, "p", spec_to_json(RollOutSpec()), RollOutState.EVALUATING, 1, 1, 5, "alice", 5),
+        figures=figures,
+    )
+    fresh = replace(under_way, population="q", figures={})
+    samples = told(Metrics("test", SetClock()), Now(roll_outs=(under_way, fresh)))
+    assert samples["mien_roll_out_share bbbbbbbbbbbb p evaluating"] == 0.1
+    for name, value in figures.items():
+        assert samples[f"mien_fleet_{name} bbbbbbbbbbbb p"] == value
+        assert f"mien_fleet_{name} bbbbbbbbbbbb q" not in samples

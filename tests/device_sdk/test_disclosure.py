@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from device_sdk.disclosure import Agreement, check_agreed, disclosure
+from device_sdk.disclosure import Agreement, check_agreed, check_kind, disclosure, measuring_disclosure
 from mien.contribution import ContributionLayout, Lane
 from mien.errors import ConfigError
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.methods.fedavg import FEDAVG
+from mien.methods.federated_evaluation import FEDERATED_EVALUATION, privacy_of
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 
 SUMS = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss_before", 1), Lane("delta", 1_250_000)))
@@ -114,3 +117,29 @@ def test_the_words_say_who_adds_noise_and_that_no_loss_is_sent_with_it() -> None
     assert "loss before" not in text
     central = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=8.0, delta=1e-6, max_participations=10)
     assert "this phone cannot see whether it does" in words(task(max_weight=1, dp=central))
+
+
+class TestMeasuringModels:
+    measuring = TaskSpec(
+        "roll-out",
+        method="federated_evaluation",
+        privacy=privacy_of(min_cohort=16, is_paired=False),
+        options={"threshold": 0.5},
+    )
+    part = ParameterLayout((ParameterEntry("a", (4,)),)).part(("*",))
+    layout = FEDERATED_EVALUATION.contribution_layout(measuring, part, 4)
+
+    def test_what_leaves_is_said(self) -> None:
+        said = " ".join(measuring_disclosure(self.measuring, self.layout, num_images=9, min_cohort=16, num_people=2))
+        assert (
+            "1,610 numbers (6 KB): which share of its comparisons gave which score, with 9 images of 2 people" in said
+        )
+        assert "under masks that are random" in said
+        assert "sum over at least 16 phones" in said
+        assert "no score of a picture leaves it, and nothing is trained" in said
+
+    def test_an_owner_may_keep_the_phone_out(self) -> None:
+        check_kind(FEDERATED_EVALUATION, self.measuring, Agreement())
+        with pytest.raises(ConfigError, match=r"measures models on the pictures here.*--evaluation"):
+            check_kind(FEDERATED_EVALUATION, self.measuring, Agreement(allow_evaluation=False))
+        check_kind(FEDAVG, task(), Agreement(allow_evaluation=False))

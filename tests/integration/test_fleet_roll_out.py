@@ -188,6 +188,16 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     assert abs(done.figures["tar_drop"]) < 1e-3  # the same directions: nothing but float rounding
     assert {running.updated(name) for name in PHONES} == {(good.model_id, 1)}
 
+    # An operator may ask at any time; nothing follows from it.
+    home = ("--home", str(house.home.folder), "--json")
+    options = ("--against", first.model_id[:16], "--size", "3", "--min-reports", "3")
+    asked_for = json.loads(CliRunner().invoke(app, ["fleet", "evaluate", *options, *home]).stdout)
+    assert asked_for["model_id"] == good.model_id
+    running.take_part([PHONES[0], PHONES[1], PHONES[3]])
+    said = json.loads(CliRunner().invoke(app, ["fleet", "show", *home]).stdout)["evaluations"]
+    assert [(each["num_phones"], each["reference_model_id"]) for each in said] == [(3, first.model_id)] * 2
+    assert said[1]["task_id"] == asked_for["task_id"]
+
     # Collapsed: phones accept everybody, its gates on public sets were never asked, and it goes back by itself.
     spec, asked, left_out = running.stages(bad, 1.0)
     running.release(bad, spec)
@@ -199,7 +209,6 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     assert "phones take more strangers for their owners" in back.reason
     assert {running.updated(name) for name in PHONES} == {(good.model_id, 1)}
 
-    home = ("--home", str(house.home.folder), "--json")
     shown = json.loads(CliRunner().invoke(app, ["fleet", "roll-outs", *home]).stdout)["roll_outs"]
     assert [each["state"] for each in shown] == ["done", "rolled_back"]
     said = json.loads(CliRunner().invoke(app, ["fleet", "show", bad.model_id, *home]).stdout)["evaluations"]
@@ -229,4 +238,4 @@ def test_what_cannot_go_back_waits_for_an_operator(story: tuple[Story, Model, Mo
     stopped = json.loads(CliRunner().invoke(app, ["fleet", "stop", str(held.id), *home]).stdout)
     assert (stopped["state"], stopped["reason"]) == ("stopped", "stopped by coordinator")
     refused = CliRunner().invoke(app, ["fleet", "continue", str(held.id), *home])
-    assert refused.exit_code == 2
+    assert isinstance(refused.exception, ConfigError)
