@@ -16,6 +16,7 @@ LIMITS: Final = {
     "crl_max_age_s": (1.0, 30 * 86400.0),
     "check_in_hold_s": (0.0, 300.0),
     "retry_after_s": (0.1, 86400.0),
+    "check_ins_per_s": (0.01, 1e6),
     "upload_idle_s": (0.5, 3600.0),
     "drain_s": (0.0, 600.0),
     "restart_grace_s": (0.0, 3600.0),
@@ -65,7 +66,8 @@ class CoordinatorConfig:
     `registrar_admin_address` for invites. `database_url` and `blobs_url` default to files in the coordinator's folder;
     `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
-    check-in is held while a round may still want the device, `retry_after_s` the pause that it is told afterwards.
+    check-in is held while a round may still want the device, `retry_after_s` the shortest pause that it is told
+    afterwards; many devices are told longer ones, so that `check_ins_per_s` of them come, or as many as tasks gather.
     Metrics and health are told over plain HTTP at `metrics_port` of `metrics_host`; port 0 is off. The dashboard, a
     program of its own, listens at `dashboard_listen` and answers under `dashboard_names` too.
     A round is aborted when its step is larger than `max_step_ratio` of the model's norm; a task pauses after
@@ -91,7 +93,10 @@ class CoordinatorConfig:
     crl_fetch_s: Annotated[float, "seconds between fetches of the revocation list"] = 5.0
     crl_max_age_s: Annotated[float, "phones are refused once the list is older"] = 86400.0
     check_in_hold_s: Annotated[float, "how long a check-in is held while a round may want the phone"] = 20.0
-    retry_after_s: Annotated[float, "pause that a phone without work is told"] = 5.0
+    retry_after_s: Annotated[float, "shortest pause that a phone without work is told"] = 5.0
+    check_ins_per_s: Annotated[
+        float, "phones without work are spread over time so that no more of them come, unless tasks want more"
+    ] = 50.0
     upload_idle_s: Annotated[float, "an upload that is silent for so long is ended, and can go on later"] = 60.0
     drain_s: Annotated[float, "time for a sum that is under way at SIGTERM"] = 20.0
     restart_grace_s: Annotated[float, "least time that phones get after a restart"] = 30.0

@@ -75,6 +75,8 @@ from mien.wire.replies import check_reply, longest_reply
 from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0
+LONGEST_WAIT_S: Final = 86400.0
+"""A coordinator spreads a large population over hours; a day later the phone looks again, whatever it was told."""
 FAILED_PAUSE_S: Final = 60.0
 
 
@@ -630,7 +632,7 @@ def take_part(
             if waits_for_somebody:
                 return
         else:
-            pause_s = min(max(outcome.retry_after_s, 0.2), MAX_PAUSE_S)
+            pause_s = min(max(outcome.retry_after_s, 0.2), LONGEST_WAIT_S)
             participant.tell(Event("waiting", f"Nothing to do ({outcome.reason}).", {"retry_after_s": pause_s}))
         if idle_s is not None and idle_for_s + pause_s > idle_s:
             return

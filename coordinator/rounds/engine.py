@@ -32,6 +32,7 @@ from coordinator.rounds.machine import (
     Withdrew,
 )
 from coordinator.rounds.masked import MAX_STEP_BYTES
+from coordinator.rounds.pacing import ACTIVE_S, Pace, Pacer
 from coordinator.rounds.plan import TaskPlan, plan_task
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
@@ -140,7 +141,7 @@ class TaskNow:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How long devices are kept waiting, and how rounds run.
+    """How long devices are kept waiting, and how rounds run. Those that nobody needs come back at `check_ins_per_s`.
 
     `pick_up_s` after an error has stopped a task it is picked up again; later after each further error in a row.
     """
@@ -150,6 +151,7 @@ class EngineSettings:
     runner: RunnerSettings = field(default_factory=RunnerSettings)
     evaluation_sets: tuple[str, ...] = ()
     pick_up_s: float = 5.0
+    check_ins_per_s: float = 50.0
 
 
 class Engine:
@@ -168,6 +170,8 @@ class Engine:
         self._pauses: dict[str, Backoff] = {}
         self._populations: dict[str, str] = {}
         self._let_go: set[str] = set()
+        pace = Pace(settings.retry_after_s, settings.check_ins_per_s)
+        self._pacer = Pacer(pace, clock, self._count_devices)
         self.is_draining = False
         self._is_stopping = False
         self.waiting_check_ins = 0
@@ -355,7 +359,7 @@ class Engine:
                         return assigned
                 left_s = give_up - self._clock.now()
                 if left_s <= 0:
-                    return self._waiting(caller, offered)
+                    return await self._waiting(caller, offered)
                 await self._arrivals.after(count, left_s)
         except (asyncio.CancelledError, DrainingError):
             if offered is not None:
@@ -413,9 +417,19 @@ class Engine:
         runners = [runner for runner in self._runners.values() if runner.task.population == population]
         return [lane for runner in runners for lane in runner.lanes]
 
-    def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Waiting:
+    async def _count_devices(self) -> Mapping[str, int]:
+        since_ms = to_ms(self._clock.now() - ACTIVE_S)
+        return await self._stores.thread.run(self._stores.store.devices_since, since_ms)
+
+    def _wanted_per_s(self, population: str) -> float:
+        """Return how many devices a population's tasks have to gather in a second."""
+        tasks = {lane.task.task_id: lane.plan.task for lane in self._of_population(population) if lane.wants_devices}
+        return sum(task.cohort.num_selected / task.deadlines.selecting_s for task in tasks.values())
+
+    async def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Waiting:
         if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
             return Waiting(min(1.0, self._settings.retry_after_s), "a round is gathering devices")
+        pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         too_small = [
             smallest_sum(runner.plan.task)
             for runner in self._of_population(caller.population)
@@ -428,8 +442,8 @@ class Engine:
                 f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
                 f"{caller.min_cohort} or more; to take part, lower --min-cohort"
             )
-            return Waiting(self._settings.retry_after_s, reason)
-        return Waiting(self._settings.retry_after_s, "no round needs this device now")
+            return Waiting(pause_s, reason)
+        return Waiting(pause_s, "no round needs this device now")
 
     async def report_trained(self, device_id: str, name: RoundName) -> Stage:
         """Return the stage after a device has said that it trained; raises LateError when the round went on."""

@@ -201,7 +201,13 @@ def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
         releases_by_itself=not config.release_key,
         keep_round_models=config.keep_round_models,
     )
-    return EngineSettings(config.check_in_hold_s, config.retry_after_s, runner, config.sets.names)
+    return EngineSettings(
+        config.check_in_hold_s,
+        config.retry_after_s,
+        runner,
+        config.sets.names,
+        check_ins_per_s=config.check_ins_per_s,
+    )
 
 
 def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> OperatorService:

@@ -440,6 +440,13 @@ class Store(RollOutStore):
                 db.execute(update.values(**values), known)
         return [None] * len(seen)
 
+    def devices_since(self, since_ms: int) -> dict[str, int]:
+        """Return how many devices of each population have called since then."""
+        count = sa.select(DEVICES.c.population, sa.func.count()).where(DEVICES.c.last_seen_ms >= since_ms)
+        with self._transaction() as db:
+            rows = db.execute(count.group_by(DEVICES.c.population)).all()
+        return {population: number for population, number in rows}  # noqa: C416 - rows are no plain pairs to mypy
+
     def devices(self) -> list[DeviceRecord]:
         """Return all devices that ever called, in order of their ids."""
         with self._transaction() as db:
