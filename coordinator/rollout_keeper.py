@@ -7,6 +7,7 @@ token of its own: a keeper that dies at any instant, or two of them at once, do 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ from mien.wire.canonical import parse_json
 
 _LOG: Final = structlog.get_logger()
 _RETRY_S: Final = 5.0
+_LOOK_S: Final = 60.0
+"""After this they are looked at though nothing has changed here: another coordinator may have begun one."""
+
 _PAUSE_S: Final = 0.2
 """However often rounds change, roll-outs are not looked at more often than this."""
 
@@ -46,8 +50,18 @@ _PAUSE_S: Final = 0.2
 class RollOutKeeper:
     """Looks after the roll-outs of one coordinator."""
 
-    def __init__(self, engine: Engine, stores: Stores, release_key: str, *, retry_s: float = _RETRY_S) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stores: Stores,
+        release_key: str,
+        *,
+        leads: Callable[[str], bool] = lambda _population: True,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        """`leads` says whose roll-outs this coordinator looks after, by population, where there are several."""
         self._engine, self._stores, self._release_key, self._retry_s = engine, stores, release_key, retry_s
+        self._leads = leads
 
     async def run(self) -> None:
         """Look after all roll-outs, until cancelled; what goes wrong with one is logged and tried again."""
@@ -58,12 +72,13 @@ class RollOutKeeper:
                 _log_failure("all", has_failed)
             await asyncio.sleep(self._retry_s if has_failed else _PAUSE_S)
             if not has_failed:
-                await self._engine.changed.after(count)
+                await self._engine.changed.after(count, _LOOK_S)
 
     async def _look_after_all(self) -> bool:
         """Return whether something went wrong."""
         has_failed = False
-        for roll_out in await self._stores.thread.run(self._stores.store.active_roll_outs):
+        active = await self._stores.thread.run(self._stores.store.active_roll_outs)
+        for roll_out in [each for each in active if self._leads(each.population)]:
             (error,) = await asyncio.gather(self._serve(roll_out), return_exceptions=True)
             if error is not None:
                 has_failed = True

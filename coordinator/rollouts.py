@@ -113,12 +113,8 @@ def evaluation_task(
     share: float = 1.0,
 ) -> TaskSpec:
     """Return the task in which phones measure a model and, where a reference is given, that one beside it."""
-    options = EvaluationOptions(
-        threshold,
-        *(("", None) if reference is None else reference),
-        share=share,
-        public_images=spec.public_images,
-    )
+    other, other_threshold = ("", None) if reference is None else reference
+    options = EvaluationOptions(threshold, other, other_threshold, share=share, public_images=spec.public_images)
     return TaskSpec(
         name=name,
         method="federated_evaluation",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from mien.errors import ConfigError
-from mien.specs import CohortSpec, DeadlineSpec
+from mien.specs import CohortSpec, DeadlineSpec, check_stages
 
 DAY_S: Final = 86400.0
 
@@ -64,12 +64,7 @@ class RollOutSpec:
     gates: FleetGates = field(default_factory=FleetGates)
 
     def __post_init__(self) -> None:
-        rises = all(low < high for low, high in zip(self.stages, self.stages[1:], strict=False))
-        if not self.stages or not rises or not 0 < self.stages[0] < 1 or self.stages[-1] > 1:
-            raise ConfigError(
-                f"stages is {list(self.stages)}; give shares of the phones in rising order, the first below 1, the "
-                "last 1 at most, such as [0.01, 0.1, 1.0]"
-            )
+        check_stages(self.stages, "stages")
         if self.widen not in ("automatic", "manual"):
             raise ConfigError(f"widen is {self.widen!r}; known: automatic, manual")
         if self.cohort.min_reports < self.min_cohort:

@@ -427,6 +427,16 @@ class PrivacySpec:
             raise ConfigError(f"privacy.group_mean {self.group_mean!r} needs at least 3 groups; raise privacy.groups")
 
 
+def check_stages(stages: tuple[float, ...], name: str) -> None:
+    """Raise ConfigError unless these are shares of the phones for a staged roll-out."""
+    rises = list(stages) == sorted({*stages})
+    if not stages or not rises or not 0 < stages[0] < 1 or stages[-1] > 1:
+        raise ConfigError(
+            f"{name} is {list(stages)}; give shares of the phones in rising order, the first below 1, the last 1 at "
+            "most, such as [0.01, 0.1, 1.0]"
+        )
+
+
 @dataclass(frozen=True)
 class GateSpec:
     """When a task's model is a candidate for release, and what it has to pass on the operator's evaluation sets.
@@ -436,7 +446,8 @@ class GateSpec:
     than `tolerance` says: `delta`, what a bootstrap by identity puts down to chance, or the larger of the two. It must
     not lie further from the released model than `max_change` of that one's norm, its mean non-mated cosine not rise by
     more than `max_cosine_rise`, its embeddings' effective rank not fall below `min_rank_share` of the released model's.
-    What passed is released to `share` of the phones; what failed pauses the task or takes it back to what passed last.
+    What passed is released to `share` of the phones, or goes through `stages`, shares in rising order at each of which
+    phones judge it (`mien.rollouts.RollOutSpec`); what failed pauses the task or takes it back to what passed last.
     """
 
     every: int = 0
@@ -449,6 +460,7 @@ class GateSpec:
     min_rank_share: float = 0.5
     release: Literal["automatic", "manual"] = "automatic"
     share: float = 1.0
+    stages: tuple[float, ...] = ()
     on_failure: Literal["pause", "rollback"] = "pause"
 
     def __post_init__(self) -> None:
@@ -460,6 +472,10 @@ class GateSpec:
                 raise ConfigError(f"gates.{name} is {getattr(self, name)!r}; known: {', '.join(known)}")
         if not (0 < self.fmr <= 0.5 and 0 < self.share <= 1):
             raise ConfigError("gates.fmr must lie above 0 and not above 0.5, gates.share above 0 and not above 1")
+        if self.stages and (self.share != 1 or self.release != "automatic"):
+            raise ConfigError("gates.stages goes with an automatic release, and in place of gates.share; give one")
+        if self.stages:
+            check_stages(self.stages, "gates.stages")
         limits = {"delta": 1.0, "max_change": 1e6, "max_cosine_rise": 2.0, "min_rank_share": 1.0}
         for name, high in limits.items():
             if not 0 <= getattr(self, name) <= high:
@@ -517,6 +533,11 @@ class TaskSpec:
                 f"validators.min_reports ({self.validators.min_reports}) is below privacy.min_cohort "
                 f"({self.privacy.min_cohort}); raise the first or lower the second"
             )
+        if self.gates.stages and (self.privacy.dp.is_on or self.cohort.min_reports < 3):
+            raise ConfigError(
+                "gates.stages has phones judge a release, in masked sums without noise: it needs cohort.min_reports of "
+                "3 or more, and no privacy.dp"
+            )
         if self.privacy.dp.is_on and not self.trainable:
             raise ConfigError(
                 "trainable is empty; with differential privacy name the part that is trained (noise grows with the "
@@ -555,6 +576,7 @@ __all__ = [
     "ServerSpec",
     "TaskSpec",
     "Threshold",
+    "check_stages",
     "from_mapping",
     "to_mapping",
 ]

@@ -73,6 +73,11 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
             f"method {task.method} needs public faces on every phone, and this model came without: import it with "
             "`model import --public SHARD` (mien-sim data pack makes one), or choose another method or form"
         )
+    if task.gates.stages and not has_public_faces:
+        raise ConfigError(
+            "gates.stages has phones judge a release on public faces, and this model came without: import it with "
+            "--public, or use gates.share"
+        )
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))
     contribution = method.contribution_layout(task, part, spec.input.dim)

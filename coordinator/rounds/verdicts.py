@@ -12,6 +12,7 @@ from coordinator.store.records import (
     TaskRecord,
     TaskState,
 )
+from mien.rollouts import FleetGates, RollOutSpec
 from mien.specs import TaskSpec
 
 
@@ -31,11 +32,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is committed for a verdict; `candidate` is None where there was none, `release_share` 0 for no release."""
+    """What is committed for a verdict; `candidate` is None where there was none, `release_share` 0 for no release.
+
+    With a `roll_out` that share is the first of its stages.
+    """
 
     task: TaskRecord
     candidate: CandidateRecord | None = None
     release_share: float = 0.0
+    roll_out: RollOutSpec | None = None
 
 
 def offered(
@@ -75,7 +80,11 @@ def decide(
         passed = replace(offer, state=CandidateState.PASSED, reason="", decided_ms=now_ms)
         state = TaskState.RUNNING if task.state is TaskState.CHECKING else task.state
         after = task.ended(TaskState.DONE, "", now_ms) if is_over else replace(task, state=state)
-        return Decision(after, passed, spec.gates.share if spec.gates.release == "automatic" else 0.0)
+        if spec.gates.release != "automatic":
+            return Decision(after, passed)
+        if not spec.gates.stages:
+            return Decision(after, passed, spec.gates.share)
+        return Decision(after, passed, spec.gates.stages[0], roll_out_of(spec))
     against = "; ".join(verdict.reasons)
     failed = replace(offer, state=CandidateState.FAILED, reason=against, decided_ms=now_ms)
     if spec.gates.on_failure == "rollback":
@@ -89,6 +98,24 @@ def decide(
         return Decision(task.ended(TaskState.FAILED, reason, now_ms), failed)
     reason += "; task resume goes on from it all the same, task cancel ends the task"
     return Decision(replace(task, state=TaskState.PAUSED, reason=reason), failed)
+
+
+def roll_out_of(spec: TaskSpec) -> RollOutSpec:
+    """Return the staged roll-out that a task's gates ask for: cohorts like its own, judged by the same measures."""
+    gates = spec.gates
+    judged_by = FleetGates(
+        fmr=gates.fmr,
+        delta=gates.delta,
+        max_cosine_rise=gates.max_cosine_rise,
+        min_rank_share=gates.min_rank_share,
+    )
+    return RollOutSpec(
+        gates.stages,
+        spec.population,
+        min_cohort=max(spec.privacy.min_cohort, 3),
+        cohort=spec.cohort,
+        gates=judged_by,
+    )
 
 
 def resumed(candidate: CandidateRecord | None) -> TaskState:

@@ -49,27 +49,35 @@ class RollOutStore(ReleaseStore, ABC):
             if bundle is not None:
                 self._keep_bundle(db, bundle, actor)
             self._release(db, model_id, population, actor, spec.stages[0], despite_gates=despite_gates)
-            now_ms = self._clock.now_ms()
-            record = RollOutRecord(
-                id=0,
-                model_id=model_id,
-                reference_model_id=reference.model_id,
-                population=spec.population,
-                spec_json=spec_to_json(spec),
-                state=RollOutState.EVALUATING,
-                stage=0,
-                attempt=1,
-                started_ms=now_ms,
-                started_by=actor,
-                changed_ms=now_ms,
-            )
-            values = _values(record)
-            del values["id"]
-            made = db.execute(sa.insert(ROLL_OUTS).values(**values)).inserted_primary_key
-            assert made is not None
-            started = dataclasses.replace(record, id=made[0])
-            self._log_move(db, actor, "start", started)
-            return started
+            return self._begin(db, model_id, spec, actor)
+
+    def _begin(self, db: sa.Connection, model_id: str, spec: RollOutSpec, actor: str) -> RollOutRecord:
+        """Return the roll-out of a model that was just released to the first share, kept; over if that was all."""
+        reference = in_force(history_of(db, spec.population))
+        assert reference is not None, "a model was just released"
+        is_all = reference.model_id == model_id
+        now_ms = self._clock.now_ms()
+        record = RollOutRecord(
+            id=0,
+            model_id=model_id,
+            reference_model_id=reference.model_id,
+            population=spec.population,
+            spec_json=spec_to_json(spec),
+            state=RollOutState.DONE if is_all else RollOutState.EVALUATING,
+            stage=len(spec.stages) - 1 if is_all else 0,
+            attempt=1,
+            started_ms=now_ms,
+            started_by=actor,
+            changed_ms=now_ms,
+            reason="there was no model before; all phones have it" if is_all else "",
+        )
+        values = _values(record)
+        del values["id"]
+        made = db.execute(sa.insert(ROLL_OUTS).values(**values)).inserted_primary_key
+        assert made is not None
+        started = dataclasses.replace(record, id=made[0])
+        self._log_move(db, actor, "start", started)
+        return started
 
     def roll_outs(self) -> list[RollOutRecord]:
         """Return all roll-outs, oldest first."""

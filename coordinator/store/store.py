@@ -201,6 +201,8 @@ class Store(RollOutStore):
             self._log(db, audit.COORDINATOR, f"gates.{outcome}", offer.model_id, detail)
             if candidate is not None and decision.release_share > 0:
                 self._release_candidate(db, candidate, task.population, decision.release_share)
+                if decision.roll_out is not None:
+                    self._begin(db, candidate.model_id, decision.roll_out, audit.COORDINATOR)
             _update_task(db, task)
             self._log(db, audit.COORDINATOR, f"task.{task.state}", task.task_id, {"reason": task.reason})
 

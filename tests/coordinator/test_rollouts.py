@@ -25,7 +25,8 @@ from coordinator.rollouts import (
     widened,
 )
 from coordinator.rounds.plan import plan_task
-from coordinator.store.records import BlobId, ModelRecord
+from coordinator.rounds.verdicts import Decision, Verdict
+from coordinator.store.records import BlobId, CandidateRecord, CandidateState, ModelRecord, TaskRecord, TaskState
 from coordinator.store.store import Store
 from mien.errors import ConfigError, CorruptDataError, LateError, NotFoundError
 from mien.evaluation.fleet import Estimate, FleetFigures, FleetMonitors, ModelFigures
@@ -202,6 +203,28 @@ class TestInTheStore:
             after = store.move_roll_out(store.roll_out(made.id), move, actor="system:coordinator")
             assert after.state is RollOutState.REPLACED
             assert store.newest_release("default") == before
+
+    def test_a_candidate_that_passed_begins_one(self, store: Store) -> None:
+        spec = RollOutSpec((0.1, 1.0), "default")
+        task = TaskRecord("t1", "spring", "default", b"{}", "token", TaskState.CHECKING, A, B, "alice", 1)
+        store.add_task(task)
+        candidate = CandidateRecord(B, "t1", 2, CandidateState.PASSED, 5)
+        decision = Decision(task, candidate, 0.1, spec)
+        store.save_verdict(decision, Verdict(replace(candidate, state=CandidateState.WAITING)))
+        (made,) = store.roll_outs()
+        assert (made.model_id, made.reference_model_id, made.share) == (B, A, 0.1)
+        assert (made.started_by, made.state) == ("system:coordinator", RollOutState.EVALUATING)
+
+    def test_the_first_model_of_all_has_nothing_to_be_compared_with(self, database_url: str) -> None:
+        empty = Store.open(database_url, Clock())
+        empty.add_model(ModelRecord(B, b"{}", "1" * 64, BlobId(B, 4), 0), actor="alice")
+        task = TaskRecord("t1", "spring", "default", b"{}", "token", TaskState.CHECKING, B, B, "alice", 1)
+        empty.add_task(task)
+        candidate = CandidateRecord(B, "t1", 2, CandidateState.PASSED, 5)
+        empty.save_verdict(Decision(task, candidate, 0.1, RollOutSpec((0.1, 1.0))), Verdict(candidate))
+        (made,) = empty.roll_outs()
+        assert (made.state, made.share) == (RollOutState.DONE, 1.0)
+        empty.close()
 
     def test_two_movers_do_not_both_move_it(self, store: Store) -> None:
         made = started(store)

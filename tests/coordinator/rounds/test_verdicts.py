@@ -8,7 +8,8 @@ import pytest
 
 from coordinator.rounds.verdicts import Decision, Verdict, after_round, decide, offered, resumed
 from coordinator.store.records import BlobId, CandidateRecord, CandidateState, ModelRecord, TaskRecord, TaskState
-from mien.specs import GateSpec, TaskSpec
+from mien.errors import ConfigError
+from mien.specs import CohortSpec, GateSpec, PrivacySpec, TaskSpec
 
 A, B, C = (letter * 64 for letter in "abc")
 SPEC = TaskSpec("spring", rounds=4, gates=GateSpec(every=2))
@@ -79,6 +80,32 @@ class TestPassed:
     def test_manual_release_and_a_share(self) -> None:
         assert judged(spec=with_gates(release="manual")).release_share == 0.0
         assert judged(spec=with_gates(share=0.1)).release_share == 0.1
+
+    def test_stages_begin_a_roll_out_that_phones_judge_as_the_gates_did(self) -> None:
+        decision = judged(spec=with_gates(stages=(0.01, 1.0), delta=0.02, fmr=1e-4))
+        assert decision.release_share == 0.01
+        assert decision.roll_out is not None
+        assert (decision.roll_out.stages, decision.roll_out.cohort, decision.roll_out.min_cohort) == (
+            (0.01, 1.0),
+            SPEC.cohort,
+            16,
+        )
+        assert (decision.roll_out.gates.delta, decision.roll_out.gates.fmr) == (0.02, 1e-4)
+
+    def test_stages_that_cannot_be_are_refused_when_the_task_is(self) -> None:
+        for wrong in (
+            {"stages": (1.0,)},
+            {"stages": (0.1, 1.0), "share": 0.5},
+            {"stages": (0.1,), "release": "manual"},
+        ):
+            with pytest.raises(ConfigError, match="stages"):
+                with_gates(**wrong)
+        with pytest.raises(ConfigError, match="3 or more"):
+            replace(
+                with_gates(stages=(0.1, 1.0)),
+                cohort=CohortSpec(2, 2),
+                privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
+            )
 
     def test_after_the_last_round_the_task_is_done(self) -> None:
         after = judged(task=replace(TASK, rounds_closed=4)).task
