@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import structlog
@@ -26,11 +26,11 @@ from coordinator.rounds.server_step import (
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord
+from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord, UploadRecord
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.buffered import staleness, weighed, weight
-from mien.contribution import Arrays, Total
+from mien.contribution import Arrays, ContributionLayout, Total
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState
 from mien.wire.canonical import to_canonical_json
@@ -39,15 +39,35 @@ from mien.wire.tensors import pack_tensors
 _LOG: Final = structlog.get_logger()
 
 
+class PartialSums(Protocol):
+    """Adds up contributions that several replicas hold (`coordinator.replicas.sums`)."""
+
+    async def plain(
+        self, round_id: int, device_ids: Sequence[str], uploads: Mapping[str, UploadRecord], layout: ContributionLayout
+    ) -> Total:
+        """Return the total over the devices."""
+
+    async def masked(self, round_id: int, uploads: Mapping[str, UploadRecord], masked: MaskedRound) -> None:
+        """Bring all vectors that are not in the sums yet into them."""
+
+
 @dataclass(frozen=True)
 class Stores:
-    """Where rounds keep things."""
+    """Where rounds keep things; `sums` where replicas share the rounds."""
 
     store: Store
     thread: StoreThread
     models: BlobStore
     states: ServerStates
     spool: Spool
+    sums: PartialSums | None = None
+
+    def sums_of(self, plan: TaskPlan) -> PartialSums | None:
+        """Return what adds up a task's contributions, None where the owner of the round reads each of them itself.
+
+        It does where they show something in clear: what each device showed is needed, not only a sum.
+        """
+        return None if plan.contribution.revealed else self.sums
 
 
 @dataclass(frozen=True)
@@ -159,16 +179,29 @@ class Closer:
         def read(device: str) -> bytes:
             return self._stores.spool.read(record.id, device, uploads[device].blob)
 
-        summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read))
+        total = None
+        if (sums := self._stores.sums_of(plan)) is not None:
+            if masked is None:
+                total = await sums.plain(record.id, sorted(device_ids), uploads, plan.contribution)
+            else:
+                await sums.masked(record.id, uploads, masked)
+        summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read, total))
         if record.duty is Duty.TRAIN and plan.validators is not None:
             return await in_thread(lambda: self._offer(task, server, summed))
         result = await in_thread(lambda: self._step(task, record, server, summed))
         return await self._keep(task, record, result, summed.next_clip)
 
     def _sum_up(
-        self, plan: TaskPlan, masked: MaskedRound | None, device_ids: Sequence[str], read: Callable[[str], bytes]
+        self,
+        plan: TaskPlan,
+        masked: MaskedRound | None,
+        device_ids: Sequence[str],
+        read: Callable[[str], bytes],
+        total: Total | None,
     ) -> _Sum:
-        """Return the opened sums, or the plain one."""
+        """Return the opened sums, or the plain one: `total` where replicas have added it up."""
+        if total is not None:
+            return _Sum(total, {}, scalar_means(total))
         if masked is None:
             total, shown = add_up(plan, ((device, read(device)) for device in device_ids))
             return _Sum(total, shown, scalar_means(total))

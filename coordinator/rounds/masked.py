@@ -145,6 +145,11 @@ class MaskedRound:
         return tuple(frozenset(device.hex() for device in group.server.elsewhere) for group in self._groups)
 
     @property
+    def num_words(self) -> int:
+        """How many words a masked vector has."""
+        return self.payload_bytes * 8 // self.ring_bits
+
+    @property
     def ring_bits(self) -> int:
         """How wide the words of a masked vector are on the wire."""
         return self.config.numbers.ring_bits

@@ -20,9 +20,9 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import in_thread
-from coordinator.store.records import RoundRecord, StepRecord
+from coordinator.store.records import BlobId, RoundRecord, StepRecord
 from mien.errors import LateError, MienError, NotFoundError, ViolationError
-from mien.secagg import RoundConfig
+from mien.secagg import Elsewhere, RoundConfig
 from mien.secagg.groups import deal
 from mien.secagg.keys import VerifyLeaf
 
@@ -83,12 +83,14 @@ class Masking:
             return advance(rules, state, Stepped(event.device_id, event.stage, is_enough=True), now)
         return after
 
-    async def _payload(self, round_id: int, device_id: str) -> bytes:
-        """Return the masked vector of a device, whose bytes are on stable storage."""
+    async def _payload(self, round_id: int, device_id: str) -> bytes | Elsewhere:
+        """Return the masked vector of a device, whose bytes are on stable storage, or that a replica holds it."""
         assert self.current is not None
         upload = await self._stores.thread.run(self._stores.store.upload, round_id, device_id)
         if upload is None:
             raise NotFoundError("this device has sent no vector; upload it, then go on")
+        if self._stores.sums_of(self._plan) is not None:
+            return _elsewhere(upload.blob)
         read = self._stores.spool.read_unhashed  # the protocol checks the vector's hash itself
         data = await in_thread(read, round_id, device_id, upload.blob.size_bytes)
         return data[: self.current.payload_bytes]
@@ -127,8 +129,15 @@ class Masking:
         uploads = await self._stores.thread.run(self._stores.store.uploads, record.id)
         masked, read = await self._begin(rules, record, state), self._stores.spool.read
 
-        def payload_of(device_id: str) -> bytes:
+        def payload_of(device_id: str) -> bytes | Elsewhere:
+            if self._stores.sums_of(self._plan) is not None:
+                return _elsewhere(uploads[device_id].blob)
             return read(record.id, device_id, uploads[device_id].blob)[: masked.payload_bytes]
 
         await in_thread(masked.replay, steps, state.stage, state.devices(*COUNTED), payload_of)
         self.current = masked
+
+
+def _elsewhere(blob: BlobId) -> Elsewhere:
+    """Return a vector that was checked against its hash where it arrived, and is added up there."""
+    return Elsewhere(bytes.fromhex(blob.sha256), blob.size_bytes)

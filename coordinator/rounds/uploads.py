@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import Engine, RoundName
+from coordinator.rounds.engine import RoundName
 from coordinator.rounds.machine import Left, Stage, Step, Uploaded
 from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pulse import Threads
-from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
+from coordinator.rounds.targets import UploadDesk, UploadTarget
 from coordinator.store.records import BlobId, RoundRecord, StepRecord, UploadRecord
 from coordinator.store.thread import Grouped
 from mien.errors import (
@@ -61,8 +61,8 @@ class UploadProgress:
 class Uploads:
     """All contributions that are arriving."""
 
-    def __init__(self, engine: Engine, stores: Stores, *, idle_s: float) -> None:
-        self._engine, self._stores, self._idle_s = engine, stores, idle_s
+    def __init__(self, desk: UploadDesk, stores: Stores, *, idle_s: float) -> None:
+        self._desk, self._stores, self._idle_s = desk, stores, idle_s
         self.threads = Threads(_DISK_THREADS, "uploads")
         self._announce = Grouped(stores.thread, stores.store.announce_uploads)
         self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
@@ -79,7 +79,7 @@ class Uploads:
 
     async def status(self, device_id: str, name: RoundName) -> UploadProgress:
         """Return where a device has to go on; raises LateError when the round is over without its contribution."""
-        runner, record = await self._engine.locate_upload(device_id, name)
+        runner, record = await self._desk.locate_upload(device_id, name)
         upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
         if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:
             return UploadProgress(upload.blob.size_bytes, is_accepted=True)
@@ -112,7 +112,7 @@ class Uploads:
         is missing or does not hold, LayoutMismatchError for another length, ReplayError for other bytes than were
         announced before, OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
         """
-        runner, record = await self._engine.locate_upload(device_id, name)
+        runner, record = await self._desk.locate_upload(device_id, name)
         await self._give_way((record.id, device_id))
         upload = UploadRecord(record.id, device_id, announced, is_committed=False)
         try:
@@ -131,7 +131,7 @@ class Uploads:
         arrival = _Arrival(self, runner, record, device_id, announced, pieces, step)
         return await self._alone((record.id, device_id), arrival)
 
-    def _check_open(self, runner: TaskRunner | None, record: RoundRecord, device_id: str) -> TaskRunner:
+    def _check_open(self, runner: UploadTarget | None, record: RoundRecord, device_id: str) -> UploadTarget:
         """Return the runner if a device may upload now."""
         if runner is None or runner.state is None or runner.state.stage not in _BEFORE_THE_SUM:
             raise LateError("that round is over; nothing is lost, check in again")
@@ -171,7 +171,7 @@ class Uploads:
         return self._stores.spool.open(record.id, device_id)
 
 
-def _check_form(runner: TaskRunner, announced: BlobId, masked: bytes) -> None:
+def _check_form(runner: UploadTarget, announced: BlobId, masked: bytes) -> None:
     """Raise unless a contribution has the form and length that the task asks for."""
     if bool(masked) != runner.plan.task.privacy.is_masked or len(masked) > MAX_STEP_BYTES:
         raise ViolationError(
@@ -216,7 +216,7 @@ class _Arrival:
     def __init__(
         self,
         uploads: Uploads,
-        runner: TaskRunner,
+        runner: UploadTarget,
         record: RoundRecord,
         device_id: str,
         announced: BlobId,

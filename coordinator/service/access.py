@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, Final
@@ -70,10 +70,15 @@ class Gate:
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
-    """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`."""
+    """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`.
 
-    def __init__(self, gate: Gate, limiter: CallLimiter) -> None:
-        self._gate, self._limiter = gate, limiter
+    Without a `limiter` nobody's calls are counted.
+    """
+
+    def __init__(
+        self, gate: Gate, limiter: CallLimiter | None, allowed: Mapping[str, frozenset[Role]] = ALLOWED
+    ) -> None:
+        self._gate, self._limiter, self._allowed = gate, limiter, allowed
 
     async def intercept_service(
         self,
@@ -85,7 +90,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         service = handler_call_details.method.strip("/").rpartition("/")[0]
-        roles = ALLOWED.get(service, frozenset())
+        roles = self._allowed.get(service, frozenset())
         codec = (_tolerant(handler.request_deserializer), handler.response_serializer)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, roles), *codec)
@@ -94,15 +99,21 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(self._call(handler.unary_unary, roles), *codec)
 
     def _admit(self, context: Any, roles: frozenset[Role]) -> PeerIdentity:
-        identity = self._gate.admit(peer_leaf_pem(context))
+        identity = self._identify(context)
         if identity.role not in roles:
             raise PermissionDeniedError(f"a {identity.role.value}'s certificate may not do this; use another one")
         _CALLER.set(identity)
         return identity
 
+    def _identify(self, context: Any) -> PeerIdentity:
+        """Return who makes a call."""
+        return self._gate.admit(peer_leaf_pem(context))
+
     def _counted(self, identity: PeerIdentity) -> contextlib.AbstractContextManager[None]:
         """Count a device's call against its allowance; operators have none."""
-        return self._limiter.call(identity.id) if identity.role is Role.DEVICE else contextlib.nullcontext()
+        if self._limiter is None or identity.role is not Role.DEVICE:
+            return contextlib.nullcontext()
+        return self._limiter.call(identity.id)
 
     def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(request: Any, context: Any) -> Any:

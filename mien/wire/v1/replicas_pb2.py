@@ -26,7 +26,7 @@ from mien.wire.v1 import common_pb2 as mien_dot_v1_dot_common__pb2
 from mien.wire.v1 import rounds_pb2 as mien_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mien/v1/replicas.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\x1a\x14mien/v1/rounds.proto\"H\n\x11\x46indUploadRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12 \n\x05round\x18\x02 \x01(\x0b\x32\x11.mien.v1.RoundRef\"V\n\x0f\x46indUploadReply\x12\x10\n\x08round_id\x18\x01 \x01(\x03\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\t\x12\x14\n\x0cupload_bytes\x18\x04 \x01(\x04\"m\n\x11PostUploadRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x10\n\x08round_id\x18\x03 \x01(\x03\x12\x12\n\nerror_code\x18\x04 \x01(\t\x12\x0e\n\x06masked\x18\x05 \x01(\x0c\"\x11\n\x0fPostUploadReply\"U\n\nSumRequest\x12\x10\n\x08round_id\x18\x01 \x01(\x03\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\x11\n\tring_bits\x18\x04 \x01(\r2\xc4\x01\n\x08Replicas\x12\x42\n\nFindUpload\x12\x1a.mien.v1.FindUploadRequest\x1a\x18.mien.v1.FindUploadReply\x12\x42\n\nPostUpload\x12\x1a.mien.v1.PostUploadRequest\x1a\x18.mien.v1.PostUploadReply\x12\x30\n\x03Sum\x12\x13.mien.v1.SumRequest\x1a\x12.mien.v1.DataChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mien/v1/replicas.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\x1a\x14mien/v1/rounds.proto\"H\n\x11\x46indUploadRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12 \n\x05round\x18\x02 \x01(\x0b\x32\x11.mien.v1.RoundRef\"V\n\x0f\x46indUploadReply\x12\x10\n\x08round_id\x18\x01 \x01(\x03\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\t\x12\x14\n\x0cupload_bytes\x18\x04 \x01(\x04\"~\n\x11PostUploadRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12 \n\x05round\x18\x02 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x10\n\x08round_id\x18\x03 \x01(\x03\x12\x12\n\nerror_code\x18\x04 \x01(\t\x12\x0e\n\x06masked\x18\x05 \x01(\x0c\"\x11\n\x0fPostUploadReply\"U\n\nSumRequest\x12\x10\n\x08round_id\x18\x01 \x01(\x03\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\x11\n\tring_bits\x18\x04 \x01(\r2\xc4\x01\n\x08Replicas\x12\x42\n\nFindUpload\x12\x1a.mien.v1.FindUploadRequest\x1a\x18.mien.v1.FindUploadReply\x12\x42\n\nPostUpload\x12\x1a.mien.v1.PostUploadRequest\x1a\x18.mien.v1.PostUploadReply\x12\x30\n\x03Sum\x12\x13.mien.v1.SumRequest\x1a\x12.mien.v1.DataChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FINDUPLOADREPLY']._serialized_start=153
   _globals['_FINDUPLOADREPLY']._serialized_end=239
   _globals['_POSTUPLOADREQUEST']._serialized_start=241
-  _globals['_POSTUPLOADREQUEST']._serialized_end=350
-  _globals['_POSTUPLOADREPLY']._serialized_start=352
-  _globals['_POSTUPLOADREPLY']._serialized_end=369
-  _globals['_SUMREQUEST']._serialized_start=371
-  _globals['_SUMREQUEST']._serialized_end=456
-  _globals['_REPLICAS']._serialized_start=459
-  _globals['_REPLICAS']._serialized_end=655
+  _globals['_POSTUPLOADREQUEST']._serialized_end=367
+  _globals['_POSTUPLOADREPLY']._serialized_start=369
+  _globals['_POSTUPLOADREPLY']._serialized_end=386
+  _globals['_SUMREQUEST']._serialized_start=388
+  _globals['_SUMREQUEST']._serialized_end=473
+  _globals['_REPLICAS']._serialized_start=476
+  _globals['_REPLICAS']._serialized_end=672
 # @@protoc_insertion_point(module_scope)

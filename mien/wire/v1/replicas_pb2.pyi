@@ -29,18 +29,18 @@ class FindUploadReply(_message.Message):
     def __init__(self, round_id: _Optional[int] = ..., stage: _Optional[str] = ..., step: _Optional[str] = ..., upload_bytes: _Optional[int] = ...) -> None: ...
 
 class PostUploadRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "round_id", "error_code", "masked")
+    __slots__ = ("device_id", "round", "round_id", "error_code", "masked")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     MASKED_FIELD_NUMBER: _ClassVar[int]
     device_id: str
-    task_id: str
+    round: _rounds_pb2.RoundRef
     round_id: int
     error_code: str
     masked: bytes
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., round_id: _Optional[int] = ..., error_code: _Optional[str] = ..., masked: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, device_id: _Optional[str] = ..., round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., round_id: _Optional[int] = ..., error_code: _Optional[str] = ..., masked: _Optional[bytes] = ...) -> None: ...
 
 class PostUploadReply(_message.Message):
     __slots__ = ()
