@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands import audit, backups, dashboard, devices, fleet, models, privacy, release_key, tasks
+from coordinator.commands import (
+    audit,
+    backups,
+    dashboard,
+    devices,
+    fleet,
+    models,
+    privacy,
+    release_key,
+    replicas,
+    tasks,
+)
 from coordinator.commands.common import Home, Json, now, read_pem, say, show_reference
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.config import CoordinatorConfig
@@ -53,6 +64,7 @@ app.add_typer(fleet.app, name="fleet")
 app.add_typer(release_key.app, name="release-key")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(audit.app, name="audit")
+app.add_typer(replicas.app, name="replica")
 app.add_typer(dashboard.app, name="dashboard")
 app.command()(backups.backup)
 app.command()(backups.restore)

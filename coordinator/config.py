@@ -23,6 +23,7 @@ LIMITS: Final = {
     "max_step_ratio": (1e-6, 1e6),
     "max_aborted": (1, 1000),
     "gates_limit_s": (1.0, 7 * 86400.0),
+    "replica_lease_s": (1.0, 300.0),
     "keep_round_models": (0, 1_000_000),
     "metrics_port": (0, 65535),
     "device_calls_per_minute": (10, 1_000_000),
@@ -90,6 +91,11 @@ class CoordinatorConfig:
     spool_folder: Annotated[
         str, "where contributions lie until their round has closed; empty: `spool` in the folder"
     ] = ""
+    replica_address: Annotated[
+        str, "host:port where other [replicas](#replicas) reach this one; empty: it runs alone"
+    ] = ""
+    replica_listen: Annotated[str, "where it listens for them; empty: every interface at that port"] = ""
+    replica_lease_s: Annotated[float, "a replica that is not heard of for so long loses its tasks to the others"] = 10.0
     crl_fetch_s: Annotated[float, "seconds between fetches of the revocation list"] = 5.0
     crl_max_age_s: Annotated[float, "phones are refused once the list is older"] = 86400.0
     check_in_hold_s: Annotated[float, "how long a check-in is held while a round may want the phone"] = 20.0
@@ -126,7 +132,8 @@ class CoordinatorConfig:
     json_logs: Annotated[bool, "logs as JSON"] = False
 
     def __post_init__(self) -> None:
-        for name in ("address", "listen", "registrar_address", "registrar_admin_address"):
+        addresses = ("address", "listen", "registrar_address", "registrar_admin_address")
+        for name in (*addresses, "replica_address", "replica_listen"):
             value = getattr(self, name)
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)

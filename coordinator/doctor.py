@@ -59,6 +59,7 @@ async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[
         "revocations": examination.revocations,
         "coordinator": examination.coordinator,
         "monitoring": examination.monitoring,
+        "replicas": examination.replicas,
     }
     return [await _finding(name, check) for name, check in checks.items()]
 
@@ -180,6 +181,26 @@ class _Examination:
         client = (home.operator_path, home.operator_key_path)
         await asyncio.to_thread(check_tls12_is_refused, address, credentials.ca_pem, client=client)
         return f"{reply.software} answers at {address}, protocol {reply.protocol_version}, TLS 1.3 only"
+
+    async def replicas(self) -> str:
+        from coordinator.replicas.registry import listed
+
+        config = self._home.resolve().config
+        store = Store.open(self._home.database_url(config), Clock())
+        try:
+            found = store.privacy(lambda db: listed(db, config.replica_lease_s))
+        finally:
+            store.close()
+        alive = [replica for replica in found if replica.is_alive]
+        if not config.replica_address:
+            if alive:
+                raise ConfigError("replicas share this database, and this coordinator does not; set replica_address")
+            return "runs alone (replica_address)"
+        if config.replica_address not in [replica.address for replica in alive]:
+            raise UnreachableError(
+                f"the others do not hear of {config.replica_address}; start it, or correct replica_address"
+            )
+        return f"{len(alive)} alive, {len(found) - len(alive)} gone"
 
     async def monitoring(self) -> str:
         config = self._home.resolve().config

@@ -47,6 +47,8 @@ class Now:
     active_uploads: int = 0
     store_queue: int = 0
     revocation_age_s: float = float("inf")
+    replicas: int = 0
+    populations_run: int = 0
     budgets: tuple[BudgetNow, ...] = ()
     roll_outs: tuple[RollOutRecord, ...] = ()
 
@@ -157,6 +159,10 @@ class _NowCollector(Collector):
         yield _gauge("mien_waiting_check_ins", "Check-ins that are being held", "", [((), now.waiting_check_ins)])
         yield _gauge("mien_active_uploads", "Contributions that are arriving", "", [((), now.active_uploads)])
         yield _gauge("mien_store_queue", "Transactions that run or wait for their turn", "", [((), now.store_queue)])
+        words = "Replicas that were heard of lately, this one included; 0 for a coordinator that runs alone"
+        yield _gauge("mien_replicas", words, "", [((), now.replicas)])
+        words = "Populations whose tasks this replica runs"
+        yield _gauge("mien_populations_run", words, "", [((), now.populations_run)])
         words = "Seconds since the registrar confirmed the revocation list; +Inf if it never did"
         yield _gauge("mien_revocation_list_age_seconds", words, "", [((), now.revocation_age_s)])
         spent = [((budget.population, f"{budget.delta:g}"), budget.spent) for budget in now.budgets]

@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import structlog
@@ -51,6 +51,9 @@ from mien.shell.systemd import notify
 from mien.shell.tls import refuse_tls12
 from mien.wire import CHUNK_BYTES, MAX_MESSAGE_BYTES
 from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc, rounds_pb2_grpc
+
+if TYPE_CHECKING:
+    from coordinator.replicas.setup import Replication
 
 _LOG: Final = structlog.get_logger()
 _FIRST_FETCH_S: Final = 0.5
@@ -98,7 +101,13 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
     """
     metrics = Metrics(software())
     stores = open_stores(home, config, clock, metrics)
+    replication = None
     try:
+        if config.replica_address:
+            from coordinator.replicas.setup import Replication
+
+            replication = Replication(home, config, clock, stores, metrics)
+            stores = replication.stores
         _enter_start(stores.store, config)
         registrar_ca = home.registrar_ca()
         engine = Engine(
@@ -107,7 +116,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             _engine_settings(config),
             lambda population: leaf_verifier(registrar_ca, population, clock.now_utc),
         )
-        uploads = Uploads(engine, stores, idle_s=config.upload_idle_s)
+        desk = engine if replication is None else replication.desks(engine)
+        uploads = Uploads(desk, stores, idle_s=config.upload_idle_s)
         max_age_s = config.crl_max_age_s if config.registrar_address else float("inf")
 
         async def accepted(number: int, sha256: str) -> None:
@@ -115,15 +125,23 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             await stores.thread.run(stores.store.log, audit.REGISTRAR, "revocations.accept", str(number), detail)
 
         revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=accepted)
-        server, port = _server(home, config, clock, Gate(registrar_ca, _ca(home), revocations, clock), metrics)
-        rounds_pb2_grpc.add_RoundsServicer_to_server(
-            RoundsService(engine, uploads, stores.store, stores.thread, clock), server
-        )
+        gate = Gate(registrar_ca, _ca(home), revocations, clock)
+        passed_on = () if replication is None else (replication.forwarding,)
+        server, port = _server(home, config, clock, gate, metrics, *passed_on)
+        rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock)
+        operators = _operator_service(engine, stores, clock, config)
+
+        def add_services(to: grpc.aio.Server) -> None:
+            rounds_pb2_grpc.add_RoundsServicer_to_server(rounds, to)
+            operator_pb2_grpc.add_OperatorServicer_to_server(operators, to)
+
+        add_services(server)
         models_pb2_grpc.add_ModelsServicer_to_server(ModelsService(stores.store, stores.thread, stores.models), server)
-        operator_pb2_grpc.add_OperatorServicer_to_server(_operator_service(engine, stores, clock, config), server)
-        probes = _probes(metrics, engine, uploads, stores, revocations, config)
+        if replication is not None:
+            replication.serve(engine, gate, add_services)
+        probes = _probes(metrics, engine, uploads, stores, revocations, config, replication)
         async with _fresh_revocations(revocations, config), _told_to_monitoring(probes, config):
-            await engine.start()
+            await (engine.start() if replication is None else replication.start(engine))
             await server.start()
             gates = asyncio.create_task(_keep_gates(engine, stores, clock, config), name="gates")
             gates.add_done_callback(_gates_ended)
@@ -136,11 +154,17 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
                     each.cancel()
                 await asyncio.wait({gates, roll_outs})
                 engine.drain()
+                if replication is not None:
+                    replication.keeper.retire()
                 await engine.finish(config.drain_s)
                 await engine.stop()
+                if replication is not None:
+                    await replication.stop()
                 await server.stop(_LAST_ANSWERS_S)
         await stores.thread.run(_enter_stop, stores.store, config)
     finally:
+        if replication is not None:
+            replication.close()
         stores.thread.close()
         stores.store.close()
 
@@ -170,7 +194,7 @@ def open_stores(
     database.
     """
     key = MasterKey.load(home.store_key_path)
-    store = MeasuredStore.open(home.database_url(config), clock)
+    store = _store_class(config).open(home.database_url(config), clock)
     store.metrics = metrics
     try:
         remembered = store.setting(_KEY_SETTING)
@@ -180,6 +204,7 @@ def open_stores(
         check_ownership(store, models, states)
         if remembered is None:
             store.remember(_KEY_SETTING, key.check)
+        spool = _spool(home, config, key)
     except MienError:
         store.close()
         raise
@@ -188,8 +213,28 @@ def open_stores(
         thread=StoreThread() if metrics is None else MeasuredThread(metrics),
         models=models,
         states=ServerStates(states, key),
-        spool=Spool(Path(home.spool_folder(config)), key),
+        spool=spool,
     )
+
+
+def _store_class(config: CoordinatorConfig) -> type[MeasuredStore]:
+    """Return the store that a coordinator writes to alone, or that replicas share."""
+    if not config.replica_address:
+        return MeasuredStore
+    from coordinator.replicas.fencing import FencedStore
+
+    return FencedStore
+
+
+def _spool(home: CoordinatorHome, config: CoordinatorConfig, key: MasterKey) -> Spool:
+    """Return where contributions arrive; replicas share what is complete."""
+    folder = Path(home.spool_folder(config))
+    if not config.replica_address:
+        return Spool(folder, key)
+    from coordinator.replicas.contributions import Bucket, SharedSpool
+
+    bucket = Bucket(home.blobs_url(config, "contributions"), endpoint=config.blobs_endpoint)
+    return SharedSpool(folder, key, bucket)
 
 
 def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
@@ -242,9 +287,14 @@ def _ca(home: CoordinatorHome) -> x509.Certificate:
 
 
 def _server(
-    home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, gate: Gate, metrics: Metrics
+    home: CoordinatorHome,
+    config: CoordinatorConfig,
+    clock: Clock,
+    gate: Gate,
+    metrics: Metrics,
+    *last: grpc.aio.ServerInterceptor,
 ) -> tuple[grpc.aio.Server, int]:
-    """Return a server that demands a certificate of either authority, and its port."""
+    """Return a server that demands a certificate of either authority, and its port; `last` see admitted calls."""
     authority = home.authority()
     leaf = ServerLeaf(authority, config.server_names, clock.now_utc)
     client_cas = authority.certificate_pem + home.public(home.registrar_ca_path)
@@ -259,7 +309,7 @@ def _server(
         ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
     )
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
-    interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate, limiter))
+    interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate, limiter), *last)
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
     try:
         port = server.add_secure_port(config.listens_at, leaf.credentials(client_ca=client_cas))
@@ -277,6 +327,7 @@ def _probes(
     stores: Stores,
     revocations: Revocations,
     config: CoordinatorConfig,
+    replication: Replication | None,
 ) -> Probes:
     """Return what monitoring may ask."""
     budgets, thread = Budgets(), stores.thread
@@ -292,6 +343,8 @@ def _probes(
             roll_outs=tuple(await thread.run(stores.store.newest_roll_outs)),
             store_queue=thread.queue_length if isinstance(thread, MeasuredThread) else 0,
             revocation_age_s=revocations.age_s,
+            replicas=0 if replication is None else replication.keeper.num_alive,
+            populations_run=0 if replication is None else replication.keeper.num_owned,
             budgets=spent,
         )
 
@@ -306,7 +359,8 @@ def _probes(
         if engine.is_draining:
             raise DrainingError("the coordinator is shutting down")
 
-    return Probes(metrics, now, {"database": database, "revocations": revocation_list, "draining": draining})
+    checks = {"database": database, "revocations": revocation_list, "draining": draining}
+    return Probes(metrics, now, checks if replication is None else checks | {"replicas": replication.check})
 
 
 def _tasks_by_state(store: Store) -> Counter[str]:

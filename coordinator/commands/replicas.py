@@ -1,0 +1,65 @@
+"""mien-coordinator replica: which processes run this coordinator together. Reads the database itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from coordinator.commands.common import Home, Json, moment, say
+from coordinator.home import CoordinatorHome
+from mien.shell import cli as shell
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Coordinators that run as one.")
+
+
+@app.command("list")
+def list_replicas(home: Home, as_json: Json = False) -> None:
+    """List the replicas that were heard of lately, and the populations whose tasks each of them runs.
+
+    Example: mien-coordinator replica list --home C
+    """
+    from coordinator.clock import Clock
+    from coordinator.commands.tables import Column, listing
+    from coordinator.replicas.registry import listed
+    from coordinator.store.store import Store
+
+    folder = CoordinatorHome(home)
+    config = folder.resolve().config
+    store = Store.open(folder.database_url(config), Clock())
+    try:
+        found = store.privacy(lambda db: listed(db, config.replica_lease_s))
+    finally:
+        store.close()
+    columns = (
+        Column("id"),
+        Column("address"),
+        Column("state"),
+        Column("runs", folds=True),
+        Column("heard of", rank=1),
+        Column("host", rank=2),
+        Column("since", rank=3),
+        Column("software", rank=4),
+    )
+    rows = [
+        (
+            replica.replica_id,
+            replica.address,
+            "alive" if replica.is_alive else "gone",
+            ", ".join(replica.populations) or "–",
+            f"{replica.silent_s:.0f} s ago",
+            replica.name,
+            moment(replica.started_ms),
+            replica.software,
+        )
+        for replica in found
+    ]
+
+    def human() -> None:
+        if rows:
+            shell.OUT.print(listing(columns, rows, shell.OUT.width))
+        else:
+            say("No replicas: this coordinator runs alone (replica_address is empty), or does not run.")
+
+    result = {"replicas": [asdict(replica) for replica in found]}
+    shell.emit(result, as_json=as_json, human=human)

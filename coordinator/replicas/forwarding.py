@@ -1,0 +1,196 @@
+"""Calls that came to the wrong replica: passed on to the one that runs the population's tasks, and its answers back.
+
+The owner hears the call on a port that only replicas may enter, with the caller's own certificate in the metadata, and
+judges that certificate itself (`PeerAccess`): a replica is believed about who is connected to it, and about nothing
+that a certificate says. A call is passed on once; a replica that is not the owner either says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import grpc
+from cryptography import x509
+
+from coordinator import pki
+from coordinator.clock import Clock
+from coordinator.pki import PeerIdentity, Role
+from coordinator.replicas.keeper import Keeper, Owner
+from coordinator.replicas.peers import RETRY_AFTER_S, Peers, explained
+from coordinator.replicas.registry import View
+from coordinator.rpc import Handler, peer_leaf_pem
+from coordinator.service.access import ALLOWED, AccessInterceptor, Gate, caller
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
+from mien.errors import NotFoundError, UnreachableError
+from mien.wire.canonical import task_from_json
+
+CALLER_KEY: Final = "mien-caller-bin"
+REPLICAS: Final = "mien.v1.Replicas"
+PEERS_ALLOWED: Final = {
+    **{service: roles for service, roles in ALLOWED.items() if service != "mien.v1.Models"},
+    REPLICAS: frozenset({Role.REPLICA}),
+}
+"""Which roles may call which service on the replicas' own port: the callers whose calls are passed on, and replicas."""
+
+_OF_ROUNDS: Final = frozenset({"CheckIn", "FollowRound", "ReportTrained", "SendStep", "DownloadReply", "LeaveRound"})
+_CACHED_LEAVES: Final = 256
+_OF_TASKS: Final = frozenset({"WatchTask", "PauseTask", "ResumeTask", "CancelTask"})
+
+
+class Routes:
+    """Says whose tasks a call is about. Other calls are answered by any replica: what they need is shared."""
+
+    def __init__(self, keeper: Keeper, store: Store, thread: StoreThread) -> None:
+        self._keeper, self._store, self._thread = keeper, store, thread
+
+    async def owner(self, method: str, request: Any) -> Owner | None:
+        """Return who has to answer a call, None where it is this replica or anybody."""
+        service, _, name = method.strip("/").rpartition("/")
+        if service == "mien.v1.Rounds" and name in _OF_ROUNDS:
+            found = await self._keeper.owner(caller().population or "")
+        elif service == "mien.v1.Operator" and name == "SubmitTask":
+            found = await self._keeper.claim(task_from_json(request.task_json).population)
+        elif service == "mien.v1.Operator" and name in _OF_TASKS:
+            found = await self._keeper.owner(await self._population(request.task_id))
+        else:
+            found = None
+        return None if found is None or found.address is None else found
+
+    async def _population(self, task_id: str) -> str:
+        try:
+            return (await self._thread.run(self._store.task, task_id)).population
+        except NotFoundError:
+            return ""  # the handler says so
+
+
+class ForwardingInterceptor(grpc.aio.ServerInterceptor):
+    """Passes calls on that are another replica's to answer. Goes behind `AccessInterceptor`.
+
+    Without `peers` such calls were passed on already, and are refused.
+    """
+
+    def __init__(self, keeper: Keeper, routes: Routes, peers: Peers | None) -> None:
+        self._keeper, self._routes, self._peers = keeper, routes, peers
+        self._open: dict[str, set[Any]] = {}
+        keeper.on_view.append(self._see)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the called method's handler, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:  # uploads end where they arrive
+            return handler
+        method = handler_call_details.method
+        codec = (handler.request_deserializer, _passed_through(handler.response_serializer))
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, method), *codec)
+        return grpc.unary_unary_rpc_method_handler(self._call(handler.unary_unary, method), *codec)
+
+    def _call(self, call: Any, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def routed(request: Any, context: Any) -> Any:
+            owner = await self._routes.owner(method, request)
+            if owner is None:
+                return await call(request, context)
+            there: Any = self._channel(owner).unary_unary(method)(request.SerializeToString(), **_as_called(context))
+            with self._watched(owner, there):
+                return await there
+
+        return routed
+
+    def _stream(self, call: Any, method: str) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
+        async def routed(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+            owner = await self._routes.owner(method, request)
+            if owner is None:
+                async with contextlib.aclosing(call(request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
+                return
+            there: Any = self._channel(owner).unary_stream(method)(request.SerializeToString(), **_as_called(context))
+            with self._watched(owner, there):
+                async for reply in there:
+                    yield reply
+
+        return routed
+
+    def _channel(self, owner: Owner) -> grpc.aio.Channel:
+        if self._peers is None or owner.address is None:
+            self._keeper.nudge()
+            raise UnreachableError("this replica does not run that task; try again", retry_after_s=RETRY_AFTER_S)
+        return self._peers.channel(owner.replica_id, owner.address)
+
+    @contextlib.contextmanager
+    def _watched(self, owner: Owner, there: Any) -> Iterator[None]:
+        """Turn a passed-on call's end into an error of ours, and end it once its replica is not heard of any more."""
+        calls = self._open.setdefault(owner.replica_id, set())
+        calls.add(there)
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            self._keeper.nudge()
+            raise explained(error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if there in calls or task is None or task.cancelling():
+                raise  # the caller went away
+            raise UnreachableError("this task is being taken over; try again", retry_after_s=RETRY_AFTER_S) from None
+        finally:
+            calls.discard(there)
+            there.cancel()
+
+    def _see(self, view: View) -> None:
+        """End calls to replicas that own nothing any more: a machine that is stopped would never answer."""
+        owners = set(view.owners.values()) & set(view.addresses)
+        for replica_id in set(self._open) - owners:
+            calls = self._open.pop(replica_id)
+            while calls:
+                calls.pop().cancel()
+        if self._peers is not None:
+            self._peers.keep_only(view.addresses)
+
+
+def _passed_through(serializer: Any) -> Callable[[Any], bytes]:
+    """Return a serializer that leaves an owner's answer as it came."""
+    return lambda reply: reply if isinstance(reply, bytes) else serializer(reply)
+
+
+def _as_called(context: Any) -> dict[str, Any]:
+    """Return whose call it is, and how long it may take, for the replica that it is passed on to."""
+    return {"metadata": ((CALLER_KEY, peer_leaf_pem(context)),), "timeout": context.time_remaining()}
+
+
+class PeerAccess(AccessInterceptor):
+    """Lets only replicas in; what they pass on is a call of the device or operator whose certificate comes with it.
+
+    Allowances are counted where devices are connected.
+    """
+
+    def __init__(self, gate: Gate, ca: x509.Certificate, clock: Clock) -> None:
+        super().__init__(gate, None, PEERS_ALLOWED)
+        self._ca, self._clock = ca, clock
+        self._known: dict[bytes, PeerIdentity] = {}
+
+    def _identify(self, context: Any) -> PeerIdentity:
+        replica = self._replica(peer_leaf_pem(context))
+        leaf = dict(context.invocation_metadata() or ()).get(CALLER_KEY)
+        if leaf is None:
+            return replica
+        return self._gate.admit(leaf if isinstance(leaf, bytes) else leaf.encode())
+
+    def _replica(self, leaf_pem: bytes) -> PeerIdentity:
+        """Return the replica that a leaf names; its signature is checked once, its end at every call."""
+        identity = self._known.get(leaf_pem)
+        if identity is None:
+            leaf = pki.load_certificate(leaf_pem)
+            identity = pki.replica_identity(leaf, self._ca, self._clock.now_utc())
+            if len(self._known) >= _CACHED_LEAVES:
+                self._known.clear()
+            self._known[leaf_pem] = identity
+        self._gate.check(identity)
+        return identity

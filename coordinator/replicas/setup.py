@@ -1,0 +1,123 @@
+"""What a coordinator needs to be one of several, put together; `coordinator.service.server` starts and stops it."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import grpc
+import structlog
+
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.home import CoordinatorHome
+from coordinator.metrics import Metrics
+from coordinator.replicas.contributions import SharedSpool
+from coordinator.replicas.desks import Desks
+from coordinator.replicas.fencing import FencedStore
+from coordinator.replicas.forwarding import ForwardingInterceptor, PeerAccess, Routes
+from coordinator.replicas.keeper import Keeper
+from coordinator.replicas.peers import SERVER_OPTIONS, Peers
+from coordinator.replicas.registry import Registry, Replica
+from coordinator.replicas.service import ReplicasService
+from coordinator.replicas.sums import Sums
+from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.engine import Engine
+from coordinator.rounds.pulse import in_thread
+from coordinator.rpc import ErrorInterceptor
+from coordinator.service.access import Gate
+from coordinator.service.messages import software
+from coordinator.store.thread import StoreThread
+from coordinator.tls import ServerLeaf
+from mien.errors import ConfigError
+from mien.wire.v1 import replicas_pb2_grpc
+
+_LOG: Final = structlog.get_logger()
+_LAST_ANSWERS_S: Final = 2.0
+
+
+class Replication:
+    """One replica: its leases, its way to the others, and the port that only they may enter."""
+
+    def __init__(
+        self, home: CoordinatorHome, config: CoordinatorConfig, clock: Clock, stores: Stores, metrics: Metrics
+    ) -> None:
+        """`stores` are those of `open_stores`, whose database and spool are made for sharing."""
+        assert isinstance(stores.store, FencedStore)
+        assert isinstance(stores.spool, SharedSpool)
+        self._home, self._config, self._clock, self._metrics = home, config, clock, metrics
+        self._store, self._spool, lease_s = stores.store, stores.spool, config.replica_lease_s
+        name, replica_id = socket.gethostname(), secrets.token_hex(8)
+        replica = Replica(replica_id, name, config.replica_address, software(), clock.now_ms())
+        self._registry = Registry(home.database_url(config), replica, lease_s=lease_s)
+        self._store.limit_idle(lease_s / 2)
+        self._thread = StoreThread(patience_s=lease_s / 2)
+        self._peers = Peers(home.authority(), replica_id, clock.now_utc)
+        self.keeper = Keeper(self._registry, self._thread, self._store, lease_s=lease_s)
+        self._routes = Routes(self.keeper, self._store, stores.thread)
+        sums = Sums(self.keeper, self._registry, self._thread, self._spool, self._peers)
+        self.stores = replace(stores, sums=sums)
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def forwarding(self) -> ForwardingInterceptor:
+        """What passes devices' and operators' calls on; goes behind the one that admits them."""
+        return ForwardingInterceptor(self.keeper, self._routes, self._peers)
+
+    def desks(self, engine: Engine) -> Desks:
+        """Return where uploads find their rounds."""
+        return Desks(engine, self.stores, self._spool, self.keeper, self._peers, self._registry, self._thread)
+
+    def serve(self, engine: Engine, gate: Gate, add_services: Callable[[grpc.aio.Server], None]) -> None:
+        """Open the replicas' own port; `add_services` adds those whose calls are passed on."""
+        config, authority = self._config, self._home.authority()
+        host, _, port = config.replica_address.rpartition(":")
+        access = PeerAccess(gate, authority.certificate, self._clock)
+        last = ForwardingInterceptor(self.keeper, self._routes, None)
+        self._server = server = grpc.aio.server(
+            interceptors=(ErrorInterceptor(self._metrics.call_ended), access, last),
+            options=(*SERVER_OPTIONS, ("grpc.so_reuseport", 0)),
+        )
+        leaf = ServerLeaf(authority, (host, "localhost", "127.0.0.1"), self._clock.now_utc)
+        listen = config.replica_listen or f"[::]:{port}"
+        try:
+            server.add_secure_port(listen, leaf.credentials(client_ca=authority.certificate_pem))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {listen} for other replicas; free the port, or change replica_listen"
+            ) from error
+        add_services(server)
+        replicas_pb2_grpc.add_ReplicasServicer_to_server(ReplicasService(engine, self.stores, self.keeper), server)
+
+    async def start(self, engine: Engine) -> None:
+        """Clear away what this replica may, then be one of them; tasks begin as their leases are taken."""
+        assert self._server is not None, "serve comes first"
+        is_alone = await self._thread.run(self._registry.enter)
+        await engine.clear_away(is_alone=is_alone)
+        shared = await in_thread(self._spool.shared_rounds)  # before the live ones, or new ones would seem to be over
+        for round_id in shared - await self.stores.thread.run(self._store.live_rounds):
+            self._spool.remove_round(round_id)
+        await self._server.start()
+        await self._thread.run(self._registry.register)
+        await self.keeper.start(engine)
+        _LOG.info("replica", replica=self.keeper.replica_id, address=self._config.replica_address, is_alone=is_alone)
+
+    async def stop(self) -> None:
+        """Leave the tasks to the others, and answer them no more."""
+        await self.keeper.stop()
+        await self._peers.close()
+        if self._server is not None:
+            await self._server.stop(_LAST_ANSWERS_S)
+
+    def close(self) -> None:
+        """Let go of database and threads."""
+        self._thread.close()
+        self._registry.close()
+        self._spool.close()
+
+    async def check(self) -> None:
+        """Raise UnreachableError unless the others hear of this replica."""
+        self.keeper.check()

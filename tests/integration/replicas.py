@@ -1,0 +1,144 @@
+"""Several coordinators as one: processes that share PostgreSQL and a bucket, and a TCP load balancer before them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from coordinator.replicas.registry import Replica, listed
+from tests.integration.house import House, free_port, log_lines
+from tests.integration.light_device import LightDevice
+
+LEASE_S = 2.0
+
+
+class ReplicaHouse(House):
+    """One replica's folder and process; all but the first have the first one's keys."""
+
+    def __init__(self, folder: Path, first: House | None, **settings: Any) -> None:
+        self.peer_address = f"127.0.0.1:{free_port()}"
+        super().__init__(folder, replica_address=self.peer_address, replica_lease_s=LEASE_S, **settings)
+        if first is not None:
+            for path in first.home.folder.iterdir():
+                if path.suffix in (".key", ".pem", ".csr"):
+                    shutil.copy(path, self.home.folder / path.name)
+            self.registrar = first.registrar
+
+    def lose_everything(self) -> None:
+        """End the process as a power cut would, and its disk with it."""
+        self.kill()
+        shutil.rmtree(self.home.folder)
+
+
+class Cluster:
+    """Replicas of one coordinator."""
+
+    def __init__(self, folder: Path, count: int, **settings: Any) -> None:
+        self.replicas: list[ReplicaHouse] = []
+        for number in range(count):
+            (folder / str(number)).mkdir()
+            first = self.replicas[0] if self.replicas else None
+            self.replicas.append(ReplicaHouse(folder / str(number), first, **settings))
+
+    @property
+    def first(self) -> ReplicaHouse:
+        """The replica that was made first."""
+        return self.replicas[0]
+
+    def start(self) -> None:
+        """Start all replicas: the first makes the tables, the others begin together."""
+        first, *others = self.replicas
+        first.start()
+        with ThreadPoolExecutor(len(others)) as pool:
+            list(pool.map(ReplicaHouse.start, others))
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        for replica in self.replicas:
+            replica.close()
+
+    def listed(self) -> list[Replica]:
+        """Return the replicas as the database lists them."""
+        with self.first.store() as store:
+            return store.privacy(lambda db: listed(db, LEASE_S))
+
+    def owner(self, population: str) -> ReplicaHouse | None:
+        """Return the replica that holds a population's lease."""
+        addresses = [replica.address for replica in self.listed() if population in replica.populations]
+        return next((replica for replica in self.replicas if replica.peer_address in addresses), None)
+
+    @contextlib.asynccontextmanager
+    async def devices(self, population: str, addresses: Sequence[str]) -> AsyncIterator[list[LightDevice]]:
+        """Open connections of new devices, one to each of the addresses."""
+        async with contextlib.AsyncExitStack() as stack:
+            yield [
+                await stack.enter_async_context(LightDevice(address, self.first.device(population)))
+                for address in addresses
+            ]
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Return the log records of one kind, of all replicas."""
+        return [record for replica in self.replicas for record in log_lines(replica, event)]
+
+
+async def until(holds: Callable[[], bool], limit_s: float = 40.0) -> None:
+    """Return once something holds."""
+    end = time.monotonic() + limit_s
+    while not await asyncio.to_thread(holds):
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.1)
+
+
+class Balancer:
+    """Forwards TCP connections to the replicas in turn, or to the first of them; who does not answer is left out."""
+
+    def __init__(self, addresses: Sequence[str], *, in_turn: bool = True) -> None:
+        self._step = int(in_turn)
+        self._addresses = [(address.rpartition(":")[0], int(address.rpartition(":")[2])) for address in addresses]
+        self._next = 0
+        self._open: set[asyncio.StreamWriter] = set()
+        self.port = free_port()
+        self.address = f"localhost:{self.port}"
+
+    async def __aenter__(self) -> Balancer:
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self._server.close()
+        for writer in self._open:
+            writer.transport.abort()
+        while self._open:
+            await asyncio.sleep(0.01)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        start, self._next = self._next, self._next + self._step
+        for number in range(len(self._addresses)):
+            host, port = self._addresses[(start + number) % len(self._addresses)]
+            try:
+                there, back = await asyncio.open_connection(host, port)
+            except OSError:
+                continue
+            self._open.add(back)
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            back.transport.abort()
+            self._open.discard(back)
+            break
+        writer.transport.abort()
+        self._open.discard(writer)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on until one side has gone, and then let the other go."""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
