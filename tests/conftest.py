@@ -31,6 +31,12 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
+def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let hashing a password of the dashboard cost next to nothing, for tests that do it often."""
+    monkeypatch.setattr("coordinator.dashboard.accounts._SCRYPT_N", 2**10)
+
+
+@pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of an empty database on PostgreSQL."""
     with postgres_server.database() as url:

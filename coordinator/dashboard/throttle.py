@@ -33,7 +33,10 @@ class Throttle:
     def pause_s(self, keys: Iterable[str], now_s: float) -> float:
         """Return how long to wait before another try; 0 for not at all."""
         counts = (self._counts.get(key) for key in keys)
-        return max((count.locked_until_s - now_s for count in counts if count is not None), default=0.0)
+        return max(
+            (count.locked_until_s - now_s for count in counts if count is not None and count.locked_until_s > now_s),
+            default=0.0,
+        )
 
     def failed(self, limits: Iterable[tuple[str, int]], now_s: float) -> bool:
         """Count a failure under each key with its limit, and return whether one of them is locked from now on."""

@@ -1,0 +1,249 @@
+"""What pages say, against what the made-up fleet did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from coordinator.dashboard.chain import ChainState, look_on
+from coordinator.dashboard.reading import Reader
+from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table
+from coordinator.dashboard.situation import Check, Situation
+from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
+from coordinator.dashboard.views import fleet as fleets
+from coordinator.privacy.report import report
+from coordinator.store.store import Store
+from mien.errors import NotFoundError
+from tests.coordinator.dashboard.made_up import DP, Fleet, device_id, model_id
+
+S = TypeVar("S")
+
+
+@pytest.fixture(scope="module")
+def reader(fleet: Fleet) -> Iterator[Reader]:
+    reader = Reader.open(fleet.home.database_url(fleet.home.resolve().config))
+    yield reader
+    reader.close()
+
+
+@pytest.fixture(scope="module")
+def now_ms(fleet: Fleet) -> int:
+    return round(fleet.end.timestamp() * 1000)
+
+
+@pytest.fixture(scope="module")
+def chain(reader: Reader) -> ChainState:
+    return look_on(ChainState(), reader.ask)
+
+
+def situation(now_ms: int, *checks: Check) -> Situation:
+    return Situation(now_ms, checks or (Check("disk", "9 GB free"),), ChainState(), 7, "list 41 of the registrar")
+
+
+def part(page: Page, anchor: str, kind: type[S]) -> S:
+    """Return a section by its anchor."""
+    inner = [item for section in page.sections if isinstance(section, Columns) for item in section.items]
+    (found,) = [section for section in (*page.sections, *inner) if section.anchor == anchor]
+    assert isinstance(found, kind)
+    return found
+
+
+def texts(table: Table, column: str) -> list[str]:
+    index = [each.label for each in table.columns].index(column)
+    return [row[index].text for row in table.rows]
+
+
+def cell(table: Table, row: str, column: str) -> Cell:
+    index = [each.label for each in table.columns].index(column)
+    return next(cells[index] for cells in table.rows if cells[0].text == row)
+
+
+def task_id(reader: Reader, name: str, now_ms: int) -> str:
+    table = part(reader.ask(lambda db: tasks.task_list(db, now_ms)), "tasks", Table)
+    return cell(table, name, "Task").href.removeprefix("/tasks/")
+
+
+def test_the_overview_counts_phones_and_names_what_wants_an_operator(reader: Reader, now_ms: int) -> None:
+    known = reader.ask(lambda db: fleets.read(db, now_ms))
+    assert (known.known, [each.known for each in known.populations]) == (459, [9, 412, 38])
+    assert sum(known.by_hour) <= known.day <= sum(each.week for each in known.populations) <= 459
+    fault = Check("revocations", "no recent revocation list, so phones are refused; start the registrar", is_fault=True)
+    page = reader.ask(lambda db: overview.overview(db, situation(now_ms, fault), known))
+    alerts = part(page, "alerts", Alerts).items
+    assert [alert.tone for alert in alerts] == ["bad", "warn"]
+    assert alerts[0].text.startswith("Revocations: no recent")
+    assert "autumn is paused: 5 attempts in a row were aborted" in alerts[1].text
+    assert alerts[1].command == "mien-coordinator task resume autumn"
+    running = part(page, "running", Table)
+    assert cell(running, "spring", "Round").text == "upload"
+    assert cell(running, "spring", "Progress").text == "12 of 20 rounds"
+    assert "Task spring: round 12 closed" not in texts(part(page, "latest", Table), "What")[0]  # newer things are there
+
+
+def test_an_empty_coordinator_says_what_to_do(tmp_path: Path) -> None:
+    new = Fleet(tmp_path)
+    reader = Reader.open(new.home.database_url(new.home.resolve().config))
+    try:
+        now_ms = round(new.end.timestamp() * 1000)
+        known = reader.ask(lambda db: fleets.read(db, now_ms))
+        first = reader.ask(lambda db: overview.overview(db, situation(now_ms), known))
+        assert "device invite" in part(first, "phones", Empty).commands[0]
+        assert part(first, "alerts", Alerts).items[0].command == "mien-coordinator model import FILE --release"
+        pages = [
+            (reader.ask(lambda db: tasks.task_list(db, now_ms)), "tasks", "task submit"),
+            (reader.ask(lambda db: models.model_list(db, now_ms)), "models", "model import"),
+            (reader.ask(lambda db: collapse.collapse_page(db, now_ms)), "monitors", "model evaluate"),
+            (privacy.privacy_page(reader.ask(report)), "ledger", "task submit"),
+        ]
+        for page, anchor, command in pages:
+            assert command in part(page, anchor, Empty).commands[0]
+    finally:
+        reader.close()
+        new.close()
+
+
+def test_a_task_shows_attempts_course_and_what_it_reveals(reader: Reader, now_ms: int) -> None:
+    page = reader.ask(lambda db: tasks.task_page(db, task_id(reader, "spring", now_ms), now_ms))
+    table = part(page, "rounds", Table)
+    assert len(table.rows) == 15  # 12 closed, two of them at the second attempt, and one under way
+    assert texts(table, "Outcome").count("aborted") == 2
+    course = part(page, "reports", Figure)
+    assert len(course.table.rows) == 12
+    assert course.description == "In round 12, 26 phones were chosen, 20 trained and 20 are in the sum."
+    assert [name for _, name in part(page, "metric-loss-before", Figure).legend] == [
+        "loss before training", "loss after training"
+    ]  # fmt: skip
+    assert texts(part(page, "candidates", Table), "Gates") == ["passed", "failed", "passed"]
+    assert page.commands[1:] == ("mien-coordinator task pause spring", "mien-coordinator task cancel spring")
+
+
+def test_a_round_shows_its_stages_and_who_was_lost_and_why(reader: Reader, now_ms: int) -> None:
+    spring = task_id(reader, "spring", now_ms)
+    page = reader.ask(lambda db: rounds.round_page(db, spring, 12, 1, now_ms))
+    stages = part(page, "stages", Table)
+    assert texts(stages, "Stage") == [
+        "selecting", "training", "keys", "shares", "upload", "consistency", "unmask", "closing"
+    ]  # fmt: skip
+    measured = [row[1].bar for row in stages.rows]
+    assert sum(bar.length for bar in measured if bar is not None) == pytest.approx(1.0, abs=1e-3)
+    assert all(bar is not None for bar in measured)
+    phones = part(page, "phones", Table)
+    assert texts(phones, "Phones") == ["26", "20", "20", "20", "20", "20", "20"]
+    lost = part(page, "lost", Table)
+    assert sorted(texts(lost, "Why"))[:3] == ["enough had trained before"] * 3
+    assert {"late", "non finite", "unreachable"} <= set(texts(lost, "Why"))
+    assert part(page, "summary", Facts).items[2] == (
+        "Updates received",
+        Cell("1.32\u202fMB", note="66.0\u202fkB from each phone"),
+    )
+    again = part(reader.ask(lambda db: rounds.round_page(db, spring, 9, 1, now_ms)), "attempts", Table)
+    assert texts(again, "Outcome") == ["aborted", "closed"]
+    open_now = part(reader.ask(lambda db: rounds.round_page(db, spring, 13, 1, now_ms)), "stages", Table)
+    assert open_now.rows[-1][2].text.endswith("so far")
+    for wrong in ((spring, 14, 1), (spring, 12, 2), ("0" * 16, 1, 1)):
+        with pytest.raises(NotFoundError):
+            reader.ask(lambda db, wrong=wrong: rounds.round_page(db, *wrong, now_ms))
+
+
+def test_no_page_names_a_phone_by_its_whole_id(reader: Reader, now_ms: int, chain: ChainState) -> None:
+    spring = task_id(reader, "spring", now_ms)
+    known = reader.ask(lambda db: fleets.read(db, now_ms))
+    pages = [
+        reader.ask(lambda db: overview.overview(db, situation(now_ms), known)),
+        *(reader.ask(lambda db, n=n: rounds.round_page(db, spring, n, 1, now_ms)) for n in range(1, 14)),
+        reader.ask(lambda db: audit.audit_page(db, audit.Query(), chain, ())),
+    ]
+    shown = " ".join(map(repr, pages))
+    assert not [number for number in range(700) if device_id(number) in shown]
+
+
+def test_models_show_quality_releases_and_the_roll_out(reader: Reader, now_ms: int) -> None:
+    page = reader.ask(lambda db: models.model_list(db, now_ms))
+    in_force = part(page, "in-force", Table)
+    assert texts(in_force, "Share of phones") == ["10\u202f%", "90\u202f%"]
+    assert texts(part(page, "history", Table), "What").count("rolled back to") == 1
+    tar = part(page, "tar-1", Figure)
+    assert texts(tar.table, "TAR at FMR 0.001") == ["88.80\u202f%", "89.47\u202f%", "89.47\u202f%", "88.80\u202f%",
+                                                    "89.47\u202f%", "90.82\u202f%"]  # fmt: skip
+    det = part(page, "det", Figure)
+    assert [name.split(" (")[0] for _, name in det.legend[:2]] == ["rolling out", "released"]
+    assert texts(det.table, "FNMR")[:4] == ["0.0049", "0.0279", "0.0918", "0.1976"]
+    states = {row[0].text: row[1].text for row in part(page, "models", Table).rows}
+    assert states[model_id("spring-8")[:12]] == "rejected"
+
+
+def test_a_model_shows_thresholds_with_provenance_and_its_gates(reader: Reader, now_ms: int) -> None:
+    page = reader.ask(lambda db: models.model_page(db, model_id("spring-8"), now_ms))
+    thresholds = part(page, "thresholds", Table)
+    assert texts(thresholds, "Measured on") == ["public-faces"] * 4
+    assert texts(thresholds, "Non-mated") == ["401\u202f300"] * 4
+    verdict = part(page, "verdicts", Table).rows[0]
+    assert (verdict[1].text, verdict[3]) == ("failed", Cell("17.2", note="released 41.0"))
+    with pytest.raises(NotFoundError):
+        reader.ask(lambda db: models.model_page(db, "0" * 64, now_ms))
+
+
+def test_the_budget_is_shown_as_the_ledger_has_it(reader: Reader) -> None:
+    page = privacy.privacy_page(reader.ask(report))
+    budgets = part(page, "budgets", Table)
+    assert texts(budgets, "ε budget") == [f"{DP.epsilon:g}"]
+    spent = part(page, "spent-1", Figure).table
+    assert texts(budgets, "ε spent") == [f"{float(texts(spent, 'ε after')[-1]):.2f}"]
+    assert texts(part(page, "ledger", Table), "Sums opened") == ["24"]
+    assert texts(part(page, "tasks", Table), "Cap") == ["4"]
+
+
+def test_collapse_shows_in_the_monitors(reader: Reader, now_ms: int) -> None:
+    page = reader.ask(lambda db: collapse.collapse_page(db, now_ms))
+    assert texts(part(page, "rank-1", Figure).table, "Effective rank") == ["41.000", "42.000", "17.200", "44.000"]
+    assert texts(part(page, "limits", Table), "Least effective rank") == ["20.5"]
+
+
+def test_the_audit_log_is_filtered_and_paged(reader: Reader, chain: ChainState) -> None:
+    def entries(query: audit.Query) -> tuple[list[str], Pager]:
+        page = reader.ask(lambda db: audit.audit_page(db, query, chain, ()))
+        return texts(part(page, "entries", Table), "What"), part(page, "pages", Pager)
+
+    assert chain.is_whole
+    releases, _ = entries(audit.Query(action="model.rel"))
+    assert set(releases) == {"model.release"}
+    bobs, pager = entries(audit.Query(actor="bob"))
+    assert (bobs, pager.older, pager.newer) == (["model.rollback"], "", "")
+    first, pager = entries(audit.Query(action="round."))
+    assert len(first) == audit.PAGE_ROWS
+    before = int(pager.older.rpartition("=")[2])
+    second, pager = entries(audit.Query(action="round.", before=before))
+    assert pager.newer
+    after = int(pager.newer.rpartition("=")[2])
+    assert entries(audit.Query(action="round.", after=after))[0] == first
+    assert len(second) == audit.PAGE_ROWS
+    page = reader.ask(lambda db: audit.audit_page(db, audit.Query(actor="100%_nobody"), chain, ()))
+    assert part(page, "entries", Empty).text.startswith("No entry fits")
+
+
+def test_a_log_that_was_changed_is_told(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    try:
+        for number in range(5):
+            fleet.store.log("alice", "task.submit", str(number))
+        with_reader = Reader.open(fleet.home.database_url(fleet.home.resolve().config))
+        state = look_on(ChainState(), with_reader.ask)
+        assert (state.is_whole, state.head.position) == (True, 5)
+        fleet.store.log("alice", "task.submit", "5")
+        assert look_on(state, with_reader.ask).head.position == 6
+        _edit(fleet.store, "UPDATE audit_entries SET actor = 'mallory' WHERE position = 3")
+        assert "entry 3" in look_on(ChainState(), with_reader.ask).problem
+        _edit(fleet.store, "DELETE FROM audit_entries WHERE position = 6")
+        cut = look_on(state, with_reader.ask)
+        assert "newest entries were removed" in cut.problem
+        assert look_on(cut, with_reader.ask) is cut  # a fault is not forgotten
+        with_reader.close()
+    finally:
+        fleet.close()
+
+
+def _edit(store: Store, statement: str) -> None:
+    store.privacy(lambda db: db.exec_driver_sql(statement))
