@@ -21,7 +21,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench check reproduce tune models lock stubs format clean
+.PHONY: help setup demo test lint fuzz bench check reproduce tune models lock stubs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,10 @@ lint: $(STAMP) ## Style, types, fresh stubs, fresh lock
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_stubs.py --check
+
+fuzz: $(STAMP) ## Fuzz every reader (coverage-guided) and every call, for about half an hour (SECONDS=20 a reader, EXAMPLES=2000 a call)
+	$(BIN)/python -m tests.attacks.fuzz.cover --seconds $(or $(SECONDS),20)
+	MIEN_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -q tests/attacks/fuzz/test_rpcs.py
 
 bench: $(STAMP) ## Every benchmark, quick
 	@for name in $$($(BIN)/python -m benchmarks --list); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick || exit 1; done

@@ -412,9 +412,11 @@ def load_certificate(data: bytes) -> x509.Certificate:
         raise CertificateError(f"certificate has {len(data)} bytes; the limit is {MAX_CERTIFICATE_BYTES}")
     try:
         is_pem = data.lstrip().startswith(b"-----BEGIN")
-        return x509.load_pem_x509_certificate(data) if is_pem else x509.load_der_x509_certificate(data)
+        certificate = x509.load_pem_x509_certificate(data) if is_pem else x509.load_der_x509_certificate(data)
+        certificate.public_key()  # read only when it is asked for, and of a kind that the library may not know
     except _UNREADABLE as error:
         raise CertificateError("certificate is damaged or of an unknown kind; fetch or create it again") from error
+    return certificate
 
 
 # Checks

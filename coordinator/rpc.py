@@ -10,8 +10,9 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from mien.errors import CertificateError, MienError
+from mien.errors import CertificateError, CorruptDataError, MienError
 from mien.wire.status import to_status
 
 _LOG = structlog.get_logger()
@@ -56,6 +57,51 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
         )
         return make(single, handler.request_deserializer, handler.response_serializer)
+
+
+class ReadableInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses a message that is none of the protocol with an error (single calls). Goes behind `ErrorInterceptor`."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the called method's handler, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        call = cast("_Call", handler.unary_unary)
+
+        async def readable(request: Any, context: Any) -> Any:
+            return await call(parsed(request), context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            readable, tolerant(handler.request_deserializer), handler.response_serializer
+        )
+
+
+class _Unreadable:
+    """Stands for a message that is not one, so that a handler of ours and not gRPC's log has to deal with it."""
+
+
+def tolerant(deserializer: Any) -> Callable[[bytes], Any]:
+    """Return a deserializer that never raises; `parsed` then does, where errors have a status."""
+
+    def parse(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _Unreadable()
+
+    return parse
+
+
+def parsed(request: Any) -> Any:
+    """Return a message that `tolerant` has read; raises CorruptDataError for bytes that are none."""
+    if isinstance(request, _Unreadable):
+        raise CorruptDataError("the message cannot be read; upgrade the calling program")
+    return request
 
 
 def peer_host(peer: str) -> str:

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import textwrap
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from mien.chain import canonical_json
 from mien.errors import ConfigError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
+from mien.toml import parse_toml
 
 T = TypeVar("T")
 
@@ -72,11 +72,7 @@ class Settings(Generic[T]):
             raise NotFoundError(
                 f"there is no {self.name} in {path.parent}; run mien-{self.name} init, or name another --home"
             )
-        text = read_limited(path, _MAX_FILE_BYTES, what=path.name).decode(errors="replace")
-        try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path.name} is not valid TOML ({error}); correct it") from error
+        return parse_toml(read_limited(path, _MAX_FILE_BYTES, what=path.name).decode(errors="replace"), path.name)
 
     def _defaults(self) -> dict[str, object]:
         return {field.name: field.default for field in dataclasses.fields(self.kind)}  # type: ignore[arg-type]
@@ -120,6 +116,6 @@ def port_of(address: str) -> int:
 def _value(raw: str) -> Any:
     """Return an environment variable's value as TOML would read it; anything else is plain text."""
     try:
-        return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {raw}", "it")["value"]
+    except ConfigError:
         return raw

@@ -169,8 +169,9 @@ def load_certificate(der: bytes, *, whose: str) -> x509.Certificate:
         if len(der) > MAX_CERTIFICATE_BYTES:
             raise ValueError("too long")
         certificate = x509.load_der_x509_certificate(der)
-        # Parsed lazily: damage in the extensions shows here.
+        # Parsed lazily: damage in the extensions and a key of an unknown kind show here.
         certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+        certificate.public_key()
     except (*_UNREADABLE, x509.ExtensionNotFound) as error:
         raise CertificateError(f"{whose} certificate is damaged or of an unknown kind; join again") from error
     return certificate

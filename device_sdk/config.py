@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
 from mien.specs import REVEALS
+from mien.toml import parse_toml
 
 _MAX_BYTES: Final = 64 * 1024
 REVEALABLE: Final = REVEALS
@@ -77,11 +77,15 @@ class EnrollmentConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """All settings of a device. `runtime` is the engine that embeds and trains, `threads` how many cores it may use."""
+    """All settings of a device. `runtime` is the engine that embeds and trains, `threads` how many cores it may use.
+
+    `personal_backbone`: what a personal model is made on, the released backbone or the one that FedFR left here.
+    """
 
     keystore: Literal["auto", "platform", "file"] = "auto"
     runtime: RuntimeName = "auto"
     threads: int = 1
+    personal_backbone: Literal["released", "local"] = "released"
     participation: ParticipationConfig = field(default_factory=ParticipationConfig)
     verification: VerificationConfig = field(default_factory=VerificationConfig)
     enrollment: EnrollmentConfig = field(default_factory=EnrollmentConfig)
@@ -132,9 +136,10 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path.name} is not a file; move it away, or write the settings there")
     try:
-        return tomllib.loads(read_limited(path, _MAX_BYTES, what=path.name).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name} is not TOML ({error}); correct it") from error
+        text = read_limited(path, _MAX_BYTES, what=path.name).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name} is not valid TOML ({error}); correct it") from error
+    return parse_toml(text, path.name)
 
 
 def _merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ A run writes one JSON record a round and, sealed under a key of its own folder, 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from mien.errors import ConfigError, EmptyFolderError, NotFoundError
 from mien.methods import find_method
 from mien.records import from_mapping, to_mapping
 from mien.specs import TaskSpec
+from mien.toml import parse_toml
 from simulation.partitions import Counts, Partition, PartitionSpec, build
 
 MAX_TOML_BYTES: Final = 1 << 20
@@ -138,10 +138,7 @@ def parse(text: str) -> ExperimentSpec:
 
     The task's name is the experiment's, and its seed draws the clients' randomness.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the experiment is not valid TOML: {error}; correct it") from error
+    data = parse_toml(text, "the experiment")
     task = data.get("task", {})
     if isinstance(task, Mapping) and "name" not in task:
         data = {**data, "task": {**task, "name": data.get("name", "")}}

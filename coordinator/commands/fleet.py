@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +10,13 @@ import typer
 
 from coordinator.commands.common import Home, Json, ask, moment, say
 from coordinator.commands.tables import Column, listing
-from mien.errors import ConfigError, NotFoundError
+from mien.errors import NotFoundError
 from mien.records import from_mapping
 from mien.rollouts import RollOutSpec
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.specs import CohortSpec
+from mien.toml import parse_toml
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
@@ -36,11 +36,8 @@ def read_roll_out(path: Path) -> RollOutSpec:
     """Return the staged roll-out in a TOML file; raises ConfigError naming the wrong field."""
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the roll-out's TOML file")
-    try:
-        values = tomllib.loads(read_limited(path, _MAX_BYTES, what=str(path)).decode(errors="replace"))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML ({error}); correct it") from error
-    return from_mapping(RollOutSpec, values)
+    text = read_limited(path, _MAX_BYTES, what=str(path)).decode(errors="replace")
+    return from_mapping(RollOutSpec, parse_toml(text, str(path)))
 
 
 @app.command()

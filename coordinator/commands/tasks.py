@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,7 @@ from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.specs import TaskSpec
+from mien.toml import parse_toml
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,10 +79,7 @@ def read_task(path: Path) -> TaskSpec:
     """Return the task in a TOML file; raises ConfigError naming the wrong field and the nearest known one."""
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the task's TOML file")
-    try:
-        values = tomllib.loads(read_limited(path, _MAX_TASK_BYTES, what=str(path)).decode(errors="replace"))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML ({error}); correct it") from error
+    values = parse_toml(read_limited(path, _MAX_TASK_BYTES, what=str(path)).decode(errors="replace"), str(path))
     from mien.methods import METHODS
 
     task = from_mapping(TaskSpec, values)

@@ -29,7 +29,7 @@ from coordinator.registrar.service import (
     software,
 )
 from coordinator.registrar.store import Store
-from coordinator.rpc import ErrorInterceptor
+from coordinator.rpc import ErrorInterceptor, ReadableInterceptor
 from coordinator.settings import settings_sha256
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, StorageError, UnreachableError
@@ -138,7 +138,8 @@ def _server(max_message_bytes: int) -> grpc.aio.Server:
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
-    return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=options, maximum_concurrent_rpcs=_MAX_CALLS)
+    interceptors = (ErrorInterceptor(), ReadableInterceptor())
+    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=_MAX_CALLS)
 
 
 def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials) -> int:

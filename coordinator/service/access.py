@@ -11,15 +11,14 @@ from typing import Any, Final
 
 import grpc
 from cryptography import x509
-from google.protobuf.message import DecodeError
 
 from coordinator import pki
 from coordinator.clock import Clock
 from coordinator.pki import PeerIdentity, Role
-from coordinator.rpc import Handler, peer_leaf_pem
+from coordinator.rpc import Handler, parsed, peer_leaf_pem, tolerant
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations
-from mien.errors import CertificateError, CorruptDataError, PermissionDeniedError
+from mien.errors import CertificateError, PermissionDeniedError
 
 ALLOWED: Final = {
     "mien.v1.Rounds": frozenset({Role.DEVICE}),
@@ -90,8 +89,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         service = handler_call_details.method.strip("/").rpartition("/")[0]
-        roles = self._allowed.get(service, frozenset())
-        codec = (_tolerant(handler.request_deserializer), handler.response_serializer)
+        roles = ALLOWED.get(service, frozenset())
+        codec = (tolerant(handler.request_deserializer), handler.response_serializer)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, roles), *codec)
         if handler.request_streaming:
@@ -118,7 +117,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(request: Any, context: Any) -> Any:
             with self._counted(self._admit(context, roles)):
-                return await call(_parsed(request), context)
+                return await call(parsed(request), context)
 
         return admitted
 
@@ -133,35 +132,15 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     async def _checked(self, requests: AsyncIterator[Any], identity: PeerIdentity) -> AsyncIterator[Any]:
         async for request in requests:
             self._gate.check(identity)
-            yield _parsed(request)
+            yield parsed(request)
 
     def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
         async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:
             identity = self._admit(context, roles)
             with self._counted(identity):
-                async with aclosing(call(_parsed(request), context)) as replies:
+                async with aclosing(call(parsed(request), context)) as replies:
                     async for reply in replies:
                         self._gate.check(identity)
                         yield reply
 
         return admitted
-
-
-class _Unreadable:
-    """Stands for a message that is not one, so that a handler of ours and not gRPC's log has to deal with it."""
-
-
-def _tolerant(deserializer: Any) -> Callable[[bytes], Any]:
-    def parse(data: bytes) -> Any:
-        try:
-            return deserializer(data)
-        except DecodeError:
-            return _Unreadable()
-
-    return parse
-
-
-def _parsed(request: Any) -> Any:
-    if isinstance(request, _Unreadable):
-        raise CorruptDataError("the message cannot be read; upgrade the calling program")
-    return request

@@ -38,7 +38,10 @@ class Invite:
     @classmethod
     def from_url(cls, url: str) -> Invite:
         """Return the invite in a URL; raises InviteError saying which piece is wrong, never showing the token."""
-        parts = urlsplit(url.strip())
+        try:
+            parts = urlsplit(url.strip())
+        except ValueError as error:
+            raise InviteError("the invite is cut off or damaged; copy the whole line") from error
         if parts.scheme != "mien" or parts.netloc != "join":
             raise InviteError("this is not an invite: it must begin with mien://join?; copy the whole line")
         try:

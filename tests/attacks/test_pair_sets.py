@@ -114,6 +114,11 @@ def test_memory_is_not_taken_on_a_pickles_word() -> None:
     longer_than_the_file = b"\x80\x04\x8e" + struct.pack("<Q", 2**50) + b"abc."
     with pytest.raises(CorruptDataError):
         parse_bin(longer_than_the_file)
+    # The standard library's machine makes its memo as large as the place that a program names: 16 GiB here.
+    with pytest.raises(CorruptDataError):
+        parse_bin(b"\x80\x02]r" + struct.pack("<I", 2**30) + b".")
+    with pytest.raises(CorruptDataError):
+        parse_bin(b"\x80\x05\x96" + struct.pack("<Q", 2**30) + b"abc.")
 
 
 def test_every_truncation_and_a_flip_of_any_byte_ends_in_one_error_or_in_pairs() -> None:

@@ -45,7 +45,7 @@ def test_each_value_says_where_it_is_from(tmp_path: Path) -> None:
         ("[enrollment]\nmin_images = 0", "at least 1"),
         ("[quality]\nmin_score = -1.0", "quality.min_score"),
         ("participation = 3", "participation"),
-        ("= nonsense", "not TOML"),
+        ("= nonsense", "not valid TOML"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import pickletools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -204,6 +205,9 @@ _ALLOWED: Final = MappingProxyType[tuple[str, str], Callable[..., object]](
 )
 
 
+_PLACES: Final = ("PUT", "BINPUT", "LONG_BINPUT")
+
+
 class _Restricted(pickle.Unpickler):
     """Refuses every name but those of `_ALLOWED`, which it answers with stand-ins of this module."""
 
@@ -219,8 +223,19 @@ class _Restricted(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to an object outside of itself")
 
 
+def _check_memory(data: bytes) -> None:
+    """Raise ValueError for a program that takes more memory than its bytes may: its memo grows to the place it names.
+
+    Python's machine also loses the memory of a bytearray whose bytes are missing; reading every argument finds that.
+    """
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if opcode.name in _PLACES and not (isinstance(argument, int) and 0 <= argument <= count):
+            raise ValueError("it names a place that no pair set needs")
+
+
 def _load(data: bytes, name: str) -> object:
     try:
+        _check_memory(data)
         loaded: object = _Restricted(io.BytesIO(data), encoding="bytes").load()
     except (
         pickle.UnpicklingError,

@@ -48,9 +48,9 @@ def relative_path(text: str, name: str, number: int) -> str:
 
 def columns(line: str, header: Mapping[str, int], wanted: tuple[str, ...], name: str, number: int) -> tuple[str, ...]:
     """Return the wanted columns of a comma-separated line, by the names of its header."""
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) < len(header):
-        raise bad_line(name, number, f"it has {len(fields)} fields where its header has {len(header)}")
+    fields, least = [field.strip() for field in line.split(",")], 1 + max(header.values())
+    if len(fields) < least:
+        raise bad_line(name, number, f"it has {len(fields)} fields where its header has {least}")
     return tuple(fields[header[column]] for column in wanted)
 
 
