@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from device_sdk.gallery import Person
     from device_sdk.identity import Identity
     from device_sdk.participate import Counted, Event, NotCounted, Transfer
+    from device_sdk.personal import Personalised
     from device_sdk.recogniser import Operating
     from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, Unknown
 
@@ -51,6 +52,7 @@ __all__ = [
     "Operating",
     "Outcome",
     "Person",
+    "Personalised",
     "RefusedImage",
     "StatedConditions",
     "Transfer",
@@ -70,6 +72,7 @@ _HOME_OF: Final = {
     "Identity": "identity",
     **dict.fromkeys(("Conditions", "StatedConditions"), "conditions"),
     **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "participate"),
+    "Personalised": "personal",
     "Operating": "recogniser",
     **dict.fromkeys(("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "Unknown"), "verify"),
 }

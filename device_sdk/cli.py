@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -198,6 +199,45 @@ def identify(
     """
     with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
         _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
+
+
+@app.command()
+def personalise(
+    home: Home,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="released: a branch on the released backbone. local: what FedFR trained on this phone."),
+    ] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Go back to the released model.")] = False,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a personal model to the people here who agreed to training. It never leaves this device.
+
+    It is used only where it is better on pictures and public people that it did not learn from, with a threshold for
+    each person, and is fitted again after each release. Needs three pictures of each person.
+
+    Example: mien-device personalise
+    """
+    options = {"personal_backbone": backbone, "runtime": runtime}
+    with _device(home, as_json, options) as device:
+        if drop:
+            dropped = device.forget_personal()
+            text = "The released model serves alone." if dropped else "There was no personal model."
+            shell.emit({"dropped": dropped}, as_json=as_json, human=lambda: _say(text))
+            return
+        made = device.personalise()
+    thresholds = {name: dataclasses.asdict(at) for name, at in made.thresholds.items()}
+    result = {"used": made.is_used, "form": made.form, "gain": made.gain, "gain_error": made.gain_error}
+
+    def human() -> None:
+        for name, at in made.thresholds.items():
+            _say(f"{name}: threshold {at}; {at.num_missed_released} below the released model's.")
+        if made.gain is not None:
+            _say(f"Left-out pictures gain {made.gain:+.2f} +- {made.gain_error:.2f} standard deviations.")
+        _say("It is in use." if made.is_used else "It is no better than the released model, which serves alone.")
+
+    shell.emit({**result, "people": thresholds}, as_json=as_json, human=human)
 
 
 @gallery_app.command("list")
@@ -479,8 +519,6 @@ def status(home: Home, as_json: Json = False) -> None:
 
     Example: mien-device status
     """
-    import dataclasses
-
     with _device(home, as_json) as device:
         values = dataclasses.asdict(device.status())
 

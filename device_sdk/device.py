@@ -35,6 +35,7 @@ from device_sdk.participate import (
     take_part,
     transfer,
 )
+from device_sdk.personal import Form, Personalised, PersonalRecogniser, personalise
 from device_sdk.pool import person_beside_source
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.releases import ReleaseGuard
@@ -45,6 +46,7 @@ from mien.errors import (
     AlreadyExistsError,
     ConfigError,
     IntegrityError,
+    NonFiniteError,
     NotFoundError,
     UnavailableError,
     VersionError,
@@ -92,6 +94,7 @@ class DeviceStatus:
     pending_round: str | None
     num_private_sums: int
     measures_models: bool
+    personal_model: str | None
 
 
 class Device:
@@ -231,12 +234,39 @@ class Device:
         """Return whether the face in an image is the enrolled person's of that name."""
         self.gallery.person(name)
         recogniser = self.recogniser()
-        return verify(name, image, self.gallery, recogniser, self._pipeline, self.operating_point(recogniser.model))
+        at = self.operating_point(recogniser.model)
+        return verify(name, image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser))
 
     def identify(self, image: ImageSource) -> Outcome:
         """Return who of all enrolled people the face in an image is, or Unknown."""
         recogniser = self.recogniser()
-        return identify(image, self.gallery, recogniser, self._pipeline, self.operating_point(recogniser.model))
+        at = self.operating_point(recogniser.model)
+        return identify(image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser))
+
+    def personalise(self, form: Form | None = None) -> Personalised:
+        """Fit the personal model to everybody here who agreed, and use it where it is better; see `personalise`.
+
+        It never leaves this device and is fitted again after each release. `form` is by default what
+        `personal_backbone` says.
+        """
+        recogniser = self.recogniser()
+        return self._personalise(recogniser, form or self.config.values.personal_backbone)
+
+    def _personalise(self, recogniser: Recogniser, form: Form) -> Personalised:
+        shard = self.models.load_shard(recogniser.model)
+        at = self.operating_point(recogniser.model)
+        return personalise(self.gallery, recogniser, shard, at.value, form)
+
+    def forget_personal(self) -> bool:
+        """Go back to the released model; tells whether there was a personal one."""
+        return self.gallery.forget_personal()
+
+    def _personal(self, recogniser: Recogniser) -> PersonalRecogniser | None:
+        """Return the personal model; a threshold given by hand is for the released one."""
+        if self.config.values.verification.threshold is not None:
+            return None
+        stored = self.gallery.personal(recogniser.model_id)
+        return None if stored is None else PersonalRecogniser(recogniser, stored)
 
     def remove(self, name: str) -> Person:
         """Remove a person and everything that was made of them."""
@@ -329,6 +359,7 @@ class Device:
                 self._recogniser(self._fetch(client, manifest))
             return ModelUpdate(before, changed=False, num_templates=0)
         recogniser = self._recogniser(self._fetch(client, manifest))
+        personal = None if before is None else self.gallery.personal(before)
         remember()
         num_templates = self.gallery.reembed(recogniser.model_id, recogniser.input, recogniser.embed)
         self.models.keep_only([recogniser.model_id])
@@ -336,7 +367,19 @@ class Device:
         text = f"Model {recogniser.model_id[:12]} is in use"
         text += f"; {num_templates} templates were made again with it." if num_templates else "."
         self._tell(Event("model_updated", text, facts))
+        if personal is not None:
+            self._fit_again(recogniser, personal.form)
         return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates)
+
+    def _fit_again(self, recogniser: Recogniser, form: Form) -> None:
+        """Fit the personal model to another release; until that works the release itself serves."""
+        try:
+            made = self._personalise(recogniser, form)
+        except (ConfigError, NotFoundError, UnavailableError, NonFiniteError) as error:
+            self._tell(Event("personal_postponed", f"The personal model was not fitted again ({error.message})."))
+            return
+        used = "is in use again" if made.is_used else "is no better than this release, which serves alone"
+        self._tell(Event("personalised", f"The personal model was fitted to the new release and {used}."))
 
     def _fetch(self, client: CoordinatorClient, manifest: Manifest) -> Model:
         size_mb = self.models.size_to_fetch(manifest) / 1e6
@@ -512,7 +555,12 @@ class Device:
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
             num_private_sums=len(self.attempts.participations()) if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
+            personal_model=self._personal_form(model_id),
         )
+
+    def _personal_form(self, model_id: str | None) -> str | None:
+        stored = self.gallery.personal(model_id) if model_id else None
+        return None if stored is None else stored.form
 
     def _backbone(self, model_id: str | None) -> str | None:
         try:

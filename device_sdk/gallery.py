@@ -23,6 +23,7 @@ from device_sdk.disclosure import Asked
 from device_sdk.keystore import KeyStore
 from device_sdk.masked import SumTerms
 from device_sdk.protection import TemplateKeys
+from device_sdk.stored_personal import StoredPersonal
 from device_sdk.training_state import Kept, Numbered, by_person, for_round
 from device_sdk.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.errors import (
@@ -53,6 +54,8 @@ SOURCE: Final = -1
 """Whose record it is what training keeps of a source's faces, who are no people of this device."""
 DUTIES: Final = -2
 """Whose record it is which faces trained in a task and which judged it."""
+PERSONAL: Final = -3
+"""Whose record the personal model is: it goes with any change of people, pictures, consent or model."""
 _REEMBED_TRIES: Final = 5
 _STATE: Final = "the private training state"
 _DUTIES_NOTE: Final = "the note of which faces trained and which judged"
@@ -109,6 +112,10 @@ class References:
     model_id: str
     names: tuple[str, ...] = field(repr=False)
     embeddings: Embeddings = field(repr=False)
+
+    def of(self, name: str) -> Embeddings:
+        """Return one person's templates (N, dim)."""
+        return self.embeddings[[index for index, each in enumerate(self.names) if each == name]]
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,7 @@ class Gallery:
                 if consent and not person.trains:
                     _replace_person(change, replace(person, consent_unix_s=consent_unix_s))
             self._insert_template(change, person_id, crops, template)
+            change.delete("states", person=PERSONAL)
         return self.person(clean)
 
     def set_consent(self, name: str, *, granted_unix_s: int | None) -> Person:
@@ -246,6 +254,7 @@ class Gallery:
             _replace_person(change, person)
             if granted_unix_s is None:
                 _forget_training(change, person.id)
+                change.delete("states", person=PERSONAL)
         return person
 
     def remove(self, name: str) -> Person:
@@ -257,6 +266,7 @@ class Gallery:
             person = _find(change, name)
             for table in KIND.tables:
                 change.delete(table, person=person.id)
+            change.delete("states", person=PERSONAL)
             _forget_training(change, person.id)
             _forget_duties(change, person.id)
         return person
@@ -347,6 +357,7 @@ class Gallery:
                 for record in list(change.select("templates")):
                     change.replace(record, self._pack(change, templates[record.id]), tag=model_id)
                 change.set_fact("model_id", model_id)
+                change.delete("states", person=PERSONAL)
             return len(templates)
         raise UnreachableError("the gallery kept changing while it was re-embedded; run again")
 
@@ -367,6 +378,45 @@ class Gallery:
                 crops = _crops(view, template_id)
             templates[template_id] = Template.of(embed(crops), model_id, spec)
         return state, templates
+
+    # --- the personal model ---
+
+    @property
+    def state(self) -> str:
+        """A digest that changes with every change of the gallery."""
+        with self._vault.reading() as view:
+            return view.state
+
+    def personal(self, model_id: str) -> StoredPersonal | None:
+        """Return the personal model on top of that released one, None where there is none."""
+        with self._vault.reading() as view:
+            for record in view.select("states", person=PERSONAL, tag=model_id):
+                return StoredPersonal.from_bytes(record.tag, record.content)
+        return None
+
+    def keep_personal(self, personal: StoredPersonal, made_from: str) -> None:
+        """Store the personal model that was made of the gallery in that state, in an earlier one's place.
+
+        Raises UnreachableError when the gallery has changed since: its people or pictures may be others now.
+        """
+        with self._vault.writing() as change:
+            if change.state != made_from:
+                raise UnreachableError("the gallery changed while it was personalised; run again")
+            change.delete("states", person=PERSONAL)
+            change.insert("states", personal.to_bytes(), person=PERSONAL, tag=personal.model_id)
+
+    def forget_personal(self) -> bool:
+        """Remove the personal model; tells whether there was one."""
+        with self._vault.writing() as change:
+            there_was = any(True for _ in change.select("states", person=PERSONAL))
+            change.delete("states", person=PERSONAL)
+        return there_was
+
+    def latest_shared_state(self) -> Arrays:
+        """Return what the newest task that kept any has left in private of all people together; empty at first."""
+        with self._vault.reading() as view:
+            records = list(view.select("states", person=TOGETHER))
+        return _opened(records[-1], _STATE)[0] if records else {}
 
     # --- what training keeps ---
 
@@ -492,6 +542,7 @@ class Gallery:
                 for crops, template in zip(person.crops, templates, strict=True):
                     _check_model(change.facts.get("model_id"), template.model_id)
                     self._insert_template(change, person_id, crops, template)
+            change.delete("states", person=PERSONAL)
 
 
 def from_plain(data: bytes) -> tuple[BackedUp, ...]:

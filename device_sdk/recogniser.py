@@ -11,6 +11,7 @@ from device_sdk.gallery import Template
 from device_sdk.models import Model
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods.base import Crops, Embeddings, Runtime
+from mien.personal_branch import PersonalThreshold
 from mien.specs import FaceInputSpec, Threshold
 
 MASTER: Final = FaceInputSpec()
@@ -38,7 +39,11 @@ class Recogniser:
 
     def embed(self, crops: Crops) -> Embeddings:
         """Return unit embeddings (N, dim) of master crops (N, 112, 112, 3); raises NonFiniteError."""
-        embeddings = self.runtime.embed(self.model.theta, fit_crops(crops, self.input))
+        return self.embed_fitted(fit_crops(crops, self.input))
+
+    def embed_fitted(self, crops: Crops) -> Embeddings:
+        """Return unit embeddings (N, dim) of crops that are of the model's size already; raises NonFiniteError."""
+        embeddings = self.runtime.embed(self.model.theta, crops)
         norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
         if not np.isfinite(embeddings).all() or (norms < 1e-6).any():
             raise NonFiniteError("the model gave an embedding that is not usable; fetch it again, tell the operator")
@@ -62,12 +67,17 @@ def fit_crops(crops: Crops, spec: FaceInputSpec) -> Crops:
 
 @dataclass(frozen=True)
 class Operating:
-    """The threshold that decides, and where it is from: the model's own with its provenance, or given by hand."""
+    """The threshold that decides, and where it is from: the model's own with its provenance, given by hand, or
+    `personal`: a person's own under the personal model.
+    """
 
     value: float
     provenance: Threshold | None
+    personal: PersonalThreshold | None = None
 
     def __str__(self) -> str:
+        if self.personal is not None:
+            return str(self.personal)
         if self.provenance is None:
             return f"{self.value:.3f}, given by hand: no false match rate is known for it"
         from_ = self.provenance

@@ -6,18 +6,19 @@ rate is up to N times the threshold's false match rate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource
-from device_sdk.gallery import Gallery
+from device_sdk.gallery import Gallery, Person
+from device_sdk.personal import PersonalRecogniser
 from device_sdk.recogniser import Operating, Recogniser
 from mien.errors import LowQualityError, MultipleFacesError, NoFaceError, NotEnrolledError
 
-Probe = NDArray[np.float32]
+Crop = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -63,45 +64,73 @@ Outcome = Match | Unknown | NoFace | MultipleFaces | LowQuality
 
 
 def verify(
-    name: str, image: ImageSource, gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
+    name: str,
+    image: ImageSource,
+    gallery: Gallery,
+    recogniser: Recogniser,
+    pipeline: FacePipeline,
+    at: Operating,
+    personal: PersonalRecogniser | None = None,
 ) -> Outcome:
-    """Return whether the face in an image is the enrolled person's of that name.
+    """Return whether the face in an image is the enrolled person's of that name, by the personal model if it has them.
 
     Raises NotEnrolledError for a name that is not enrolled, ModelMismatchError when the gallery's templates are
     another model's.
     """
     person = gallery.person(name)
 
-    def best(probe_D: Probe) -> tuple[str, float]:
-        return person.name, float(gallery.scores(person.name, recogniser.model_id, probe_D).max())
+    def decide(crop: Crop) -> Match | Unknown:
+        if personal is not None and personal.covers(person):
+            return _decide([_own_score(personal.embed(crop[np.newaxis])[0], person, gallery, personal)])
+        (probe_D,) = recogniser.embed(crop[np.newaxis])
+        return _decide([(person.name, float(gallery.scores(person.name, recogniser.model_id, probe_D).max()), at)])
 
-    return _compare(image, best, recogniser, pipeline, at)
+    return _look(image, pipeline, decide)
 
 
 def identify(
-    image: ImageSource, gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
-) -> Outcome:
-    """Return who of all enrolled people the face in an image is, or Unknown; errors as `verify`."""
-    references = gallery.references(recogniser.model_id)
-    if not references.names:
-        raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
-
-    def best(probe_D: Probe) -> tuple[str, float]:
-        scores_N = references.embeddings @ probe_D
-        row = int(np.argmax(scores_N))
-        return references.names[row], float(scores_N[row])
-
-    return _compare(image, best, recogniser, pipeline, at)
-
-
-def _compare(
     image: ImageSource,
-    best: Callable[[Probe], tuple[str, float]],
+    gallery: Gallery,
     recogniser: Recogniser,
     pipeline: FacePipeline,
     at: Operating,
+    personal: PersonalRecogniser | None = None,
 ) -> Outcome:
-    """Return the outcome for a picture; `best` says whose template is nearest to an embedding (D,), and its cosine."""
+    """Return who of all enrolled people the face in an image is, or Unknown; errors as `verify`.
+
+    The personal model decides only where it was made for everybody: scores of two models cannot be compared.
+    """
+    references, people = gallery.references(recogniser.model_id), gallery.people()
+    if not references.names:
+        raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
+
+    def decide(crop: Crop) -> Match | Unknown:
+        if personal is not None and all(map(personal.covers, people)):
+            (probe_D,) = personal.embed(crop[np.newaxis])
+            return _decide([_own_score(probe_D, person, gallery, personal) for person in people])
+        scores_N = references.embeddings @ recogniser.embed(crop[np.newaxis])[0]
+        best = int(np.argmax(scores_N))
+        return _decide([(references.names[best], float(scores_N[best]), at)])
+
+    return _look(image, pipeline, decide)
+
+
+def _own_score(
+    probe_D: NDArray[np.float32], person: Person, gallery: Gallery, personal: PersonalRecogniser
+) -> tuple[str, float, Operating]:
+    """Return a person's best score under the personal model, and the threshold that is theirs."""
+    own = personal.stored.thresholds[person.id]
+    score = float((personal.references(gallery, person) @ probe_D).max())
+    return person.name, score, Operating(own.value, None, own)
+
+
+def _decide(scored: Sequence[tuple[str, float, Operating]]) -> Match | Unknown:
+    """Return who is meant: the one who scores highest above their threshold, or nobody."""
+    name, score, at = max(scored, key=lambda each: each[1] - each[2].value)
+    return Match(name, score, at) if score >= at.value else Unknown(score, at)
+
+
+def _look(image: ImageSource, pipeline: FacePipeline, decide: Callable[[Crop], Match | Unknown]) -> Outcome:
     try:
         crop = pipeline.acquire_source(image).crop
     except NoFaceError as error:
@@ -110,6 +139,4 @@ def _compare(
         return MultipleFaces(error.message)
     except LowQualityError as error:
         return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
-    probe_D = recogniser.embed(crop[np.newaxis])[0]
-    name, score = best(probe_D)
-    return Match(name, score, at) if score >= at.value else Unknown(score, at)
+    return decide(crop)

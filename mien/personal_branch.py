@@ -134,9 +134,10 @@ class PersonalThreshold:
 
     `value` is carried over from the released threshold: as many standard deviations above the mean of the person's
     non-mated scores, at the upper end of what the choice of public people leaves open. Pictures of `num_false` of
-    `num_public` people (not those that the branch learned from) scored at least that, so that the false match rate lies
-    below `fmr_upper` (95 %): pictures of one person are no independent comparisons. `num_missed` of `num_mated` own pictures scored less when they were left out of the fit, and
-    `num_missed_released` under the released model at its threshold.
+    `num_public` people scored at least that, so that the false match rate lies below `fmr_upper` (95 %; pictures of one
+    person are no independent comparisons). `num_missed` of `num_mated` own pictures scored less, and
+    `num_missed_released` under the released model at its threshold. Where `is_held_out`, none of these people and
+    pictures had a part in the fit; else the figures flatter.
     """
 
     value: float
@@ -146,11 +147,13 @@ class PersonalThreshold:
     num_missed: int
     num_missed_released: int
     num_mated: int
+    is_held_out: bool = True
 
     def __str__(self) -> str:
+        caveat = "" if self.is_held_out else "; it learned from these people and pictures"
         return (
             f"{self.value:.3f}, personal: {self.num_false} of {self.num_public} public people above it (false match "
-            f"rate below {self.fmr_upper:.2g}), {self.num_missed} of {self.num_mated} own pictures below it"
+            f"rate below {self.fmr_upper:.2g}), {self.num_missed} of {self.num_mated} own pictures below it{caveat}"
         )
 
 
@@ -185,11 +188,11 @@ def judge(
 ) -> Judgement:
     """Return the branch fitted to all own embeddings, judged on pictures and public people that were left out of it.
 
-    Half of the public people teach, the others measure. Own pictures are left out in up to five turns. Raises
-    ConfigError where a person has fewer than `MIN_IMAGES` pictures, or there are too few public people.
+    Half of the public people teach, the others measure. Own pictures are left out in up to five turns. Errors as
+    `check_enough`.
     """
     rng = np.random.default_rng(seed)
-    _check_enough(label_N, public_label_M)
+    check_enough(label_N, public_label_M)
     people = rng.permutation(np.unique(public_label_M))
     teaches_M = np.isin(public_label_M, people[: len(people) // 2])
     teach_MD, measure = public_MD[teaches_M], _Measure(public_MD[~teaches_M], public_label_M[~teaches_M])
@@ -216,7 +219,8 @@ def template(unit_ND: Floats) -> Floats:
     return unit
 
 
-def _check_enough(label_N: Indices, public_label_M: Indices) -> None:
+def check_enough(label_N: Indices, public_label_M: Indices) -> None:
+    """Raise ConfigError where a person has fewer than `MIN_IMAGES` pictures, or there are too few public people."""
     if int(np.bincount(label_N).min()) < MIN_IMAGES:
         raise ConfigError(
             f"a personal model needs {MIN_IMAGES} pictures of each person; enrol more with `enroll --add`"
@@ -262,11 +266,23 @@ class _Carried:
 def _carried(
     branch: Branch, own_ND: Floats, measure: _Measure, released_threshold: float, rng: np.random.Generator
 ) -> _Carried:
-    """Return the threshold that lies among a person's non-mated scores where the released one lies among theirs."""
+    """Return one person's template under both models, with what their non-mated scores make of the threshold."""
     template_D = template(own_ND)
     released_M = measure.unit @ template_D
     personal_M = branch(measure.unit) @ branch(template_D[None])[0]
-    people, person_M = np.unique(measure.label, return_inverse=True)
+    value, num_false, num_public = carried_over(released_M, personal_M, measure.label, released_threshold, rng)
+    spread, released_spread = float(personal_M.std()), float(released_M.std())
+    return _Carried(branch, template_D, value, spread, released_threshold, released_spread, num_false, num_public)
+
+
+def carried_over(
+    released_M: Floats, personal_M: Floats, label_M: Indices, released_threshold: float, rng: np.random.Generator
+) -> tuple[float, int, int]:
+    """Return the threshold that lies among a person's non-mated scores where the released one lies among theirs.
+
+    With it: how many of how many public people have a picture that scores at least that.
+    """
+    people, person_M = np.unique(label_M, return_inverse=True)
     draws = []
     for _ in range(200):
         weight_M = np.bincount(rng.integers(len(people), size=len(people)), minlength=len(people))[person_M]
@@ -274,16 +290,7 @@ def _carried(
         draws.append(mean_p + (released_threshold - mean_r) / spread_r * spread_p)
     # Fewer than one false match is expected at a usual rate: none of the public faces may pass.
     value = min(1.0, max(float(np.quantile(draws, 0.95)), float(np.nextafter(personal_M.max(), np.float32(2)))))
-    return _Carried(
-        branch,
-        template_D,
-        value,
-        float(personal_M.std()),
-        released_threshold,
-        float(released_M.std()),
-        len(np.unique(person_M[personal_M >= value])),
-        len(people),
-    )
+    return value, len(np.unique(person_M[personal_M >= value])), len(people)
 
 
 def _moments(score_M: Floats, weight_M: NDArray[np.int64]) -> tuple[float, float]:
@@ -296,14 +303,14 @@ def _threshold(at: _Carried, results: Sequence[tuple[float, bool, bool]]) -> Per
         at.value,
         at.num_false,
         at.num_public,
-        _upper_bound(at.num_false, at.num_public),
+        upper_bound(at.num_false, at.num_public),
         sum(missed for _, missed, _ in results),
         sum(missed for _, _, missed in results),
         len(results),
     )
 
 
-def _upper_bound(num_errors: int, num_trials: int) -> float:
+def upper_bound(num_errors: int, num_trials: int) -> float:
     """Return the upper 95 % bound of a rate: the rule of three without errors, else Wilson's."""
     if num_errors == 0:
         return rule_of_three(num_trials)

@@ -8,7 +8,7 @@ Shmatikov, "Salvaging Federated Learning by Local Adaptation" (2020).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from mien.methods.fedfr import PREVIOUS, TrainingSet, features_both_ways, option
 from mien.methods.proxies import normalised
 
 
+@runtime_checkable
 class FeatureRuntime(Runtime, Protocol):
     """A runtime that also gives embeddings as the backbone makes them, which Pi takes."""
 

@@ -18,11 +18,11 @@ from mien.personal_branch import (
     BranchSpec,
     Judgement,
     PersonalThreshold,
-    _upper_bound,
     fit,
     judge,
     loss_and_gradients,
     template,
+    upper_bound,
 )
 
 SPEC = BranchSpec()
@@ -130,13 +130,12 @@ def test_the_judgement_names_what_is_missing() -> None:
 
 
 def test_how_sure_a_threshold_is() -> None:
-    assert _upper_bound(0, 300) == 0.01
+    assert upper_bound(0, 300) == 0.01
     # Wilson, z = 1.645: (0.1 + 1.645^2 / 200 + 1.645 sqrt(0.1 * 0.9 / 100 + (1.645 / 200)^2)) / (1 + 1.645^2 / 100)
-    assert _upper_bound(10, 100) == pytest.approx(0.16036, abs=1e-5)
+    assert upper_bound(10, 100) == pytest.approx(0.16036, abs=1e-5)
     text = str(PersonalThreshold(0.5, 0, 300, 0.01, 1, 2, 5))
-    assert (
-        text
-        == "0.500, personal: 0 of 300 public people above it (false match rate below 0.01), 1 of 5 own pictures below it"
+    assert text == (
+        "0.500, personal: 0 of 300 public people above it (false match rate below 0.01), 1 of 5 own pictures below it"
     )
 
 
