@@ -30,6 +30,13 @@ from tests.chaos.ledger import Attempt, Ledger, true_contribution
 from tests.integration.light_device import SPEC, Credentials, LightDevice, MaskedPart
 
 T = TypeVar("T")
+_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+"""How soon a device notices that its connection leads nowhere: like a phone, but sooner."""
+
 _THE_ROUND_IS_OVER = (LateError, NotFoundError, ReplayError, ViolationError, BudgetExceededError)
 """What a device takes for the end of its part in a round; after everything else it tries again."""
 
@@ -96,7 +103,7 @@ class Phone(LightDevice):
         patience_s: float,
     ) -> None:
         """`patience_s` is after how long without an answer or an event a call is given up and made again."""
-        super().__init__(address, memory.credentials, log=memory.log, call_s=patience_s)
+        super().__init__(address, memory.credentials, log=memory.log, call_s=patience_s, options=_KEEPALIVE)
         self._memory, self._ledger, self._luck = memory, ledger, luck
         self._habits, self._moments, self._patience_s = habits, moments, patience_s
         self._pending: Callable[[], Awaitable[None]] | None = None

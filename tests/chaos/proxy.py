@@ -40,6 +40,7 @@ class Proxy:
         self._weather = FAIR
         self._lines: set[_Line] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         self.port = 0
         self.num_cut = 0
         self.num_half_open = 0
@@ -52,6 +53,7 @@ class Proxy:
         try:
             yield self
         finally:
+            self._is_closing = True
             self._server.close()
             for task in self._tasks:
                 task.cancel()
@@ -95,6 +97,8 @@ class Proxy:
         self._lines.add(line)
         try:
             await asyncio.gather(self._pump(line, reader, back), self._pump(line, there, writer))
+        except asyncio.CancelledError:
+            assert self._is_closing, "nobody else cancels a connection"
         finally:
             line.reset()
             self._lines.discard(line)

@@ -217,11 +217,16 @@ def _leftovers(house: House, task_ids: Sequence[str], samples: Sequence[Sample],
         seconds=seconds,
         samples=tuple(samples),
         left_in_spool=len(_files(house.home.folder / "spool")),
-        surplus_models=len(_files(house.home.folder / "models") - models),
-        surplus_states=len(_files(house.home.folder / "states") - states),
+        surplus_models=len(_blobs(house.home.folder / "models") - models),
+        surplus_states=len(_blobs(house.home.folder / "states") - states),
         errors=tuple(line for line in lines if '"level": "error"' in line or not line.startswith("{"))[:20],
     )
 
 
 def _files(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def _blobs(folder: Path) -> set[str]:
+    """Return the files that are named by a hash; a store keeps its own name beside them."""
+    return {name for name in _files(folder) if len(name) == 64}

@@ -185,15 +185,18 @@ class LightDevice:
         backbone: str = "tiny",
         log: AttemptLog | None = None,
         call_s: float = SECONDS,
+        options: tuple[tuple[str, int], ...] = (),
     ) -> None:
-        """`log` is what it remembers of attempts; `call_s` is how long it waits for an answer to one call."""
+        """`log` is what it remembers of attempts, `call_s` how long it waits for an answer to one call, `options` the
+        channel's own.
+        """
         self.backbone = backbone
         self.id, self.population = credentials.device_id, credentials.population
         self._credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
         # Reconnect quickly: tests restart the coordinator all the time.
-        options = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
-        self._channel = grpc.aio.secure_channel(address, tls, options=options)
+        quick = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
+        self._channel = grpc.aio.secure_channel(address, tls, options=(*quick, *options))
         self.rounds = rounds_pb2_grpc.RoundsStub(self._channel)
         self.models = models_pb2_grpc.ModelsStub(self._channel)
 

@@ -1,9 +1,11 @@
-"""What was acknowledged survives: kills at random instants, a full disk, a stop with work under way."""
+"""What was acknowledged survives: kills at each stage, a full disk, a stop with work under way.
+
+Kills at random instants are in `tests/chaos`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,15 +18,12 @@ import pytest
 from coordinator.rounds.machine import Stage, Step
 from mien.errors import DiskFullError, DrainingError, MienError, UnavailableError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout
-from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
+from mien.specs import CohortSpec, TaskSpec
 from mien.wire.canonical import model_to_json, task_from_json
 from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, is_root, run, tiny_task
 from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of
 from tests.integration.test_rounds import expected_theta, in_upload
-
-KILLS = 20
-DEVICES = 4
 
 
 def by_device(device: LightDevice) -> Callable[[TaskSpec, rounds_pb2.Assignment], bytes]:
@@ -68,56 +67,6 @@ def check_history(house: House, task_id: str, acknowledged: list[Sent]) -> tuple
     open_rounds = [record for record in rounds if not record.stage.is_over]
     assert len(open_rounds) <= 1
     return len(closed), len(rounds) - len(closed) - len(open_rounds)
-
-
-async def live_through_kills(
-    house: House, population: str, num_devices: int, acknowledged: list[Sent], pauses: list[float]
-) -> None:
-    """Let devices take part while the coordinator is killed after each of `pauses` s, and until rounds close again."""
-    stop = asyncio.Event()
-    async with house.devices(population, num_devices) as devices:
-        living = [
-            asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
-            for device in devices
-        ]
-        for pause in pauses:
-            await asyncio.sleep(pause)
-            house.kill()
-            await asyncio.to_thread(house.start)
-        before = len(acknowledged)
-        async with asyncio.timeout(30):  # no round is stuck: new ones close after the last kill
-            while len(acknowledged) < before + 2 * num_devices:
-                await asyncio.sleep(0.05)
-        stop.set()
-        house.kill()
-        for device in living:
-            device.cancel()
-        await asyncio.gather(*living, return_exceptions=True)
-
-
-@pytest.mark.slow
-def test_kills_at_random_instants_lose_nothing(house: House, tmp_path: Path) -> None:
-    """kill -9 again and again while rounds run: nothing acknowledged is lost, no total is wrong, no round is stuck."""
-    luck = random.Random(7)
-    acknowledged: list[Sent] = []
-
-    async def story() -> str:
-        house.start()
-        async with house.operator() as operator:
-            await house.give_model(operator, tmp_path)
-            task = tiny_task(
-                "chaos", "chaos", rounds=100_000, cohort=CohortSpec(size=DEVICES, min_reports=2),
-                deadlines=DeadlineSpec(selecting_s=5.0, training_s=5.0, upload_s=5.0),
-            )  # fmt: skip
-            status = await operator.submit(task, "chaos")
-        await live_through_kills(house, "chaos", DEVICES, acknowledged, [luck.uniform(0.02, 0.6) for _ in range(KILLS)])
-        return status.task_id
-
-    task_id = run(story(), limit_s=280)
-    closed, aborted = check_history(house, task_id, acknowledged)
-    assert closed >= 2
-    assert aborted <= KILLS
-    assert len({sent.round for sent in acknowledged}) >= 2
 
 
 @pytest.mark.parametrize("moment", ["selecting", "training", "upload", "half an upload"])
