@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mien.contribution import ContributionLayout, Lane, Total
@@ -30,6 +32,7 @@ from mien.methods.federated_evaluation import FEDERATED_EVALUATION, figures_of, 
 from mien.rollouts import FleetGates, RollOutSpec
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from simulation.engine import Cohort, PublicFaces, run_task
+from simulation.sums import cohort_sum
 from tests.tiny import made_up_crops, tiny_cnn
 
 BINS = 200
@@ -163,6 +166,13 @@ def test_student_t_against_the_printed_table(freedom: int, value: float) -> None
     assert student_t(freedom) == pytest.approx(value, rel=0.013)
 
 
+phones = st.builds(
+    Comparisons,
+    st.lists(st.floats(-1, 1) | st.sampled_from([-1.0, 0.0, 1.0]), max_size=5).map(np.array),
+    st.lists(st.floats(-1, 1) | st.sampled_from([-1.0, 0.41, 1.0]), min_size=1, max_size=9).map(np.array),
+)
+
+
 def lie(sums: dict[str, Scores], lane: str, index: int, value: float) -> dict[str, Scores]:
     told = {name: values.copy() for name, values in sums.items()}
     told[lane][index] += value
@@ -195,6 +205,30 @@ class TestHostilePhones:
     def test_a_careless_lie_is_found(self, lane: str, index: int, value: float) -> None:
         with pytest.raises(CorruptDataError, match="none that phones' histograms add up to"):
             check_sums(lie(self.honest, lane, index, value), len(PHONES))
+
+    @given(st.lists(phones, min_size=1, max_size=12))
+    @settings(max_examples=60, deadline=None)
+    def test_no_honest_phones_are_ever_refused(self, drawn: list[Comparisons]) -> None:
+        """Whatever they hold: nothing mated, one score, ties at either end."""
+        check_sums(summed([[each, each] for each in drawn], THRESHOLDS), len(drawn))
+
+    @pytest.mark.parametrize(("lane", "value"), [("mated", 50.0), ("non_mated", -1.0), ("difference", 30.0)])
+    def test_masked_sums_clip_what_is_out_of_bounds_and_the_rest_is_found(self, lane: str, value: float) -> None:
+        """A phone that keeps to the protocol cannot add more than 1 anywhere; what it adds then does not fit."""
+        task = task_of(cohort=CohortSpec(40, 4))
+        layout = FEDERATED_EVALUATION.contribution_layout(task, PART, DIM)
+        ring, one = cohort_sum(task, layout, "ring", 1), np.ones(1, np.float32)
+        for number, compared in enumerate(PHONES[:6]):
+            told = {"count": one, "weight": one, **addends(compared, THRESHOLDS, bins=BINS)}
+            if number == 0:
+                told[lane] = told[lane].copy()
+                told[lane][0] = value
+            ring.add(f"phone{number}", layout.pack(told))
+        total = ring.total()
+        assert abs(total[lane][0]) <= 6 + 1e-3
+        state = FEDERATED_EVALUATION.server_start(task, PART, TINY.theta)
+        with pytest.raises(CorruptDataError):
+            FEDERATED_EVALUATION.server_step(task, PART, state, total, {})
 
     def test_nothing_of_such_a_sum_is_used(self) -> None:
         task = task_of()
