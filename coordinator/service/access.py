@@ -89,7 +89,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         service = handler_call_details.method.strip("/").rpartition("/")[0]
-        roles = ALLOWED.get(service, frozenset())
+        roles = self._allowed.get(service, frozenset())
         codec = (tolerant(handler.request_deserializer), handler.response_serializer)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, roles), *codec)
