@@ -35,6 +35,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.methods import METHODS
 from mien.shell.files import storage_errors, sync_folder
 from mien.specs import TaskSpec
 from mien.wire import CHUNK_BYTES
@@ -231,6 +232,7 @@ class CoordinatorClient:
             backbones=backbones,
             min_cohort=min_cohort,
             duty=_DUTIES[duty],
+            methods=sorted(METHODS),
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":

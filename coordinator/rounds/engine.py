@@ -83,6 +83,12 @@ class Caller:
     backbones: tuple[str, ...] = ()
     min_cohort: int = 0
     duty: Duty = Duty.TRAIN
+    methods: tuple[str, ...] = ()
+
+    def can_do(self, plan: TaskPlan) -> bool:
+        """Return whether the device's program has what a task takes; one that says nothing is taken to."""
+        knows_model = not self.backbones or plan.spec.backbone in self.backbones
+        return knows_model and (not self.methods or plan.task.method in self.methods)
 
 
 @dataclass(frozen=True)
@@ -408,7 +414,7 @@ class Engine:
                 continue
             if place(caller.device_id, runner.task.base_model_id) >= runner.plan.share:
                 continue
-            if runner.wants_devices and (not caller.backbones or runner.plan.spec.backbone in caller.backbones):
+            if runner.wants_devices and caller.can_do(runner.plan):
                 return runner
         return None
 
@@ -442,6 +448,12 @@ class Engine:
                 f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
                 f"{caller.min_cohort} or more; to take part, lower --min-cohort"
             )
+            return Waiting(pause_s, reason)
+        wanting = [runner for runner in self._of_population(caller.population) if runner.wants_devices]
+        beyond = [runner.plan for runner in wanting if runner.duty is caller.duty and not caller.can_do(runner.plan)]
+        if beyond:
+            what = f"method {beyond[0].task.method} and backbone {beyond[0].spec.backbone}"
+            reason = f"a task here needs {what}, and this device's program does not have both; upgrade mien on it"
             return Waiting(pause_s, reason)
         return Waiting(pause_s, "no round needs this device now")
 

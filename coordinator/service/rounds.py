@@ -32,7 +32,7 @@ from mien.wire.status import choose_version
 from mien.wire.tensors import pack_tensors
 from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 
-_MAX_BACKBONES: Final = 64
+_MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
 _DEFAULT_LIMIT_S: Final = 3600.0
 _MARGIN_S: Final = 2.0
@@ -56,13 +56,15 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         """Return an assignment, or when to come back; held while a round may still want the device."""
         device = caller()
         population = _population(device, request.population)
-        if len(request.backbones) > _MAX_BACKBONES:
-            raise CorruptDataError(f"check-in names {len(request.backbones)} backbones; at most {_MAX_BACKBONES}")
+        for what, names in (("backbones", request.backbones), ("methods", request.methods)):
+            if len(names) > _MAX_NAMES:
+                raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
         await self._saw((device.id, population, printable(request.software)))
         duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
-        offer = Caller(device.id, population, tuple(request.backbones), request.min_cohort, duty)
+        names = tuple(request.backbones), tuple(request.methods)
+        offer = Caller(device.id, population, names[0], request.min_cohort, duty, methods=names[1])
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Waiting):
             wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)

@@ -1,0 +1,94 @@
+"""Who is asked and how long a round waits, over real processes: soft deadlines, what programs can do, pauses."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mien.errors import CorruptDataError, LateError
+from mien.specs import CohortSpec, DeadlineSpec
+from mien.wire.v1 import operator_pb2, rounds_pb2
+from tests.integration.house import House, run, tiny_task
+from tests.integration.light_device import SECONDS, LightDevice, answer, raised
+from tests.integration.test_rounds import make, outcome
+
+LONG_S = 100.0
+"""Far longer than any of these tests: whatever ends a stage sooner is not its hard deadline."""
+
+
+def test_training_waits_for_a_silent_phone_no_longer_than_its_soft_deadline(shared_house: House) -> None:
+    deadlines = DeadlineSpec(selecting_s=LONG_S, training_s=LONG_S, upload_s=LONG_S, training_soft_s=1.0)
+    task = tiny_task("soft", "soft", cohort=CohortSpec(size=3, min_reports=2), deadlines=deadlines)
+
+    async def story() -> tuple[Exception, list[operator_pb2.RoundReport]]:
+        async with shared_house.operator() as operator, shared_house.devices("soft", 3) as devices:
+            status = await operator.submit(task, "soft")
+            silent = asyncio.create_task(devices[0].assignment())
+            busy = [asyncio.create_task(device.take_part(make(i))) for i, device in enumerate(devices[1:])]
+            assignment = await silent
+            await asyncio.gather(*busy)
+            late = await raised(devices[0].report_trained(assignment.round))
+            return late, await outcome(operator, status.task_id)
+
+    late, (report,) = run(story(), limit_s=LONG_S - 10)
+    assert isinstance(late, LateError)
+    assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 3, 2)
+
+
+def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_house: House) -> None:
+    deadlines = DeadlineSpec(selecting_s=LONG_S, training_s=20.0, upload_s=20.0, selecting_soft_s=0.5)
+    task = tiny_task("few", "few", cohort=CohortSpec(size=4, min_reports=2), deadlines=deadlines)
+
+    async def story() -> list[operator_pb2.RoundReport]:
+        async with shared_house.operator() as operator, shared_house.devices("few", 2) as devices:
+            status = await operator.submit(task, "few")
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            return await outcome(operator, status.task_id)
+
+    (report,) = run(story(), limit_s=LONG_S - 10)
+    assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 2, 2)
+
+
+async def offers(device: LightDevice, **says: list[str]) -> rounds_pb2.CheckInReply:
+    """Return the answer to a check-in that says what the device's program has."""
+    request = rounds_pb2.CheckInRequest(population=device.population, software="light", **says)
+    reply: rounds_pb2.CheckInReply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
+    return reply
+
+
+def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_house: House) -> None:
+    task = tiny_task("able", "able", cohort=CohortSpec(size=2, min_reports=2))
+
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("able", 4) as devices:
+            status = await operator.submit(task, "able")
+            old = await offers(devices[0], backbones=["tiny"], methods=["fedface"])
+            other = await offers(devices[1], backbones=["sface"], methods=["fedavg"])
+            for reply in (old, other):
+                assert "method fedavg and backbone tiny" in reply.wait.reason
+                assert "upgrade mien" in reply.wait.reason
+            both = await asyncio.gather(
+                offers(devices[2], backbones=["tiny", "sface"], methods=["fedavg"]), offers(devices[3])
+            )
+            assert all(reply.HasField("assignment") for reply in both)
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
+def test_a_device_cannot_name_things_without_end(shared_house: House) -> None:
+    async def story() -> Exception:
+        async with shared_house.devices("wordy", 1) as (device,):
+            return await raised(offers(device, methods=["m"] * 65))
+
+    assert isinstance(run(story()), CorruptDataError)
+
+
+def test_devices_without_work_are_told_pauses_that_differ(shared_house: House) -> None:
+    async def story() -> list[float]:
+        async with shared_house.devices("idle", 4) as devices:
+            replies = await asyncio.gather(*(device.check_in() for device in devices))
+            return [reply.wait.retry_after_s for reply in replies]
+
+    pauses = run(story())
+    assert min(pauses) >= 0.2, "`retry_after_s` is the shortest"
+    assert len(set(pauses)) > 1
