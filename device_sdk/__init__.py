@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from device_sdk.enroll import Enrollment, RefusedImage
     from device_sdk.gallery import Person
     from device_sdk.identity import Identity
+    from device_sdk.liveness import PadCheck
     from device_sdk.participate import Counted, Event, NotCounted, Transfer
     from device_sdk.personal import Personalised
     from device_sdk.recogniser import Operating
-    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, Unknown
+    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, PresentationAttack, Unknown
 
 __all__ = [
     "Conditions",
@@ -51,8 +52,10 @@ __all__ = [
     "NotCounted",
     "Operating",
     "Outcome",
+    "PadCheck",
     "Person",
     "Personalised",
+    "PresentationAttack",
     "RefusedImage",
     "StatedConditions",
     "Transfer",
@@ -72,9 +75,12 @@ _HOME_OF: Final = {
     "Identity": "identity",
     **dict.fromkeys(("Conditions", "StatedConditions"), "conditions"),
     **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "participate"),
+    "PadCheck": "liveness",
     "Personalised": "personal",
     "Operating": "recogniser",
-    **dict.fromkeys(("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "Unknown"), "verify"),
+    **dict.fromkeys(
+        ("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "PresentationAttack", "Unknown"), "verify"
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -199,6 +199,45 @@ def identify(
     """
     with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
         _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
+
+
+@app.command()
+def watch(
+    home: Home,
+    camera: Annotated[int, typer.Option(min=0, help="The number of the camera.")] = 0,
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="Look at this picture, folder of pictures or film in its place.")
+    ] = None,
+    every_s: Annotated[float, typer.Option(min=0, help="The least time between two looks at a moving picture.")] = 0.3,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Tell who is in front of the camera whenever that changes, until it is stopped or the film ends.
+
+    Nothing of what it sees is stored. There is no liveness check: a photograph of a face passes for it.
+
+    Example: mien-device watch
+
+    Example: mien-device watch --input visitors/
+    """
+    from device_sdk.live import open_camera, open_input
+    from device_sdk.live import watch as look
+
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+        source = open_camera(camera, device.clock) if input_ is None else open_input(input_)
+        looks = 0
+        with suppress(KeyboardInterrupt):
+            for sighting in look(source, device.identify, device.clock, every_s=every_s):
+                looks += 1
+                result, sentence, _ = _described(sighting.outcome, show_score=show_score, claimed=None)
+                if as_json:
+                    print(json.dumps({"event": "seen", "at": sighting.frame, **result}, sort_keys=True), flush=True)
+                else:
+                    _say(f"{sighting.frame}: {sentence}")
+    shell.emit({"event": "done", "sightings": looks}, as_json=as_json, human=lambda: None)
 
 
 @app.command()
@@ -690,9 +729,18 @@ def bundle_verify(
 
 def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:
     """Print an outcome and end with its exit code."""
-    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace
+    result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed)
+    shell.emit(result, as_json=as_json, human=lambda: _say(sentence))
+    if exit_code:
+        raise typer.Exit(exit_code)
 
-    result: dict[str, object] = {}
+
+def _described(outcome: Outcome, *, show_score: bool, claimed: str | None) -> tuple[dict[str, object], str, int]:
+    """Return an outcome for machines, as a sentence, and its exit code."""
+    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, PresentationAttack
+
+    if isinstance(outcome, PresentationAttack):  # only where a program gave `Device` a check
+        return {"decision": "presentation_attack", "message": outcome.message}, outcome.message, EXIT_UNKNOWN
     if isinstance(outcome, NoFace | MultipleFaces | LowQuality):
         kinds = {
             NoFace: ("no_face", NoFaceError),
@@ -700,25 +748,19 @@ def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str
             LowQuality: ("low_quality", LowQualityError),
         }
         decision, error = kinds[type(outcome)]
-        exit_code, sentence = TABLE[error].exit_code, outcome.message
-        result["message"] = outcome.message
-        if isinstance(outcome, LowQuality):
-            result["reasons"] = list(outcome.reasons)
+        reasons = {"reasons": list(outcome.reasons)} if isinstance(outcome, LowQuality) else {}
+        return {"decision": decision, "message": outcome.message, **reasons}, outcome.message, TABLE[error].exit_code
+    result: dict[str, object] = {"threshold": outcome.operating.value}
+    if isinstance(outcome, Match):
+        result |= {"decision": "match", "name": outcome.name}
+        sentence, exit_code = f"Match: {outcome.name}.", 0
     else:
-        matched = isinstance(outcome, Match)
-        decision, exit_code = ("match", 0) if matched else ("unknown", EXIT_UNKNOWN)
-        if isinstance(outcome, Match):
-            result["name"] = outcome.name
-            sentence = f"Match: {outcome.name}."
-        else:
-            sentence = f"Unknown: this is not {claimed}." if claimed else "Unknown: nobody who is enrolled."
-        result["threshold"] = outcome.operating.value
-        if show_score:
-            result["score"] = outcome.score
-            sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."
-    shell.emit({"decision": decision, **result}, as_json=as_json, human=lambda: _say(sentence))
-    if exit_code:
-        raise typer.Exit(exit_code)
+        result["decision"], exit_code = "unknown", EXIT_UNKNOWN
+        sentence = f"Unknown: this is not {claimed}." if claimed else "Unknown: nobody who is enrolled."
+    if show_score:
+        result["score"] = outcome.score
+        sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."
+    return result, sentence, exit_code
 
 
 def _verification(threshold: float | None, max_fmr: float | None, runtime: str | None) -> dict[str, Any]:

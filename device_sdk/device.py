@@ -26,6 +26,7 @@ from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
 from device_sdk.keystore import KeyStore, open_key_store
+from device_sdk.liveness import PadCheck, checked
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
     Event,
@@ -95,6 +96,7 @@ class DeviceStatus:
     num_private_sums: int
     measures_models: bool
     personal_model: str | None
+    liveness_check: str | None
 
 
 class Device:
@@ -113,6 +115,7 @@ class Device:
         rng: random.Random,
         tell: Listener,
         runtime_loader: RuntimeLoader | None = None,
+        pad: PadCheck | None = None,
     ) -> None:
         self.home = home
         self.config = config
@@ -121,6 +124,7 @@ class Device:
         self._rng = rng
         self._tell = tell
         self._load_runtime = runtime_loader or self._default_runtime
+        self._pad = checked(pad)
         self._identity_files = IdentityFiles(home, key_store)
         self._gallery: Gallery | None = None
         self._attempts: Attempts | None = None
@@ -139,12 +143,14 @@ class Device:
         warn: Callable[[str], None] = lambda _message: None,
         tell: Listener = lambda _event: None,
         runtime_loader: RuntimeLoader | None = None,
+        pad: PadCheck | None = None,
     ) -> Device:
         """Return the device whose home is a folder, made anew where there is none.
 
         Without a folder it is the one of `default_root`. `options` are settings by dotted name that come before those
         of device.toml. `warn` hears what the owner should know, `tell` what happens during longer work.
-        `runtime_loader` replaces the engine that embeds and trains.
+        `runtime_loader` replaces the engine that embeds and trains. `pad` checks every face that is verified or
+        identified for presentation attacks; it needs a measured report (see `device_sdk.liveness`).
         """
         opened = Home.open(default_root() if home is None else Path(home))
         config = load_config(opened.config, options)
@@ -156,6 +162,7 @@ class Device:
             rng=rng or random.Random(os.urandom(16)),  # noqa: S311  (jitter of pauses)
             tell=tell,
             runtime_loader=runtime_loader,
+            pad=pad,
         )
 
     def __enter__(self) -> Device:
@@ -235,13 +242,13 @@ class Device:
         self.gallery.person(name)
         recogniser = self.recogniser()
         at = self.operating_point(recogniser.model)
-        return verify(name, image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser))
+        return verify(name, image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
 
     def identify(self, image: ImageSource) -> Outcome:
         """Return who of all enrolled people the face in an image is, or Unknown."""
         recogniser = self.recogniser()
         at = self.operating_point(recogniser.model)
-        return identify(image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser))
+        return identify(image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
 
     def personalise(self, form: Form | None = None) -> Personalised:
         """Fit the personal model to everybody here who agreed, and use it where it is better; see `personalise`.
@@ -556,6 +563,7 @@ class Device:
             num_private_sums=len(self.attempts.participations()) if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
             personal_model=self._personal_form(model_id),
+            liveness_check=str(self._pad.report) if self._pad else None,
         )
 
     def _personal_form(self, model_id: str | None) -> str | None:

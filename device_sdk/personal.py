@@ -19,6 +19,7 @@ from device_sdk.gallery import Gallery, Person
 from device_sdk.recogniser import Recogniser, fit_crops
 from device_sdk.stored_personal import StoredPersonal
 from mien.errors import ConfigError, NotFoundError
+from mien.evaluation.intervals import upper_bound
 from mien.methods.base import Crops, Embeddings
 from mien.methods.personal import FeatureRuntime, PersonalModel, personal_model
 from mien.personal_branch import (
@@ -29,7 +30,6 @@ from mien.personal_branch import (
     check_enough,
     judge,
     template,
-    upper_bound,
 )
 from mien.wire.tensors import PublicShard
 

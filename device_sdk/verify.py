@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource
 from device_sdk.gallery import Gallery, Person
+from device_sdk.liveness import PadCheck, is_attack
 from device_sdk.personal import PersonalRecogniser
 from device_sdk.recogniser import Operating, Recogniser
 from mien.errors import LowQualityError, MultipleFacesError, NoFaceError, NotEnrolledError
@@ -60,7 +61,14 @@ class LowQuality:
     message: str
 
 
-Outcome = Match | Unknown | NoFace | MultipleFaces | LowQuality
+@dataclass(frozen=True)
+class PresentationAttack:
+    """The liveness check takes the face for a picture or a mask; nothing was compared."""
+
+    message: str
+
+
+Outcome = Match | Unknown | NoFace | MultipleFaces | LowQuality | PresentationAttack
 
 
 def verify(
@@ -71,6 +79,7 @@ def verify(
     pipeline: FacePipeline,
     at: Operating,
     personal: PersonalRecogniser | None = None,
+    pad: PadCheck | None = None,
 ) -> Outcome:
     """Return whether the face in an image is the enrolled person's of that name, by the personal model if it has them.
 
@@ -85,7 +94,7 @@ def verify(
         (probe_D,) = recogniser.embed(crop[np.newaxis])
         return _decide([(person.name, float(gallery.scores(person.name, recogniser.model_id, probe_D).max()), at)])
 
-    return _look(image, pipeline, decide)
+    return _look(image, pipeline, pad, decide)
 
 
 def identify(
@@ -95,6 +104,7 @@ def identify(
     pipeline: FacePipeline,
     at: Operating,
     personal: PersonalRecogniser | None = None,
+    pad: PadCheck | None = None,
 ) -> Outcome:
     """Return who of all enrolled people the face in an image is, or Unknown; errors as `verify`.
 
@@ -112,7 +122,7 @@ def identify(
         best = int(np.argmax(scores_N))
         return _decide([(references.names[best], float(scores_N[best]), at)])
 
-    return _look(image, pipeline, decide)
+    return _look(image, pipeline, pad, decide)
 
 
 def _own_score(
@@ -130,13 +140,17 @@ def _decide(scored: Sequence[tuple[str, float, Operating]]) -> Match | Unknown:
     return Match(name, score, at) if score >= at.value else Unknown(score, at)
 
 
-def _look(image: ImageSource, pipeline: FacePipeline, decide: Callable[[Crop], Match | Unknown]) -> Outcome:
+def _look(
+    image: ImageSource, pipeline: FacePipeline, pad: PadCheck | None, decide: Callable[[Crop], Match | Unknown]
+) -> Outcome:
     try:
-        crop = pipeline.acquire_source(image).crop
+        face = pipeline.acquire_source(image)
     except NoFaceError as error:
         return NoFace(error.message)
     except MultipleFacesError as error:
         return MultipleFaces(error.message)
     except LowQualityError as error:
         return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
-    return decide(crop)
+    if pad is not None and is_attack(pad, face):
+        return PresentationAttack("this does not look like a living face; show the face itself, in good light")
+    return decide(face.crop)

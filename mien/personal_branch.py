@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError, NonFiniteError
-from mien.evaluation.intervals import rule_of_three
+from mien.evaluation.intervals import upper_bound
 
 Floats = NDArray[np.float32]
 Floats64 = NDArray[np.float64]
@@ -308,13 +308,3 @@ def _threshold(at: _Carried, results: Sequence[tuple[float, bool, bool]]) -> Per
         sum(missed for _, _, missed in results),
         len(results),
     )
-
-
-def upper_bound(num_errors: int, num_trials: int) -> float:
-    """Return the upper 95 % bound of a rate: the rule of three without errors, else Wilson's."""
-    if num_errors == 0:
-        return rule_of_three(num_trials)
-    z, rate = 1.645, num_errors / num_trials
-    middle = rate + z * z / (2 * num_trials)
-    half = z * math.sqrt(rate * (1 - rate) / num_trials + (z / (2 * num_trials)) ** 2)
-    return min(1.0, (middle + half) / (1 + z * z / num_trials))

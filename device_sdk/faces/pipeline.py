@@ -31,10 +31,11 @@ ImageSource = str | os.PathLike[str] | NDArray[np.uint8]
 class AcquiredFace:
     """An aligned crop (H, W, 3) uint8 RGB, ready for `FaceInputSpec.network_input`, and how it was come by.
 
-    `box` (x, y, width, height) is None and `num_faces` is 1 for a crop that came aligned. `num_faces` counts every
-    face found, so that an evaluation can say how often a choice was made.
+    `image` (H, W, 3) is the whole picture. `box` (x, y, width, height) is None and `num_faces` is 1 for a crop that
+    came aligned. `num_faces` counts every face found, so that an evaluation can say how often a choice was made.
     """
 
+    image: Pixels = field(repr=False)
     crop: Pixels = field(repr=False)
     quality: Quality
     box: tuple[float, float, float, float] | None
@@ -97,7 +98,7 @@ class FacePipeline:
         quality = assess(image.shape, face, crop, self.policy)
         if self.policy is not None and face.score < SURE_SCORE and _is_turned_picture(image, face, detector):
             quality = replace(quality, reasons=(Reason.ROLLED, *quality.reasons))
-        return AcquiredFace(crop, quality, face.box, len(faces))
+        return AcquiredFace(image, crop, quality, face.box, len(faces))
 
     def _take_aligned(self, image: Pixels) -> AcquiredFace:
         height, width = image.shape[:2]
@@ -106,7 +107,7 @@ class FacePipeline:
                 f"the image is {width}x{height}, an aligned crop is {self.spec.width}x{self.spec.height}; "
                 "leave out the option for aligned crops"
             )
-        return AcquiredFace(image, assess(image.shape, None, image, self.policy), None, 1)
+        return AcquiredFace(image, image, assess(image.shape, None, image, self.policy), None, 1)
 
 
 def _is_turned_picture(image: Pixels, face: Face, detector: FaceDetector) -> bool:

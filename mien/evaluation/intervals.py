@@ -43,6 +43,16 @@ def rule_of_three(num_comparisons: int) -> float:
     return min(1.0, 3.0 / num_comparisons)
 
 
+def upper_bound(num_errors: int, num_trials: int) -> float:
+    """Return the upper 95 % bound of a rate: the rule of three without errors, else Wilson's."""
+    if num_errors == 0:
+        return rule_of_three(num_trials)
+    z, rate = 1.645, num_errors / num_trials
+    middle = rate + z * z / (2 * num_trials)
+    half = z * math.sqrt(rate * (1 - rate) / num_trials + (z / (2 * num_trials)) ** 2)
+    return min(1.0, (middle + half) / (1 + z * z / num_trials))
+
+
 def bootstrap_by_identity(
     comparisons: Comparisons,
     statistic: Callable[[DetCurve], float],

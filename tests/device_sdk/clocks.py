@@ -25,3 +25,17 @@ class ShiftedClock(SystemClock):
         self.pauses.append(seconds)
         self._slept_s += seconds
         time.sleep(min(seconds, 0.01))
+
+
+class HandClock(SystemClock):
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.now_s += seconds

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError, NonFiniteError
+from mien.evaluation.intervals import upper_bound
 from mien.heads import cosines, personalise
 from mien.losses import dfc_loss
 from mien.personal_branch import (
@@ -22,7 +23,6 @@ from mien.personal_branch import (
     judge,
     loss_and_gradients,
     template,
-    upper_bound,
 )
 
 SPEC = BranchSpec()

@@ -1,0 +1,41 @@
+"""Where a check against presentation attacks is plugged in. None comes with this package, and none is claimed.
+
+A recogniser compares faces; a photograph of a face is one. A check is taken only with a measured report (ISO/IEC
+30107-3: APCER for each species of attack, BPCER), so that nobody believes in more than was shown.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from device_sdk.faces import AcquiredFace
+from mien.errors import ConfigError
+from mien.evaluation.pad import PadReport
+
+
+class PadCheck(Protocol):
+    """Says how much a presentation looks like a living face."""
+
+    @property
+    def report(self) -> PadReport:
+        """What this check was measured to do, at the threshold that decides."""
+        ...
+
+    def score(self, face: AcquiredFace) -> float:
+        """Return the score of a face: `face.image` is the whole picture (H, W, 3), `face.box` where the face is."""
+        ...
+
+
+def checked(pad: PadCheck | None) -> PadCheck | None:
+    """Return a check that brings its report; raises ConfigError for one that does not."""
+    if pad is not None and not isinstance(getattr(pad, "report", None), PadReport):
+        raise ConfigError(
+            "this liveness check brings no measured report; measure APCER for each species of attack and BPCER "
+            "(`mien.evaluation.pad.evaluate_pad`), or leave the check out"
+        )
+    return pad
+
+
+def is_attack(pad: PadCheck, face: AcquiredFace) -> bool:
+    """Tell whether a face scores below the threshold that the report was measured at; NaN does."""
+    return not pad.score(face) >= pad.report.threshold
