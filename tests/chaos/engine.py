@@ -16,10 +16,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import RoundRecord
@@ -34,8 +35,11 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.shim import Disk
 from tests.chaos.site import Launcher, Registrar, Uptime, Victim
 from tests.integration.house import ROOT, House, free_port, masked_task, tiny_task
+from tests.integration.replicas import Cluster
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
+
+T = TypeVar("T")
 
 STAGE_S: Final = 4.0
 GRACE_S: Final = 1.0
@@ -49,6 +53,7 @@ _SLACK_S: Final = 20.0
 class Scenario:
     """What is to go wrong: at least so many kills of coordinators within at least so many seconds, and `faults`.
 
+    `replicas` are how many coordinators run as one: more than one share PostgreSQL and a bucket, behind a balancer.
     `faults` are names of `tests.chaos.faults.FAULTS`, `weathers` what the network has. `plain` and `masked` are how
     many devices each task has, `pause_s` the longest pause between a start and the next kill, `silence_s` how long a
     silent network lasts.
@@ -58,6 +63,7 @@ class Scenario:
     kills: int
     seconds: float
     faults: tuple[str, ...] = ()
+    replicas: int = 1
     plain: int = 3
     masked: int = 5
     habits: Habits = field(default_factory=Habits)
@@ -124,18 +130,27 @@ class Site:
             settings["database_url"] = postgres[1]
         if bucket is not None:
             settings |= {"blobs_url": bucket[1], "blobs_endpoint": bucket[0].endpoint}
-        self.house = House(folder, restart_grace_s=GRACE_S, check_in_hold_s=1.0, **settings)
+        houses = self._build(folder, restart_grace_s=GRACE_S, check_in_hold_s=1.0, **settings)
+        self.house = houses[0]
         self.registrar = Registrar(folder, address, self.house.address)
-        self.registrar.introduce(self.house)
+        self.registrar.introduce(houses)
         self.launcher = Launcher(self.disk, folder / "launcher.log")
-        self.victims = [Victim(self.house, self.launcher)]
+        self.victims = [Victim(house, self.launcher) for house in houses]
         self.uptime = Uptime(lambda: all(victim.is_ready and not victim.has_ended for victim in self.victims))
-        self.proxy = Proxy(self.house.port, self.luck)
+        self.proxy = Proxy([house.port for house in houses], self.luck)
         self.memories: list[Memory] = []
         self.lives: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[str, TaskSpec] = {}
         self._since: dict[Attempt, tuple[float, int]] = {}
-        self._log_read = 0
+        self._logs_read: Counter[Path] = Counter()
+
+    def _build(self, folder: Path, **settings: Any) -> list[House]:
+        """Return the folders of all coordinators."""
+        if self.scenario.replicas == 1:
+            return [House(folder, **settings)]
+        assert self.postgres is not None
+        assert self.bucket is not None
+        return [*Cluster(folder, self.scenario.replicas, **settings).replicas]
 
     @property
     def kills(self) -> int:
@@ -150,7 +165,8 @@ class Site:
     async def begin(self) -> None:
         """Start everything and submit both tasks."""
         await self.registrar.start()
-        assert await self.victims[0].start(), self.log_tail()
+        for victim in self.victims:
+            assert await victim.start(), self.log_tail()
         deadlines = DeadlineSpec(STAGE_S, STAGE_S, *(STAGE_S,) * 5)
         scenario = self.scenario
         specs = [
@@ -162,7 +178,8 @@ class Site:
         async with self.house.operator() as operator:
             await self.house.give_model(operator, self._folder)
             for spec in specs:
-                self._tasks[(await operator.submit(spec, spec.name)).task_id] = spec
+                status = await _persistently(partial(operator.submit, spec, spec.name))
+                self._tasks[status.task_id] = spec
 
         def follow(store: Store, _models: BlobStore) -> None:
             for task_id in self._tasks:
@@ -193,16 +210,23 @@ class Site:
 
     def _count_stages(self) -> None:
         """Note at which stages the coordinator was killed: it says at which it goes on."""
-        lines = self.house.log.read_text(errors="replace")[self._log_read :]
-        self._log_read += len(lines)
+        lines = "".join(self._new_lines(victim.house.log) for victim in self.victims)
         found = re.findall(r'\{"task": "(\w+)",[^}]*"stage": "(\w+)"[^}]*"event": "resumed"', lines)
         self.killed_at.update(f"{task} {stage}" for task, stage in found)
+        if len(self.victims) > 1:  # another may have taken the round over long ago
+            return
         idle = {spec.name for spec in self._tasks.values()} - {task for task, _ in found}
         self.killed_at.update(f"{task} between rounds" for task in idle)
 
+    def _new_lines(self, log: Path) -> str:
+        lines = log.read_text(errors="replace")[self._logs_read[log] :]
+        self._logs_read[log] += len(lines)
+        return lines
+
     def log_tail(self) -> str:
-        """Return the end of the coordinator's log."""
-        return self.house.log.read_text(errors="replace")[-6000:] if self.house.log.exists() else ""
+        """Return the end of the coordinators' logs."""
+        logs = [victim.house.log for victim in self.victims]
+        return "\n\n".join(log.read_text(errors="replace")[-4000:] for log in logs if log.exists())
 
     # Devices
 
@@ -288,12 +312,14 @@ class Site:
             await self.end_life(number)
         async with self.house.operator() as operator:
             for task_id in self._tasks:
-                await operator.cancel(task_id)
+                await _persistently(partial(operator.cancel, task_id))
         await self._tell_all()
-        self.victims[0].send(signal.SIGTERM)
-        if not await self.victims[0].gone(30.0):
-            self.stuck.append("the coordinator did not stop within 30 s of SIGTERM")
-            await self.victims[0].kill()
+        for victim in self.victims:
+            victim.send(signal.SIGTERM)
+        for victim in self.victims:
+            if not await victim.gone(30.0):
+                self.stuck.append("a coordinator did not stop within 30 s of SIGTERM")
+                await victim.kill()
         await self.with_store(self.auditor.check_end)
         command = [sys.executable, "-m", "coordinator.cli", "audit", "verify", "--json", "--home"]
         verified = await asyncio.to_thread(
@@ -301,8 +327,9 @@ class Site:
         )
         if verified.returncode != 0:
             self.auditor.wrong.append(f"audit verify: {verified.stderr.strip()}")
-        left = [path for path in (self.house.home.folder / "spool").rglob("*") if path.is_file()]
-        if left:
+        spools = [victim.house.home.folder / "spool" for victim in self.victims]
+        left = [path for spool in spools for path in spool.rglob("*") if path.is_file()]
+        if left and len(spools) == 1:
             self.auditor.wrong.append(f"{len(left)} contributions are left in the spool of rounds that are over")
 
     async def _tell_all(self) -> None:
@@ -381,6 +408,16 @@ async def _play(site: Site, until: float) -> None:
                 task.cancel()
             await asyncio.gather(checking, counting, return_exceptions=True)
         await site.end()
+
+
+async def _persistently(call: Callable[[], Awaitable[T]]) -> T:
+    """Return what a call answers that may have to be made again: a replica takes a moment to take over."""
+    async with asyncio.timeout(60.0):
+        while True:
+            try:
+                return await call()
+            except UnavailableError:
+                await asyncio.sleep(0.2)
 
 
 def _raise_from(*tasks: asyncio.Task[Any]) -> None:

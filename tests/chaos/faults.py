@@ -38,8 +38,7 @@ async def kill_coordinators(site: Site, until: float) -> None:
         if site.kills >= scenario.kills:
             await asyncio.sleep(0.2)
             continue
-        victim = site.luck.choice(site.victims)
-        how = await _kill(site, victim)
+        victim, how = await _kill(site)
         site.killed_how[how] += 1
         if site.luck.random() < 0.1:  # once more, before it is ready
             starting = asyncio.create_task(victim.start(site.wrong_by()))
@@ -52,18 +51,15 @@ async def kill_coordinators(site: Site, until: float) -> None:
         await asyncio.sleep(site.luck.uniform(0.0, scenario.pause_s))
 
 
-async def _kill(site: Site, victim: Victim) -> str:
-    """Kill a coordinator and return how the instant was chosen."""
+async def _kill(site: Site) -> tuple[Victim, str]:
+    """Kill a coordinator; return which one, and how the instant was chosen."""
+    victim = site.luck.choice(site.victims)
     if victim.has_ended and not site.uptime.is_disturbed:
         raise AssertionError(f"a coordinator has ended by itself:\n{site.log_tail()}")
     how = site.luck.choice(("at any time", "during a call", "in a write", "in a write"))
-    if how == "in a write" and site.disk is not None:
-        deaths = site.disk.deaths
-        site.disk.light_fuse(site.luck.randrange(1, _LONGEST_FUSE), after=site.luck.random() < 0.5)
-        has_ended = await victim.gone(_WRITES_WITHIN_S)
-        site.disk.mend()
-        if has_ended and site.disk.deaths > deaths:
-            return how
+    if how == "in a write":
+        if (burnt := await _burn(site)) is not None:
+            return burnt, how
         how = "at any time"
     if how == "during a call":
         try:
@@ -75,7 +71,27 @@ async def _kill(site: Site, victim: Victim) -> str:
     else:
         await asyncio.sleep(site.luck.uniform(0.0, 0.5))
     await victim.kill()
-    return how
+    return victim, how
+
+
+async def _burn(site: Site) -> Victim | None:
+    """Light a fuse and return whom it has ended: who wrote the n-th time from then on. None where nobody did."""
+    if site.disk is None:
+        return None
+    deaths, end = site.disk.deaths, time.monotonic() + _WRITES_WITHIN_S
+    site.disk.light_fuse(site.luck.randrange(1, _LONGEST_FUSE), after=site.luck.random() < 0.5)
+    try:
+        while site.disk.deaths == deaths and time.monotonic() < end:
+            await asyncio.sleep(0.002)
+    finally:
+        site.disk.douse()
+    if site.disk.deaths == deaths:
+        return None
+    while True:  # it is dying
+        for victim in site.victims:
+            if victim.has_ended and await victim.gone():
+                return victim
+        await asyncio.sleep(0.002)
 
 
 async def weather(site: Site) -> None:
@@ -125,6 +141,23 @@ async def clock(site: Site) -> None:
             if victim.is_ready:
                 site.injected["clock jump"] += 1
                 victim.send(site.luck.choice((signal.SIGUSR1, signal.SIGUSR2)))
+
+
+async def freezing(site: Site) -> None:
+    """A coordinator stands still for a moment, as a machine that swaps, and goes on as if nothing had been.
+
+    A replica that stands still for longer than its lease finds that others have taken over.
+    """
+    while True:
+        await asyncio.sleep(site.luck.uniform(2.0, 8.0))
+        victim = site.luck.choice(site.victims)
+        if victim.is_ready:
+            site.injected["frozen"] += 1
+            victim.send(signal.SIGSTOP)
+            try:
+                await asyncio.sleep(site.luck.uniform(0.2, 4.0))
+            finally:
+                victim.send(signal.SIGCONT)
 
 
 async def deaths(site: Site) -> None:
@@ -192,6 +225,7 @@ FAULTS: Final[Mapping[str, Callable[[Site], Coroutine[Any, Any, None]]]] = {
     "weather": weather,
     "disk": disk,
     "clock": clock,
+    "freezing": freezing,
     "deaths": deaths,
     "registrar": registrar,
     "postgres": postgres,

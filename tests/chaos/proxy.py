@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 CHUNK_BYTES = 4096
@@ -31,10 +31,11 @@ FAIR = Weather()
 
 
 class Proxy:
-    """Forwards one port of loopback to another under the weather of the moment."""
+    """Forwards one port of loopback to others in turn, in whatever weather; who does not answer is left out."""
 
-    def __init__(self, target: int, luck: random.Random) -> None:
-        self._target, self._luck = target, luck
+    def __init__(self, targets: Sequence[int], luck: random.Random) -> None:
+        self._targets, self._luck = targets, luck
+        self._next = 0
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Event()
         self._weather = FAIR
@@ -88,11 +89,11 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:  # the coordinator is away: so is the line
+        ends = await self._connect()
+        if ends is None:  # the coordinators are away: so is the line
             writer.transport.abort()
             return
+        there, back = ends
         line = _Line(writer, back)
         self._lines.add(line)
         try:
@@ -102,6 +103,14 @@ class Proxy:
         finally:
             line.reset()
             self._lines.discard(line)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        self._next += 1
+        for number in range(len(self._targets)):
+            port = self._targets[(self._next + number) % len(self._targets)]
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection("127.0.0.1", port)
+        return None
 
     async def _pump(self, line: _Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -17,15 +17,24 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
 UNLUCKY: Final = Habits(repeats=0.2, stragglers=0.2, delay_s=0.05)
-ANYWHERE: Final = ("weather", "disk", "clock", "deaths", "registrar")
+ANYWHERE: Final = ("weather", "disk", "clock", "freezing", "deaths", "registrar")
 AWAY: Final = ("postgres", "bucket")
 
 FULL: Final[Mapping[str, Scenario]] = {
     scenario.name: scenario
     for scenario in (
         Scenario("kills", kills=260, seconds=0.0, pause_s=1.5),
-        Scenario("embedded", kills=220, seconds=0.0, faults=ANYWHERE, habits=UNLUCKY, pause_s=1.5),
-        Scenario("servers", kills=60, seconds=0.0, faults=(*ANYWHERE, *AWAY), habits=UNLUCKY, pause_s=1.5),
+        Scenario("embedded", kills=180, seconds=0.0, faults=ANYWHERE, habits=UNLUCKY, pause_s=1.5),
+        Scenario("servers", kills=50, seconds=0.0, faults=(*ANYWHERE, *AWAY), habits=UNLUCKY, pause_s=1.5),
+        Scenario(
+            "replicas",
+            kills=60,
+            seconds=0.0,
+            faults=("freezing", "deaths"),
+            habits=UNLUCKY,
+            replicas=3,
+            pause_s=2.0,
+        ),
         Scenario("silence", kills=0, seconds=320.0, faults=("weather",), weathers=("silence",), silence_s=300.0),
     )
 }

@@ -42,14 +42,17 @@ class Disk:
         self._set(_REFUSAL, REFUSALS[how])
 
     def mend(self) -> None:
-        """Refuse nothing, and end no program."""
+        """Refuse nothing any more."""
         self._set(_REFUSAL, 0)
-        self._set(_FUSE, 0)
 
     def light_fuse(self, writes: int, *, after: bool) -> None:
         """End the program at its n-th write from now on, with that write done or not."""
         self._set(_AFTER, int(after))
         self._set(_FUSE, writes)
+
+    def douse(self) -> None:
+        """Put the fuse out."""
+        self._set(_FUSE, 0)
 
     @property
     def deaths(self) -> int:

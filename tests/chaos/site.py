@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -125,11 +125,12 @@ class Registrar:
         self._log = folder / "registrar.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def introduce(self, house: House) -> None:
-        """Make it and a coordinator know each other."""
-        trust_coordinator(self.home, house.home.public(house.home.ca_path), replace=False)
-        trust_registrar(house.home, pki.to_pem(self.home.ca()), replace=True)
-        house.registrar = self.home.authority()
+    def introduce(self, houses: Sequence[House]) -> None:
+        """Make it and the coordinators, which are one, know each other."""
+        trust_coordinator(self.home, houses[0].home.public(houses[0].home.ca_path), replace=False)
+        for house in houses:
+            trust_registrar(house.home, pki.to_pem(self.home.ca()), replace=True)
+            house.registrar = self.home.authority()
 
     async def start(self) -> None:
         """Start it and return once it answers."""

@@ -29,7 +29,7 @@ async def echoing() -> AsyncIterator[tuple[Proxy, Ends]]:
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    async with Proxy(server.sockets[0].getsockname()[1], random.Random(1)).running() as proxy:
+    async with Proxy([server.sockets[0].getsockname()[1]], random.Random(1)).running() as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         try:
             yield proxy, (reader, writer)
