@@ -145,7 +145,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             await server.start()
             gates = asyncio.create_task(_keep_gates(engine, stores, clock, config), name="gates")
             gates.add_done_callback(_gates_ended)
-            keeper = RollOutKeeper(engine, stores, config.release_key)
+            leads = (lambda _population: True) if replication is None else replication.keeper.owns
+            keeper = RollOutKeeper(engine, stores, config.release_key, leads=leads)
             roll_outs = asyncio.create_task(keeper.run(), name="roll-outs")
             try:
                 yield port

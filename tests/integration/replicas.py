@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from coordinator.replicas.registry import Replica, listed
 from tests.integration.house import House, free_port, log_lines
 from tests.integration.light_device import LightDevice
 
@@ -41,6 +40,7 @@ class Cluster:
 
     def __init__(self, folder: Path, count: int, **settings: Any) -> None:
         self.replicas: list[ReplicaHouse] = []
+        self._settings = settings
         for number in range(count):
             (folder / str(number)).mkdir()
             first = self.replicas[0] if self.replicas else None
@@ -63,15 +63,14 @@ class Cluster:
         for replica in self.replicas:
             replica.close()
 
-    def listed(self) -> list[Replica]:
-        """Return the replicas as the database lists them."""
-        with self.first.store() as store:
-            return store.privacy(lambda db: listed(db, LEASE_S))
-
-    def owner(self, population: str) -> ReplicaHouse | None:
-        """Return the replica that holds a population's lease."""
-        addresses = [replica.address for replica in self.listed() if population in replica.populations]
-        return next((replica for replica in self.replicas if replica.peer_address in addresses), None)
+    def replace(self, lost: ReplicaHouse) -> None:
+        """Start a new replica, in an empty folder with the others' keys, in place of one that was lost."""
+        number = self.replicas.index(lost)
+        folder = lost.home.folder.parent.with_name(f"{lost.home.folder.parent.name}+")
+        folder.mkdir()
+        other = self.replicas[number - 1]
+        self.replicas[number] = ReplicaHouse(folder, other, **self._settings)
+        self.replicas[number].start()
 
     @contextlib.asynccontextmanager
     async def devices(self, population: str, addresses: Sequence[str]) -> AsyncIterator[list[LightDevice]]:
@@ -81,6 +80,10 @@ class Cluster:
                 await stack.enter_async_context(LightDevice(address, self.first.device(population)))
                 for address in addresses
             ]
+
+    def again(self, device: LightDevice, number: int) -> LightDevice:
+        """Return a device's connection to another replica."""
+        return LightDevice(self.replicas[number].address, device._credentials)
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Return the log records of one kind, of all replicas."""

@@ -3,49 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
-from mien.errors import UnavailableError
+from coordinator import pki
+from coordinator.replicas.forwarding import CALLER_KEY
+from mien.errors import CertificateError, PermissionDeniedError, UnavailableError, UnreachableError, VersionError
 from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
-from mien.wire.v1 import rounds_pb2
-from tests.integration.house import masked_task, run, tiny_task
-from tests.integration.light_device import THETA, LightDevice, contribution, ref_of
+from mien.wire.v1 import common_pb2, replicas_pb2, rounds_pb2
+from tests.integration.house import log_lines, masked_task, run, tiny_task
+from tests.integration.light_device import THETA, LightDevice, answer, contribution, raised, ref_of
 from tests.integration.replicas import Balancer, Cluster, ReplicaHouse, until
 from tests.integration.test_rounds import expected_theta
+from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
-POPULATION = "many"
+DENIED = PermissionDeniedError.code
 LONG = DeadlineSpec(60.0, 60.0, *(60.0,) * 5)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, postgres_url: str, s3_server: S3Server) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, s3_server: S3Server
+) -> Iterator[Cluster]:
+    """Three replicas, one model; every test has a population of its own, and replaces the replica that it loses."""
+    folder = tmp_path_factory.mktemp("cluster")
     bucket = f"s3://{s3_server.new_bucket()}/mien"
-    cluster = Cluster(tmp_path, 3, database_url=postgres_url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    with postgres_server.database() as url:
+        cluster = Cluster(folder, 3, database_url=url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
+
+        async def prepare() -> None:
+            async with cluster.first.operator() as operator:
+                await cluster.first.give_model(operator, folder)
+
+        try:
+            cluster.start()
+            run(prepare())
+            yield cluster
+        finally:
+            cluster.close()
 
 
-def task_of(kind: str, size: int, rounds: int = 1) -> TaskSpec:
-    cohort = CohortSpec(size=size, min_reports=size)
-    if kind == "masked":
-        return masked_task("task", POPULATION, size=size, min_reports=size, deadlines=LONG, rounds=rounds)
-    return tiny_task("task", POPULATION, cohort=cohort, deadlines=LONG, rounds=rounds)
+def task_of(population: str, size: int, *, is_masked: bool, **changes: Any) -> TaskSpec:
+    changes = {"deadlines": LONG, **changes}
+    if is_masked:
+        return masked_task(population, population, size=size, min_reports=size, **changes)
+    return tiny_task(population, population, cohort=CohortSpec(size=size, min_reports=size), **changes)
 
 
-async def submitted(cluster: Cluster, folder: Path, task: TaskSpec) -> str:
-    """Release the tiny model and submit a task, each at another replica; return the task's id."""
-    async with cluster.replicas[0].operator() as operator:
-        await cluster.first.give_model(operator, folder)
-    async with cluster.replicas[1].operator() as operator:
-        return (await operator.submit(task, "token")).task_id
+async def submitted(replica: ReplicaHouse, task: TaskSpec) -> str:
+    """Return the id of a task, after a replica was told of it that runs its population from then on."""
+    async with replica.operator() as operator:
+        return (await operator.submit(task, task.name)).task_id
 
 
 def bound(task: TaskSpec) -> float:
@@ -115,48 +132,44 @@ async def theta_of(device: LightDevice, model_id: str) -> Any:
     return np.frombuffer(await device.download(manifest.theta.sha256), "<f4")
 
 
-@pytest.mark.parametrize("kind", ["plain", "masked"])
-def test_a_round_over_three_replicas_is_the_plain_weighted_mean(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    task = task_of(kind, 6, rounds=2)
+@pytest.mark.parametrize("is_masked", [False, True], ids=["plain", "masked"])
+def test_a_round_over_three_replicas_is_the_plain_weighted_mean(cluster: Cluster, is_masked: bool) -> None:
+    task = task_of(f"mean-{is_masked}", 6, is_masked=is_masked, rounds=2)
 
-    async def story() -> None:
-        cluster.start()
-        await submitted(cluster, tmp_path, task)
+    async def story() -> str:
+        task_id = await submitted(cluster.replicas[1], task)
         addresses = [replica.address for replica in cluster.replicas]
-        async with Balancer(addresses) as balancer, cluster.devices(POPULATION, [balancer.address] * 6) as devices:
+        async with Balancer(addresses) as balancer, cluster.devices(task.population, [balancer.address] * 6) as devices:
             theta = THETA
             for _ in range(task.rounds):
                 sent = await asyncio.gather(*(take_part(device, i, task) for i, device in enumerate(devices)))
                 async with cluster.replicas[2].operator() as operator:
-                    (status,) = await operator.tasks()
+                    (status,) = [each for each in await operator.tasks() if each.task_id == task_id]
                 found = await theta_of(devices[0], status.model_id)
                 assert np.abs(found - expected_theta(theta, task, sent)).max() <= bound(task)
                 theta = found
+        return task_id
 
-    run(story())
-    sums = cluster.events("sums of replicas")
-    assert len(sums) == 2
-    assert all(record["parts"] == 3 for record in sums), "each replica added up what it held"
+    task_id = run(story())
+    with cluster.first.store() as store:
+        ids = {record.id for record in store.rounds(task_id)}
+    sums = [record for record in cluster.events("sums of replicas") if record["round_id"] in ids]
+    assert [record["parts"] for record in sums] == [3, 3], "each replica added up what it held"
 
 
-@pytest.mark.parametrize(("kind", "victim"), [("masked", "owner"), ("plain", "owner"), ("masked", "other")])
-def test_a_replica_that_is_lost_with_its_disk_loses_nothing(
-    cluster: Cluster, tmp_path: Path, kind: str, victim: str
-) -> None:
+@pytest.mark.parametrize(("is_masked", "victim"), [(True, "owner"), (False, "owner"), (True, "other")])
+def test_a_replica_that_is_lost_with_its_disk_loses_nothing(cluster: Cluster, is_masked: bool, victim: str) -> None:
     """Two of four contributions were acknowledged by it: the same attempt closes with all four."""
-    task = task_of(kind, 4)
+    task = task_of(f"lost-{is_masked}-{victim}", 4, is_masked=is_masked)
+    owner, *others = cluster.replicas
+    lost, left = (owner, others) if victim == "owner" else (others[0], [owner, others[1]])
 
     async def story() -> str:
-        cluster.start()
-        task_id = await submitted(cluster, tmp_path, task)
-        owner = cluster.owner(POPULATION)
-        assert owner is not None
-        others = [replica for replica in cluster.replicas if replica is not owner]
-        lost, left = (owner, others) if victim == "owner" else (others[0], [owner, others[1]])
+        task_id = await submitted(owner, task)
         async with (
             Balancer([r.address for r in (lost, *left)], in_turn=False) as first,
             Balancer([r.address for r in left]) as second,
-            cluster.devices(POPULATION, [first.address] * 2 + [second.address] * 2) as devices,
+            cluster.devices(task.population, [first.address] * 2 + [second.address] * 2) as devices,
         ):
             assignments = await asyncio.gather(*(persistently(device.assignment) for device in devices))
             ways = [Way(d, a, task, i) for i, (d, a) in enumerate(zip(devices, assignments, strict=True))]
@@ -172,9 +185,118 @@ def test_a_replica_that_is_lost_with_its_disk_loses_nothing(
         return task_id
 
     task_id = run(story())
-    (alive, *_) = [replica for replica in cluster.replicas if replica.process.poll() is None]
-    with alive.store() as store:
+    cluster.replace(lost)
+    with cluster.first.store() as store:
         assert [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)] == [(1, 1, "closed")]
+
+
+def test_an_owner_that_was_paused_while_another_took_over_commits_nothing(cluster: Cluster) -> None:
+    """It sleeps through the round's end, and finds that its stage is over by its own clock when it wakes."""
+    task = task_of("paused", 3, is_masked=True, deadlines=DeadlineSpec(30.0, 30.0, *(30.0,) * 5))
+    owner, *others = cluster.replicas
+
+    async def story() -> str:
+        task_id = await submitted(owner, task)
+        async with (
+            Balancer([replica.address for replica in others]) as balancer,
+            cluster.devices(task.population, [balancer.address] * 3) as devices,
+        ):
+            assignments = await asyncio.gather(*(persistently(device.assignment) for device in devices))
+            ways = [Way(d, a, task, i) for i, (d, a) in enumerate(zip(devices, assignments, strict=True))]
+            owner.process.send_signal(signal.SIGSTOP)
+            try:
+                await asyncio.gather(*(persistently(way.report) for way in ways))
+                events = await asyncio.gather(*(way.to_the_end() for way in ways))
+            finally:
+                owner.process.send_signal(signal.SIGCONT)
+            assert {(event.stage, event.num_reports) for event in events} == {(rounds_pb2.CLOSED, 3)}
+            found = await theta_of(devices[0], events[0].model_id)
+            assert np.abs(found - expected_theta(THETA, task, [way.data for way in ways])).max() <= bound(task)
+            told = ("tasks of a population let go", "transition refused by the disk")
+            await until(lambda: any(log_lines(owner, event) for event in told))
+        return task_id
+
+    task_id = run(story())
+    with cluster.first.store() as store:
+        assert [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)] == [(1, 1, "closed")]
+        store.audit(lambda log, db: log.verify(db))
+
+
+def test_replicas_are_listed(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "coordinator.cli", "replica", "list", "--json", "--home"]
+    told = subprocess.run([*command, str(cluster.first.home.folder)], capture_output=True, check=True, text=True)
+    found = [replica for replica in json.loads(told.stdout)["replicas"] if replica["is_alive"]]
+    assert {replica["address"] for replica in found} >= {replica.peer_address for replica in cluster.replicas}
+    assert {population for replica in found for population in replica["populations"]} >= {"mean-True", "paused"}
+
+
+def test_an_upload_that_goes_on_at_another_replica_counts_once(cluster: Cluster) -> None:
+    """Half of it arrives at one replica, all of it at another, and all of it again at a third."""
+    task = task_of("half", 2, is_masked=False)
+
+    async def story() -> None:
+        await submitted(cluster.replicas[0], task)
+        async with cluster.devices(task.population, [replica.address for replica in cluster.replicas[:2]]) as devices:
+            assignments = await asyncio.gather(*(persistently(device.assignment) for device in devices))
+            ways = [Way(d, a, task, i) for i, (d, a) in enumerate(zip(devices, assignments, strict=True))]
+            await asyncio.gather(*(persistently(way.report) for way in ways))
+            await asyncio.gather(*(way.to_the_upload() for way in ways))
+            way, ref = ways[1], ways[1].ref
+            half = await way.device.upload(ref, way.data, stop=len(way.data) // 2)
+            assert (half.received_bytes, half.accepted) == (len(way.data) // 2, False)
+            async with cluster.again(way.device, 2) as there, cluster.again(way.device, 0) as again:
+                assert (await there.upload_status(ref)).received_bytes == 0
+                assert (await there.upload(ref, way.data)).accepted
+                assert (await again.upload_status(ref)).accepted
+                assert (await again.upload(ref, way.data)).accepted
+                assert (await way.device.upload(ref, way.data, offset=half.received_bytes)).accepted
+            event = await ways[0].to_the_end()
+            assert (event.stage, event.num_reports) == (rounds_pb2.CLOSED, 2)
+            found = await theta_of(devices[0], event.model_id)
+            assert np.abs(found - expected_theta(THETA, task, [way.data for way in ways])).max() <= bound(task)
+
+    run(story())
+
+
+def test_only_replicas_enter_their_port_and_they_enter_no_other(cluster: Cluster) -> None:
+    """And what they pass on is judged by the certificate that comes with it."""
+    home, now = cluster.first.home, cluster.first.now
+    authority, registrar = home.authority(), cluster.first.registrar
+    replica = pki.issue_replica_leaf(authority, "stranger", now)
+    operator, phone = home.operator_credentials(), cluster.first.device("mean-True")
+    stranger = pki.create_authority("registrar", now)
+    forged = cluster.first.device("mean-True", stranger)
+    port, front = cluster.first.peer_address, cluster.first.address
+    check_in, hello = rounds_pb2.CheckInRequest(), common_pb2.HelloRequest(protocol_versions=[1])
+    leaf = pki.load_certificate(phone.chain)
+    assert pki.device_identity(leaf, registrar.certificate, now).id == phone.device_id
+
+    async def refusal(address: str, key: bytes, chain: bytes, call: str, request: Any, caller: bytes = b"") -> str:
+        """Return the code of the error that a call ends with."""
+        tls = grpc.ssl_channel_credentials(authority.certificate_pem, key, chain)
+        metadata = ((CALLER_KEY, caller),) if caller else ()
+        async with grpc.aio.secure_channel(address, tls) as channel:
+            made = channel.unary_unary(f"/mien.v1.{call}")
+            error = await raised(answer(made(request.SerializeToString(), metadata=metadata, timeout=10)))
+        return error.code
+
+    async def story() -> None:
+        as_replica = (replica.key_pem, replica.chain_pem)
+        of_sum = replicas_pb2.FindUploadRequest()
+        assert await refusal(port, operator.key_pem, operator.chain_pem, "Rounds/CheckIn", check_in) == DENIED
+        assert await refusal(port, operator.key_pem, operator.chain_pem, "Replicas/FindUpload", of_sum) == DENIED
+        assert await refusal(port, phone.key, phone.chain, "Rounds/CheckIn", check_in) == UnreachableError.code
+        assert await refusal(front, *as_replica, "Rounds/CheckIn", check_in) == DENIED
+        assert await refusal(front, *as_replica, "Replicas/FindUpload", of_sum) == VersionError.code  # is not there
+        assert await refusal(port, *as_replica, "Rounds/CheckIn", check_in) == DENIED  # as itself
+        assert await refusal(port, *as_replica, "Rounds/CheckIn", check_in, operator.chain_pem) == DENIED
+        assert await refusal(port, *as_replica, "Operator/Hello", hello, phone.chain) == DENIED
+        assert await refusal(port, *as_replica, "Replicas/FindUpload", of_sum, phone.chain) == DENIED
+        assert await refusal(port, *as_replica, "Models/GetManifest", check_in, phone.chain) == VersionError.code
+        assert await refusal(port, *as_replica, "Rounds/CheckIn", check_in, forged.chain) == CertificateError.code
+        assert await refusal(port, *as_replica, "Rounds/CheckIn", check_in, b"junk") == CertificateError.code
+
+    run(story())
 
 
 def num_uploads(replica: ReplicaHouse, task_id: str) -> int:

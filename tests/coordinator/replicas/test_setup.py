@@ -1,0 +1,31 @@
+"""What replicas cannot share is refused, in words that say what to change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from coordinator.clock import Clock
+from coordinator.config import CoordinatorConfig
+from coordinator.home import create_home
+from coordinator.service.server import open_stores
+from mien.errors import ConfigError
+
+CONFIG = CoordinatorConfig("localhost:7443", replica_address="localhost:7444")
+
+
+def test_replicas_over_files_are_refused(tmp_path: Path, postgres_url: str) -> None:
+    home = create_home(tmp_path / "home", CONFIG, datetime.now(UTC))
+    with pytest.raises(ConfigError, match="replicas can only share PostgreSQL"):
+        open_stores(home, CONFIG, Clock())
+    with pytest.raises(ConfigError, match="replicas share contributions in a bucket"):
+        open_stores(home, replace(CONFIG, database_url=postgres_url), Clock())
+
+
+@pytest.mark.parametrize("name", ["replica_address", "replica_listen"])
+def test_addresses_are_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        replace(CONFIG, **{name: "nowhere"})
