@@ -204,6 +204,13 @@ class Site:
             await asyncio.sleep(0.3)
         self._count_stages()
 
+    async def look_after(self, victim: Victim) -> None:
+        """Start a coordinator that has ended without being killed, which is a fault whatever else is broken."""
+        if victim.is_ready and await victim.gone(0.0):
+            self.auditor.wrong.append("a coordinator has ended by itself")
+            self._say(f"{self.auditor.wrong[-1]}:\n{self.log_tail()}")
+            await self.start_again(victim)
+
     def wrong_by(self) -> float:
         """Return how wrong the next coordinator's clock is."""
         return self.luck.uniform(-600.0, 600.0) if "clock" in self.scenario.faults else 0.0
@@ -301,6 +308,8 @@ class Site:
         before = Counter(self.auditor.num_closed)
         end = self.uptime.seconds + CALM_S
         while any(self.auditor.num_closed[spec.name] < before[spec.name] + 2 for spec in self._tasks.values()):
+            for victim in self.victims:
+                await self.look_after(victim)
             if self.uptime.seconds > end:
                 self.stuck.append(f"no rounds closed within {CALM_S:g} s of calm: {self.auditor.num_closed - before}")
                 return

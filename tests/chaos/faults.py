@@ -54,8 +54,7 @@ async def kill_coordinators(site: Site, until: float) -> None:
 async def _kill(site: Site) -> tuple[Victim, str]:
     """Kill a coordinator; return which one, and how the instant was chosen."""
     victim = site.luck.choice(site.victims)
-    if victim.has_ended and not site.uptime.is_disturbed:
-        raise AssertionError(f"a coordinator has ended by itself:\n{site.log_tail()}")
+    await site.look_after(victim)
     how = site.luck.choice(("at any time", "during a call", "in a write", "in a write"))
     if how == "in a write":
         if (burnt := await _burn(site)) is not None:

@@ -102,12 +102,15 @@ class Auditor:
             for record in records:
                 if not record.stage.is_over:
                     break
-                self._check_round(store, models, progress, record)
+                # Before anything is noted: the object store may be away.
+                model_id = record.model_id
+                found = None if model_id is None else read_theta(models, store.model(model_id).theta)
+                self._check_round(store, progress, record, found)
                 progress.last_id = record.id
             newest[task_id] = store.last_round(task_id)
         return newest
 
-    def _check_round(self, store: Store, models: BlobStore, progress: _Progress, record: RoundRecord) -> None:
+    def _check_round(self, store: Store, progress: _Progress, record: RoundRecord, found: Any) -> None:
         attempt = Attempt(record.task_id, record.round, record.attempt)
         steps = store.participants(record.id)
         members = sorted(device for device, step in steps.items() if step in COUNTED)
@@ -122,27 +125,17 @@ class Auditor:
         self.num_closed[name] += 1
         for device in sorted(acknowledged - set(members)):
             self._accuse(self.lost, f"{attempt}: {device} was acknowledged and is not in the sum ({steps.get(device)})")
-        if record.round != progress.closed + 1 or record.model_id is None:
+        if record.round != progress.closed + 1 or record.model_id is None or found is None:
             self._accuse(self.wrong, f"{attempt} closed after round {progress.closed}")
             return
         if len(members) != record.num_reports or len(members) < progress.task.cohort.min_reports:
             self._accuse(self.wrong, f"{attempt}: the report says {record.num_reports}, {len(members)} are in the sum")
-        self._check_sum(store, models, progress, record, attempt, members)
+        self._check_sum(progress, attempt, members, found)
         progress.closed, progress.model_id = record.round, record.model_id
 
-    def _check_sum(
-        self,
-        store: Store,
-        models: BlobStore,
-        progress: _Progress,
-        record: RoundRecord,
-        attempt: Attempt,
-        members: list[str],
-    ) -> None:
+    def _check_sum(self, progress: _Progress, attempt: Attempt, members: list[str], found: Any) -> None:
         """Compare the model with the plain weighted mean of exactly the members' contributions."""
-        assert record.model_id is not None
         task = progress.task
-        found = read_theta(models, store.model(record.model_id).theta)
         uploads = [true_contribution(task, device, attempt) for device in members]
         error = float(np.abs(found - expected_theta(progress.theta, task, uploads)).max())
         if not error <= tolerance(task):
