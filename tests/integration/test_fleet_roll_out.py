@@ -220,21 +220,31 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     assert releases == [(good.model_id, True)]
 
 
-def test_what_cannot_go_back_waits_for_an_operator(story: tuple[Story, Model, Model, Model]) -> None:
+def test_an_operator_is_waited_for(story: tuple[Story, Model, Model, Model]) -> None:
     running, first, good, bad = story
-    spec, *_ = running.stages(first, 1.0)
+    home = ("--home", str(running.fleet.house.home.folder), "--json")
+    spec, asked, _ = running.stages(first, 1.0)
     with pytest.raises(ConfigError, match="a roll-out goes from a model that all phones have"):
         running.release(good, spec)
     with pytest.raises(ConfigError, match="has no threshold for a false match rate of at most 1e-05"):
         running.release(first, dataclasses.replace(spec, gates=dataclasses.replace(spec.gates, fmr=1e-5)))
 
+    # By hand it goes on only when somebody says so.
+    running.release(first, dataclasses.replace(spec, widen="manual"))
+    running.take_part(asked)
+    passed = running.roll_out("passed", "done", "rolled_back", "held")
+    assert (passed.state, passed.share) == ("passed", spec.stages[0])
+    go_on = CliRunner().invoke(app, ["fleet", "continue", str(passed.id), *home])
+    assert json.loads(go_on.stdout)["state"] == "done"
+    assert running.updated(PHONES[0])[0] == first.model_id
+
+    # What should go back and cannot, because no signature lets phones follow, is left as it is.
     spec, asked, _ = running.stages(bad, 1.0)
     running.release(bad, spec, may_go_back=False)
     running.take_part(asked)
     held = running.roll_out("done", "rolled_back", "held")
     assert (held.state, held.share) == ("held", spec.stages[0])
     assert "and it cannot go back by itself" in held.reason
-    home = ("--home", str(running.fleet.house.home.folder), "--json")
     stopped = json.loads(CliRunner().invoke(app, ["fleet", "stop", str(held.id), *home]).stdout)
     assert (stopped["state"], stopped["reason"]) == ("stopped", "stopped by coordinator")
     refused = CliRunner().invoke(app, ["fleet", "continue", str(held.id), *home])
