@@ -12,6 +12,7 @@ import weakref
 from typing import Final
 
 import grpc
+import structlog
 
 from coordinator.replicas.contributions import SharedSpool
 from coordinator.replicas.keeper import Keeper, Owner
@@ -25,10 +26,11 @@ from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.targets import UploadTarget
 from coordinator.store.records import Duty, RoundRecord, StepRecord
 from coordinator.store.thread import StoreThread
-from mien.errors import NotFoundError
+from mien.errors import MienError, NotFoundError
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import replicas_pb2, replicas_pb2_grpc, rounds_pb2
 
+_LOG: Final = structlog.get_logger()
 _LIMIT_S: Final = 60.0
 _PLANS: Final = 256
 
@@ -58,7 +60,11 @@ class Desks:
         else:
             found = await self._ask(owner, device_id, name)
         target, record = found
-        return (None if target is None else _Shared(target, self)), record
+        return (None if target is None else _Shared(target, self, population)), record
+
+    def runs(self, population: str) -> bool:
+        """Return whether this replica runs a population's tasks."""
+        return self._keeper.owns(population)
 
     async def keep(self, round_id: int, device_id: str) -> None:
         """Return once a complete contribution is in the bucket, and this replica known to hold it."""
@@ -100,11 +106,28 @@ class Desks:
         return self._plans[task_id, duty]
 
     def _see(self, _view: View) -> None:
-        """Have uploads that are on their way to other replicas' rounds hear of it when those end."""
-        if self._away and (self._refreshing is None or self._refreshing.done()):
+        """Look what became of other replicas' rounds."""
+        if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="rounds of other replicas")
+            self._refreshing.add_done_callback(_log_end)
 
     async def _refresh(self) -> None:
+        try:
+            await self._tell_arriving()
+            await self._forget_ended()
+        except MienError as error:  # there is another look soon
+            _LOG.warning("no look at other replicas' rounds", reason=error.message)
+
+    async def _forget_ended(self) -> None:
+        """Erase this machine's contributions to rounds that are over; those in the bucket their owner erases."""
+        here = await in_thread(self._spool.rounds)
+        if here:
+            thread, store = self._stores.thread, self._stores.store
+            for round_id in await thread.run(store.ended_rounds, here):
+                await in_thread(self._spool.remove_here, round_id)
+
+    async def _tell_arriving(self) -> None:
+        """Have uploads that are on their way to other replicas' rounds hear of it when those end."""
         for name in {away.name for away in self._away}:
             thread, store = self._stores.thread, self._stores.store
             record = await thread.run(store.round, name.task_id, name.round, name.attempt)
@@ -153,8 +176,8 @@ class _Away:
 class _Shared:
     """An attempt, of this replica or another, whose contributions lie in the bucket before they count."""
 
-    def __init__(self, target: UploadTarget, desks: Desks) -> None:
-        self._target, self._desks = target, desks
+    def __init__(self, target: UploadTarget, desks: Desks, population: str) -> None:
+        self._target, self._desks, self._population = target, desks, population
 
     @property
     def state(self) -> RoundState | None:
@@ -169,7 +192,8 @@ class _Shared:
         return self._target.upload_bytes
 
     def is_current(self, round_id: int) -> bool:
-        return self._target.is_current(round_id)
+        """Return whether the attempt goes on here, or for all that is known elsewhere: its owner then says more."""
+        return self._target.is_current(round_id) or not self._desks.runs(self._population)
 
     def step_of(self, device_id: str) -> Step | None:
         return self._target.step_of(device_id)
@@ -178,6 +202,11 @@ class _Shared:
         if isinstance(event, Uploaded):
             await self._desks.keep(round_id, event.device_id)
         await self._target.post(event, round_id=round_id, step=step)
+
+
+def _log_end(ended: asyncio.Task[None]) -> None:
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        _LOG.error("a look at other replicas' rounds failed", error=type(error).__name__, exc_info=error)
 
 
 def ref(name: RoundName) -> rounds_pb2.RoundRef:

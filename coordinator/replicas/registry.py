@@ -237,3 +237,13 @@ def listed(db: sa.Connection, lease_s: float) -> list[Replica]:
         )
         for row in rows
     ]
+
+
+def refuse_beside_replicas(db: sa.Connection, lease_s: float) -> None:
+    """Raise ConfigError where replicas share a database: a coordinator that knows nothing of them must not serve."""
+    alive = [replica for replica in listed(db, lease_s) if replica.is_alive]
+    if alive:
+        raise ConfigError(
+            f"{len(alive)} replicas share this database, the first at {alive[0].address}: set replica_address to be "
+            "one of them, or stop them all and wait a minute"
+        )

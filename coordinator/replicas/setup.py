@@ -37,6 +37,11 @@ from mien.wire.v1 import replicas_pb2_grpc
 
 _LOG: Final = structlog.get_logger()
 _LAST_ANSWERS_S: Final = 2.0
+_SILENT_TRANSACTION_S: Final = 20.0
+"""Longest that a replica which was stopped in the middle of a transaction keeps others from its rows.
+
+A privacy ledger's arithmetic, between two statements, takes seconds at most.
+"""
 
 
 class Replication:
@@ -53,7 +58,7 @@ class Replication:
         name, replica_id = socket.gethostname(), secrets.token_hex(8)
         replica = Replica(replica_id, name, config.replica_address, software(), clock.now_ms())
         self._registry = Registry(home.database_url(config), replica, lease_s=lease_s)
-        self._store.limit_idle(lease_s / 2)
+        self._store.limit_idle(_SILENT_TRANSACTION_S)
         self._thread = StoreThread(patience_s=lease_s / 2)
         self._peers = Peers(home.authority(), replica_id, clock.now_utc)
         self.keeper = Keeper(self._registry, self._thread, self._store, lease_s=lease_s)

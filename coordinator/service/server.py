@@ -108,6 +108,10 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
 
             replication = Replication(home, config, clock, stores, metrics)
             stores = replication.stores
+        elif not home.database_url(config).startswith("sqlite:"):
+            from coordinator.replicas.registry import refuse_beside_replicas
+
+            stores.store.privacy(lambda db: refuse_beside_replicas(db, config.replica_lease_s))
         _enter_start(stores.store, config)
         registrar_ca = home.registrar_ca()
         engine = Engine(

@@ -334,6 +334,15 @@ class Store(RollOutStore):
         with self._transaction() as db:
             return set(db.scalars(wanted))
 
+    def ended_rounds(self, round_ids: Collection[int]) -> set[int]:
+        """Return which of these attempts, by their row ids, are over."""
+        over, found = [stage.value for stage in Stage if stage.is_over], set[int]()
+        with self._transaction() as db:
+            for start in range(0, len(ids := sorted(round_ids)), _IDS_AT_ONCE):
+                asked = ROUNDS.c.id.in_(ids[start : start + _IDS_AT_ONCE])
+                found |= set(db.scalars(sa.select(ROUNDS.c.id).where(asked, ROUNDS.c.stage.in_(over))))
+        return found
+
     def round(self, task_id: str, round_number: int, attempt: int) -> RoundRecord | None:
         """Return one attempt, None if there never was one."""
         wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)

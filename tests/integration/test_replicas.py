@@ -222,6 +222,14 @@ def test_an_owner_that_was_paused_while_another_took_over_commits_nothing(cluste
         store.audit(lambda log, db: log.verify(db))
 
 
+def test_nothing_stays_of_rounds_that_are_over(cluster: Cluster) -> None:
+    def is_tidy() -> bool:
+        return not any(list((replica.home.folder / "spool").iterdir()) for replica in cluster.replicas)
+
+    run(until(is_tidy))
+    assert "Traceback" not in "".join(replica.log.read_text() for replica in cluster.replicas)
+
+
 def test_replicas_are_listed(cluster: Cluster) -> None:
     command = [sys.executable, "-m", "coordinator.cli", "replica", "list", "--json", "--home"]
     told = subprocess.run([*command, str(cluster.first.home.folder)], capture_output=True, check=True, text=True)

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.clock import Clock
 from coordinator.replicas.fencing import FencedStore
-from coordinator.replicas.registry import Registry, Replica, listed
+from coordinator.replicas.registry import Registry, Replica, listed, refuse_beside_replicas
 from coordinator.rounds.machine import RoundState, Stage
 from coordinator.store.records import BlobId, ModelRecord, RoundChange, RoundRecord, TaskRecord, TaskState
 from mien.errors import ConfigError, DrainingError, UnreachableError
@@ -132,6 +132,13 @@ def test_what_is_listed(join: Join, store: FencedStore) -> None:
     assert (first.replica_id, first.populations, first.is_alive) == ("first", ("east",), False)
     assert (second.replica_id, second.populations, second.address) == ("second", (), "second.example:1")
     assert second.silent_s >= 4 * SHORT_S
+
+
+def test_a_coordinator_that_knows_of_no_replicas_does_not_serve_beside_them(join: Join, store: FencedStore) -> None:
+    store.privacy(lambda db: refuse_beside_replicas(db, LONG_S))
+    join("first")
+    with pytest.raises(ConfigError, match=r"1 replicas share this database, the first at first\.example:1"):
+        store.privacy(lambda db: refuse_beside_replicas(db, LONG_S))
 
 
 def opened(store: FencedStore, held: dict[str, int], attempt: int = 1) -> RoundRecord:

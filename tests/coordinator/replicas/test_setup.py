@@ -25,7 +25,8 @@ def test_replicas_over_files_are_refused(tmp_path: Path, postgres_url: str) -> N
         open_stores(home, replace(CONFIG, database_url=postgres_url), Clock())
 
 
-@pytest.mark.parametrize("name", ["replica_address", "replica_listen"])
-def test_addresses_are_checked(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        replace(CONFIG, **{name: "nowhere"})
+def test_addresses_are_checked() -> None:
+    with pytest.raises(ConfigError, match="replica_address"):
+        replace(CONFIG, replica_address="nowhere")
+    with pytest.raises(ConfigError, match="replica_listen"):
+        replace(CONFIG, replica_listen="nowhere")
