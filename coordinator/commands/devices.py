@@ -120,6 +120,7 @@ def device_table(devices: Sequence[Device], width: int) -> RenderableType:
         Column("certificate until", 2),
         Column("population", 3),
         Column("joined", 4),
+        Column("attestation", 5, folds=True),
     )
     rows = [
         (
@@ -129,6 +130,7 @@ def device_table(devices: Sequence[Device], width: int) -> RenderableType:
             _day(device.certificate_expires_unix_s),
             device.population,
             _day(device.joined_unix_s),
+            device.attestation,
         )
         for device in devices
     ]

@@ -33,7 +33,7 @@ class IssuedInvite:
 
 @dataclass(frozen=True)
 class Device:
-    """One device as the registrar knows it; `revoked` also when a new key took its place."""
+    """One device as the registrar knows it; `revoked` also when a new key took its place, `attestation` in words."""
 
     device_id: str
     population: str
@@ -41,6 +41,7 @@ class Device:
     joined_unix_s: int
     certificate_expires_unix_s: int
     revoked: bool
+    attestation: str = ""
 
 
 class RegistrarAdmin:
@@ -76,6 +77,7 @@ class RegistrarAdmin:
                     row.joined_unix_s,
                     row.certificate_expires_unix_s,
                     row.revoked,
+                    row.attestation,
                 )
             if len(reply.devices) < _PAGE:
                 return

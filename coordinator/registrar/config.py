@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from coordinator.settings import Settings, check_address, check_limits, check_release_key, port_of
+from mien.errors import ConfigError
 
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 MAX_INVITE_S: Final = 30 * 86400
 
 LIMITS: Final = {
@@ -16,6 +19,7 @@ LIMITS: Final = {
     "max_join_failures": (1, 1000),
     "join_failure_window_s": (1, 86400),
     "drain_s": (0, 300),
+    "attestation_patch_level": (0, 999912),
 }
 """Least and largest value of each number."""
 
@@ -27,7 +31,8 @@ class RegistrarConfig:
     `address` is where devices reach the registrar, and is written into invites; `listen` is where it listens for them.
     `admin_address` and `admin_listen` are the same for operators. `coordinator_address` is told to devices that join.
     `names` are further host names and IP addresses that the server's certificate is to cover. Devices that join pin
-    `release_key`, and take no release that it did not sign.
+    `release_key`, and take no release that it did not sign. `attestation` and what begins with it says what phones must
+    prove of their keys.
     """
 
     address: Annotated[str, "host:port where phones join; written into invites"]
@@ -46,6 +51,20 @@ class RegistrarConfig:
     release_key: Annotated[
         str, "public key that phones pin when they join, and without whose signature they take no release"
     ] = ""
+    attestation: Annotated[
+        str,
+        '[key attestation](#key-attestation) of phones that join: `"off"`, `"record"` (keep it) or `"require"`',
+    ] = "off"
+    attestation_roots: Annotated[
+        tuple[str, ...], "PEM files of the roots that are trusted, in the folder unless their paths say otherwise"
+    ] = ()
+    attestation_status: Annotated[str, "JSON file of revoked attestation keys; empty: none are known"] = ""
+    attestation_level: Annotated[str, 'least place of a key: `"tee"` or `"strongbox"`'] = "tee"
+    attestation_verified_boot: Annotated[bool, "whether the phone must have started verified and locked"] = True
+    attestation_patch_level: Annotated[int, "oldest security patches, as YYYYMM; 0: any"] = 0
+    attestation_apps: Annotated[
+        tuple[str, ...], "SHA-256 (hex) of the certificates that the app may be signed with; empty: any app"
+    ] = ()
     json_logs: Annotated[bool, "logs as JSON"] = False
 
     def __post_init__(self) -> None:
@@ -56,6 +75,7 @@ class RegistrarConfig:
                 check_address(name, value, example="registrar.example:7440", lowest_port=0 if listens else 1)
         check_limits(self, LIMITS)
         check_release_key(self.release_key)
+        _check_attestation(self)
 
     @property
     def join_listen(self) -> str:
@@ -72,6 +92,16 @@ class RegistrarConfig:
         """Every name and address that the server's certificate covers."""
         hosts = (self.address.rpartition(":")[0], self.admin_address.rpartition(":")[0])
         return tuple(dict.fromkeys((*hosts, *self.names, "localhost", "127.0.0.1")))
+
+
+def _check_attestation(config: RegistrarConfig) -> None:
+    for name, known in (("attestation", ("off", "record", "require")), ("attestation_level", ("tee", "strongbox"))):
+        if getattr(config, name) not in known:
+            raise ConfigError(f"{name} is {getattr(config, name)!r}; known: {', '.join(known)}")
+    if config.attestation != "off" and not config.attestation_roots:
+        raise ConfigError("attestation needs attestation_roots: PEM files of Google's attestation roots; name them")
+    if not all(_DIGEST.fullmatch(digest) for digest in config.attestation_apps):
+        raise ConfigError("attestation_apps must be of 64 hex digits: the SHA-256 of a certificate that signs the app")
 
 
 SETTINGS: Final = Settings(RegistrarConfig, "registrar")

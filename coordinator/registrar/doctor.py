@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from coordinator import pki
+from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.client import connect_admin, hello
 from coordinator.registrar.home import RegistrarHome, check_private, check_validity
 from coordinator.registrar.store import Store
 from coordinator.tls import check_tls12_is_refused
-from mien.errors import MienError
+from mien.errors import ConfigError, MienError
 
 _CA_WARNING_DAYS = 180
 _OPERATOR_WARNING_DAYS = 30
+_STATUS_WARNING_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,20 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
             f"{key[:16]}…: pinned by phones that join" if key else "none (release_key): phones take unsigned releases"
         )
 
+    async def attestation() -> str:
+        config = home.config().config
+        policy = Policy.of(config, home.folder)
+        if policy is None:
+            return "off (attestation): phones join with whatever key they have"
+        words = f"{config.attestation}, {config.attestation_level} or better, {len(policy.roots)} roots"
+        if policy.revoked.path is None:
+            return f"{words}; no list of revoked keys (attestation_status)"
+        held = policy.revoked.serials()
+        age_days = (clock().timestamp() - policy.revoked.path.stat().st_mtime) / 86400
+        if age_days > _STATUS_WARNING_DAYS:
+            raise ConfigError(f"the list of revoked attestation keys is {age_days:.0f} days old; fetch it again")
+        return f"{words}; {len(held)} revoked keys, {age_days:.0f} days old"
+
     async def audit_log() -> str:
         store = Store.open(home.store_url(home.config().config))
         try:
@@ -92,6 +108,7 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
         "operator": operator,
         "coordinator": coordinator,
         "release key": release_key,
+        "attestation": attestation,
         "audit log": audit_log,
         "joining port": joining,
         "operators' port": operators,

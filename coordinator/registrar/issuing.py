@@ -19,9 +19,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import audit, pki
+from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
 from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store, Transaction
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
+from mien.wire.attestation import attestation_challenge
 from mien.wire.invite import Invite
 from mien.wire.renewal import renewal_message
 
@@ -64,7 +66,8 @@ class Registry:
     """The registrar's decisions over one store and one authority.
 
     `clock` returns the time with its zone. `coordinator_ca` returns the coordinator's public certificate, or raises
-    ConfigError while none is trusted. `new_token` makes a token of at least 128 random bits.
+    ConfigError while none is trusted. `new_token` makes a token of at least 128 random bits. `policy` is what hardware
+    has to attest of a key.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Registry:
         coordinator_ca: Callable[[], x509.Certificate],
         clock: Callable[[], datetime],
         new_token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+        policy: Policy | None = None,
     ) -> None:
         self._store = store
         self._authority = authority
@@ -82,6 +86,7 @@ class Registry:
         self._coordinator_ca = coordinator_ca
         self._clock = clock
         self._new_token = new_token
+        self._policy = policy
         self._crl: tuple[datetime, bytes] | None = None
 
     def create_invite(self, population: str, valid_s: int, note: str, *, actor: str) -> NewInvite:
@@ -103,11 +108,11 @@ class Registry:
         invite = Invite(self._config.address, ca_sha256, pki.fingerprint(coordinator_ca), token)
         return NewInvite(invite, record.expires_unix_s)
 
-    def join(self, token: str, csr_der: bytes) -> Joined:
+    def join(self, token: str, csr_der: bytes, attestation_der: Sequence[bytes] = ()) -> Joined:
         """Return the certificate for the key in `csr_der`, for the holder of an unused invite's token.
 
-        The same token with the same key gets the same certificate again. A request that is refused leaves the invite
-        as it was.
+        `attestation_der` is the chain of the key's attestation. The same token with the same key gets the same
+        certificate again. A request that is refused leaves the invite as it was.
         """
         coordinator_ca, now = self._coordinator_ca(), self._now_s()
         with self._store.begin() as transaction:
@@ -117,7 +122,8 @@ class Registry:
             public_key = pki.csr_public_key(csr_der)
             device = _good_device(transaction, pki.device_id(public_key))
             if invite.used_unix_s is None:
-                certificate = self._admit(transaction, invite, device, public_key)
+                attested = self._attested(token, public_key, attestation_der)
+                certificate = self._admit(transaction, invite, device, public_key, attested)
             else:
                 certificate = _repeated_join(transaction, invite, public_key, now)
         return self._joined(certificate, invite.population, coordinator_ca)
@@ -144,6 +150,8 @@ class Registry:
                     raise RevokedError(_REVOKED)
                 certificate = self._prolong(transaction, device, public_key)
             else:
+                if self._policy is not None:
+                    self._policy.check_new_key()
                 device, certificate = self._replace_key(transaction, device, public_key)
         return self._joined(certificate, device.population, coordinator_ca)
 
@@ -185,12 +193,13 @@ class Registry:
         invite: InviteRecord,
         known: DeviceRecord | None,
         public_key: ec.EllipticCurvePublicKey,
+        attestation: str,
     ) -> CertificateRecord:
         """Use up an invite for a key; certificates that the key held in another population end."""
         now = self._now_s()
         if invite.expires_unix_s <= now:
             raise InviteError("this invite has expired; ask the operator for a new one")
-        device = DeviceRecord(pki.device_id(public_key), invite.population, invite.note, now)
+        device = DeviceRecord(pki.device_id(public_key), invite.population, invite.note, now, attestation=attestation)
         if known is not None and known.population != device.population:
             reason = "moved to another population"
             count = transaction.revoke_certificates(device.device_id, reason, now)
@@ -201,8 +210,17 @@ class Registry:
         if not transaction.claim_invite(invite.token_sha256, device.device_id, now):
             raise InviteError(_USED)
         detail = {"population": device.population, "invite": _invite_id(invite)}
+        if attestation:
+            detail["attestation"] = attestation
         transaction.log(now, f"device:{device.device_id}", "device.join", device.device_id, detail)
         return self._issue(transaction, device, public_key)
+
+    def _attested(self, token: str, public_key: ec.EllipticCurvePublicKey, chain_der: Sequence[bytes]) -> str:
+        """Return what is to be kept of a key's attestation; raises CertificateError where it does not suffice."""
+        if self._policy is None:
+            return ""
+        challenge = attestation_challenge(token, pki.fingerprint(self._authority.certificate))
+        return self._policy.judge(chain_der, public_key, challenge, self._clock()).words
 
     def _prolong(
         self, transaction: Transaction, device: DeviceRecord, public_key: ec.EllipticCurvePublicKey

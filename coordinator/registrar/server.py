@@ -15,6 +15,7 @@ import grpc
 import structlog
 
 from coordinator import audit, pki
+from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, make_new_files_private
 from coordinator.registrar.issuing import Registry
@@ -86,7 +87,8 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
     worker = Worker()
     try:
         _enter(store, "server.start", config, clock)
-        registry = Registry(store, authority, config, home.coordinator_ca, clock)
+        policy = Policy.of(config, home.folder)
+        registry = Registry(store, authority, config, home.coordinator_ca, clock, policy=policy)
         limiter = FailureLimiter(config.max_join_failures, config.join_failure_window_s, time.monotonic)
         leaf = ServerLeaf(authority, config.server_names, clock)
         ca = authority.certificate

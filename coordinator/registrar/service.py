@@ -74,7 +74,10 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
 
     async def Join(self, request: registrar_pb2.JoinRequest, context: Any) -> registrar_pb2.JoinReply:
         """Return a device's first certificate for a token."""
-        joined = await self._limited(context, lambda: self._registry.join(request.token, request.csr_der))
+        joined = await self._limited(
+            context,
+            lambda: self._registry.join(request.token, request.csr_der, tuple(request.attestation_chain_der)),
+        )
         _LOG.info("joined", device_id=joined.device_id, population=joined.population)
         return self._reply(joined)
 
@@ -162,6 +165,7 @@ class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
                     certificate_expires_unix_s=expires_unix_s,
                     revoked=device.revoked_unix_s is not None or device.successor_id is not None,
                     note=device.note,
+                    attestation=device.attestation,
                 )
                 for device, expires_unix_s in rows
             ]

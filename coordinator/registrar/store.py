@@ -21,7 +21,7 @@ from mien.audit import Anchor
 
 _T = TypeVar("_T")
 
-HEAD: Final = "r0002"
+HEAD: Final = "r0003"
 """The newest revision of the schema, which this program reads and writes."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -36,6 +36,7 @@ _DEVICES: Final = sa.Table(
     sa.Column("joined_unix_s", sa.BigInteger, nullable=False),
     sa.Column("revoked_unix_s", sa.BigInteger),
     sa.Column("successor_id", sa.String(32), sa.ForeignKey("devices.device_id")),
+    sa.Column("attestation", sa.String(200), nullable=False, server_default=""),
 )
 _INVITES: Final = sa.Table(
     "invites",
@@ -91,7 +92,10 @@ class InviteRecord:
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """One key that joined. `successor_id` is the key that replaced it, `revoked_unix_s` when an operator ended it."""
+    """One key that joined. `successor_id` is the key that replaced it, `revoked_unix_s` when an operator ended it.
+
+    `attestation` is what hardware attested of the key, in words.
+    """
 
     device_id: str
     population: str
@@ -99,6 +103,7 @@ class DeviceRecord:
     joined_unix_s: int
     revoked_unix_s: int | None = None
     successor_id: str | None = None
+    attestation: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("token", "csr_der")
+    __slots__ = ("token", "csr_der", "attestation_chain_der")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     CSR_DER_FIELD_NUMBER: _ClassVar[int]
+    ATTESTATION_CHAIN_DER_FIELD_NUMBER: _ClassVar[int]
     token: str
     csr_der: bytes
-    def __init__(self, token: _Optional[str] = ..., csr_der: _Optional[bytes] = ...) -> None: ...
+    attestation_chain_der: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, token: _Optional[str] = ..., csr_der: _Optional[bytes] = ..., attestation_chain_der: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population", "release_key")
@@ -100,17 +102,19 @@ class ListDevicesReply(_message.Message):
     def __init__(self, devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ...) -> None: ...
 
 class DeviceRecord(_message.Message):
-    __slots__ = ("device_id", "population", "joined_unix_s", "certificate_expires_unix_s", "revoked", "note")
+    __slots__ = ("device_id", "population", "joined_unix_s", "certificate_expires_unix_s", "revoked", "note", "attestation")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     JOINED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    ATTESTATION_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     population: str
     joined_unix_s: int
     certificate_expires_unix_s: int
     revoked: bool
     note: str
-    def __init__(self, device_id: _Optional[str] = ..., population: _Optional[str] = ..., joined_unix_s: _Optional[int] = ..., certificate_expires_unix_s: _Optional[int] = ..., revoked: _Optional[bool] = ..., note: _Optional[str] = ...) -> None: ...
+    attestation: str
+    def __init__(self, device_id: _Optional[str] = ..., population: _Optional[str] = ..., joined_unix_s: _Optional[int] = ..., certificate_expires_unix_s: _Optional[int] = ..., revoked: _Optional[bool] = ..., note: _Optional[str] = ..., attestation: _Optional[str] = ...) -> None: ...

@@ -64,6 +64,18 @@ class CheckInRequest(_message.Message):
     methods: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class SetParticipationRequest(_message.Message):
+    __slots__ = ("stays_out", "software")
+    STAYS_OUT_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    stays_out: bool
+    software: str
+    def __init__(self, stays_out: _Optional[bool] = ..., software: _Optional[str] = ...) -> None: ...
+
+class SetParticipationReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class CheckInReply(_message.Message):
     __slots__ = ("assignment", "wait")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]

@@ -82,6 +82,11 @@ class RoundsStub:
                 request_serializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundReply.FromString,
                 _registered_method=True)
+        self.SetParticipation = channel.unary_unary(
+                '/mien.v1.Rounds/SetParticipation',
+                request_serializer=mien_dot_v1_dot_rounds__pb2.SetParticipationRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_rounds__pb2.SetParticipationReply.FromString,
+                _registered_method=True)
 
 
 class RoundsServicer:
@@ -149,6 +154,13 @@ class RoundsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetParticipation(self, request, context):
+        """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RoundsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -196,6 +208,11 @@ def add_RoundsServicer_to_server(servicer, server):
                     servicer.LeaveRound,
                     request_deserializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundRequest.FromString,
                     response_serializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundReply.SerializeToString,
+            ),
+            'SetParticipation': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetParticipation,
+                    request_deserializer=mien_dot_v1_dot_rounds__pb2.SetParticipationRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_rounds__pb2.SetParticipationReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -443,6 +460,33 @@ class Rounds:
             '/mien.v1.Rounds/LeaveRound',
             mien_dot_v1_dot_rounds__pb2.LeaveRoundRequest.SerializeToString,
             mien_dot_v1_dot_rounds__pb2.LeaveRoundReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetParticipation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Rounds/SetParticipation',
+            mien_dot_v1_dot_rounds__pb2.SetParticipationRequest.SerializeToString,
+            mien_dot_v1_dot_rounds__pb2.SetParticipationReply.FromString,
             options,
             channel_credentials,
             insecure,

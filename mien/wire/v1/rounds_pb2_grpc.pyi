@@ -52,6 +52,8 @@ class RoundsStub:
     DownloadReply: _grpc.UnaryStreamMultiCallable[_rounds_pb2.DownloadReplyRequest, _common_pb2.DataChunk]
     """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
     LeaveRound: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]
+    SetParticipation: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.SetParticipationRequest, _rounds_pb2.SetParticipationReply]
+    """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
 
 @_typing.type_check_only
 class RoundsAsyncStub(RoundsStub):
@@ -76,6 +78,8 @@ class RoundsAsyncStub(RoundsStub):
     DownloadReply: _aio.UnaryStreamMultiCallable[_rounds_pb2.DownloadReplyRequest, _common_pb2.DataChunk]  # type: ignore[assignment]
     """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
     LeaveRound: _aio.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]  # type: ignore[assignment]
+    SetParticipation: _aio.UnaryUnaryMultiCallable[_rounds_pb2.SetParticipationRequest, _rounds_pb2.SetParticipationReply]  # type: ignore[assignment]
+    """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
 
 class RoundsServicer(metaclass=_abc_1.ABCMeta):
     """What a device says to the coordinator. Mutual TLS; the device is the subject of its certificate, never a field.
@@ -151,5 +155,13 @@ class RoundsServicer(metaclass=_abc_1.ABCMeta):
         request: _rounds_pb2.LeaveRoundRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rounds_pb2.LeaveRoundReply, _abc.Awaitable[_rounds_pb2.LeaveRoundReply]]: ...
+
+    @_abc_1.abstractmethod
+    def SetParticipation(
+        self,
+        request: _rounds_pb2.SetParticipationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rounds_pb2.SetParticipationReply, _abc.Awaitable[_rounds_pb2.SetParticipationReply]]:
+        """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
 
 def add_RoundsServicer_to_server(servicer: RoundsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -40,6 +40,7 @@ from mien.wire.canonical import model_to_json, task_to_json
 from mien.wire.invite import Invite
 from mien.wire.tensors import PublicShard, pack_tensors
 from mien.wire.uploads import piece_prefix
+from tests.coordinator.registrar.attestation.phones import description
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ROOMS: Final = ("mien", "coordinator", "device_sdk", "simulation")
@@ -480,6 +481,16 @@ def _of_servers() -> dict[str, Reader]:
         "coordinator.store.sealing:MasterKey.load": Reader(
             through("store.key", private(lambda path: _named("coordinator.store.sealing:MasterKey.load")(path))),
             [bytes(32)],
+        ),
+        "coordinator.registrar.attestation.description:parse_description": Reader(
+            of("coordinator.registrar.attestation.description:parse_description"), [description(b"challenge")]
+        ),
+        "coordinator.registrar.attestation.policy:parse_status_list": Reader(
+            of("coordinator.registrar.attestation.policy:parse_status_list"),
+            [b'{"entries": {"6681": {"status": "REVOKED", "reason": "KEY_COMPROMISE"}}}'],
+        ),
+        "coordinator.replicas.sums:Addends.parse": Reader(
+            lambda data: _named("coordinator.replicas.sums:Addends")(4, 32).parse(data), [bytes(range(16))]
         ),
         "+coordinator.archive:unpack of a coordinator": Reader(unpack_archive("backup"), [archived("coordinator")]),
         "+coordinator.archive:unpack of a registrar": Reader(

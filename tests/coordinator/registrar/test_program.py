@@ -154,7 +154,7 @@ def test_an_operators_day(program: Program) -> None:
 
         checks = program.json("doctor")
         assert checks["ok"] is True
-        assert len(checks["checks"]) == 9
+        assert len(checks["checks"]) == 10
 
         code, out, _ = program.run("invite")
         assert code == 0
