@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.rounds.machine import COUNTED, Stage
 from mien.errors import ConfigError, LateError
 from mien.layout import Vector
 from mien.specs import AsynchronousSpec, CohortSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, masked_task, run, tiny_task
-from tests.integration.light_device import THETA, LightDevice, MaskedPart, contribution, raised, ref_of
+from tests.integration.light_device import THETA, LightDevice, MaskedPart, Sent, contribution, raised, ref_of
+from tests.integration.test_durability import again, by_device
 from tests.integration.test_rounds import expected_theta, outcome
 
 SIZE = 3
@@ -223,6 +226,70 @@ def test_a_kill_while_both_sums_are_being_taken_loses_neither(house: House, tmp_
     theta = THETA
     for number, weight in zip(order, (1.0, 0.5), strict=True):
         theta = assert_model(house, reports[number].model_id, both[number - 1].step(theta, weight=weight))
+
+
+def check_chain(house: House, task_id: str, acknowledged: Sequence[Sent]) -> list[int]:
+    """Check that each model is the one before and its cohort's mean, weighed; return how stale each cohort was.
+
+    Whatever was acknowledged to a cohort that made a model is in it.
+    """
+    with house.store() as store:
+        record = store.task(task_id)
+        cohorts = [each for each in store.rounds(task_id) if each.stage is Stage.CLOSED]
+        versions = {each.id: store.model(each.model_id or "").round or 0 for each in cohorts}
+        members = {each.id: store.participants(each.id) for each in cohorts}
+        store.audit(lambda log, db: log.verify(db))
+    task, theta, found = task_from_json(record.task_json), THETA, list[int]()
+    cohorts.sort(key=lambda each: versions[each.id])
+    assert [versions[each.id] for each in cohorts] == list(range(1, record.rounds_closed + 1))
+    for version, each in enumerate(cohorts):
+        counted = sorted(device for device, step in members[each.id].items() if step in COUNTED)
+        named = {sent.device_id for sent in acknowledged if sent.round == (each.round, each.attempt)}
+        assert named <= set(counted), "an acknowledged contribution was lost"
+        tau = version - each.base_version
+        assert each.metrics["staleness"] == tau
+        data = [again(task, device, each.round, each.attempt) for device in counted]
+        whole = expected_theta(theta, task, data)
+        theta = assert_model(house, each.model_id or "", np.asarray(theta + (whole - theta) / (1 + tau), np.float32))
+        found.append(tau)
+    assert not cohorts or record.model_id == cohorts[-1].model_id
+    return found
+
+
+@pytest.mark.slow
+def test_kills_at_random_instants_leave_a_chain_of_weighed_sums(house: House, tmp_path: Path) -> None:
+    """Three cohorts at once, kill -9 again and again: no wrong total, nothing too stale applied, no lane stuck."""
+    luck, acknowledged, stop = random.Random(11), list[Sent](), asyncio.Event()
+    spec = AsynchronousSpec(max_concurrency=3, max_staleness=2, staleness_exponent=1.0)
+    task = some_task("chain", is_masked=True, rounds=100_000, spec=spec)
+
+    async def story() -> str:
+        house.start()
+        async with house.operator() as operator:
+            await house.give_model(operator, tmp_path)
+            status = await operator.submit(task, "chain")
+        async with house.devices("chain", 3 * SIZE) as devices:
+            lives = [
+                asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
+                for device in devices
+            ]
+            for _ in range(3):
+                await asyncio.sleep(luck.uniform(0.1, 0.8))
+                house.kill()
+                await asyncio.to_thread(house.start)
+            before = len(acknowledged)
+            while len(acknowledged) < before + 6 * SIZE:  # cohorts close again after the last kill
+                await asyncio.sleep(0.05)
+            stop.set()
+            house.kill()
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+        return status.task_id
+
+    stale = check_chain(house, run(story(), limit_s=200), acknowledged)
+    assert len(stale) >= 2
+    assert max(stale) <= 2
 
 
 def test_a_phone_is_in_one_cohort_at_a_time_and_no_cohort_is_gathered_for_nothing(shared_house: House) -> None:
