@@ -1,11 +1,12 @@
 """Rounds among kill -9, broken networks, failing disks and wrong clocks: what was lost, wrong or stuck.
 
-Real coordinators, a registrar and, where a scenario says so, PostgreSQL and an object store serve two tasks, one of
-plain sums and one under secure aggregation. Devices keep their own account of what was acknowledged to them. `lost` are
-acknowledged contributions that are in no sum although their round closed, or whose device never heard how its round
-ended; `wrong` are models that are not the weighted mean of exactly their round's members, or accounts (rounds, audit
-log, privacy ledger, what devices were told) that disagree; `stuck` are attempts that outlived their deadlines. The exit
-code is 1 unless all three are 0. What is injected, and how the instants of kills are chosen: docs/chaos.md.
+Real coordinators, a registrar and, where a scenario says so, PostgreSQL and an object store serve tasks of plain sums,
+under secure aggregation and in asynchronous mode. Devices keep their own account of what was acknowledged to them.
+`lost` are acknowledged contributions that are in no sum although their round closed, or whose device never heard how
+its round ended; `wrong` are models that are not the weighted mean of exactly their round's members, or accounts
+(rounds, audit log, privacy ledger, what devices were told) that disagree; `stuck` are attempts that outlived their
+deadlines. The exit code is 1 unless all three are 0. What is injected, and how the instants of kills are chosen:
+docs/chaos.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from benchmarks import _common
 from mien.errors import ConfigError, MissingDependencyError
 
-QUICK_S = 32.0
+QUICK_S = 25.0
 """How long a quick run goes on killing at most, on however busy a machine."""
 
 

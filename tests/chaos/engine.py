@@ -1,6 +1,7 @@
 """One scenario of chaos: servers, devices, faults drawn from one seed, and the account of what held.
 
-Two tasks run at once, one of plain sums and one under secure aggregation, both far longer than the scenario. Faults
+Three tasks run at once, far longer than the scenario: one of plain sums, one under secure aggregation, and one in
+asynchronous mode, two cohorts in flight. Faults
 come at random until enough coordinators were killed and enough time has passed; then all is mended, rounds of both
 tasks have to close, and the coordinator's account is compared with the devices' (`tests.chaos.ledger`).
 """
@@ -26,7 +27,7 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.records import RoundRecord
 from coordinator.store.store import Store
 from mien.errors import UnavailableError
-from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
+from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, TaskSpec
 from tests.chaos import faults, shim
 from tests.chaos.faults import WEATHERS
 from tests.chaos.ledger import Attempt, Auditor, Ledger
@@ -53,10 +54,10 @@ _SLACK_S: Final = 20.0
 class Scenario:
     """What is to go wrong: at least so many kills of coordinators within at least so many seconds, and `faults`.
 
-    `replicas` are how many coordinators run as one: more than one share PostgreSQL and a bucket, behind a balancer.
-    `faults` are names of `tests.chaos.faults.FAULTS`, `weathers` what the network has. `plain` and `masked` are how
-    many devices each task has, `pause_s` the longest pause between a start and the next kill, `silence_s` how long a
-    silent network lasts.
+    `faults` are names of `tests.chaos.faults.FAULTS`, `weathers` what the network has. `replicas` are how many
+    coordinators run as one: more than one share PostgreSQL and a bucket, behind a balancer. `plain`, `masked` and
+    `waves` (asynchronous) are how many devices each task has, `pause_s` is the longest pause between a start and the
+    next kill, `silence_s` how long a silent network lasts.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Scenario:
     replicas: int = 1
     plain: int = 3
     masked: int = 5
+    waves: int = 4
     habits: Habits = field(default_factory=Habits)
     weathers: tuple[str, ...] = WEATHERS
     pause_s: float = 0.8
@@ -125,7 +127,12 @@ class Site:
         self.auditor = Auditor(self.ledger, self._say)
         self._folder = folder
         address = f"127.0.0.1:{free_port()}"
-        settings: dict[str, Any] = {"registrar_address": address, "crl_fetch_s": 1.0, "max_aborted": 1000}
+        settings: dict[str, Any] = {
+            "registrar_address": address,
+            "crl_fetch_s": 1.0,
+            "max_aborted": 1000,
+            "keep_round_models": 1_000_000,
+        }
         if postgres is not None:
             settings["database_url"] = postgres[1]
         if bucket is not None:
@@ -174,6 +181,8 @@ class Site:
                       cohort=CohortSpec(scenario.plain, min_reports=2)),
             masked_task("masked", "masked", size=scenario.masked, min_reports=3, rounds=100_000,
                         deadlines=deadlines),
+            tiny_task("waves", "waves", rounds=100_000, deadlines=deadlines, cohort=CohortSpec(2, min_reports=2),
+                      asynchronous=AsynchronousSpec(max_concurrency=2)),
         ]  # fmt: skip
         async with self.house.operator() as operator:
             await self.house.give_model(operator, self._folder)
@@ -186,7 +195,7 @@ class Site:
                 self.auditor.follow(store, task_id)
 
         await self.with_store(follow)
-        for population, count in (("plain", scenario.plain), ("masked", scenario.masked)):
+        for population, count in (("plain", scenario.plain), ("masked", scenario.masked), ("waves", scenario.waves)):
             for number in range(count):
                 folder = self._folder / f"{population}-{number}"
                 self.memories.append(Memory.make(self.house.device(population), folder))
@@ -275,20 +284,17 @@ class Site:
 
         return await asyncio.to_thread(read)
 
-    async def check(self) -> dict[str, RoundRecord | None]:
+    async def check(self) -> None:
         """Compare all rounds that have ended since the last time; find those that do not end."""
-        newest: dict[str, RoundRecord | None] = await self.with_store(self.auditor.check)
-        for task_id, record in newest.items():
-            if record is None or record.stage.is_over:
-                continue
-            attempt = Attempt(task_id, record.round, record.attempt)
+        still_open: list[RoundRecord] = await self.with_store(self.auditor.check)
+        for record in still_open:
+            attempt = Attempt(record.task_id, record.round, record.attempt)
             since_s, starts = self._since.setdefault(attempt, (self.uptime.seconds, self.num_starts))
             limit_s = 7 * STAGE_S + GRACE_S * (self.num_starts - starts) + _SLACK_S
             if self.uptime.seconds - since_s > limit_s:
                 self.stuck.append(f"{attempt} is at {record.stage} after {self.uptime.seconds - since_s:.0f} s")
                 self._since[attempt] = (self.uptime.seconds, self.num_starts)
                 self._say(self.stuck[-1])
-        return newest
 
     @property
     def num_starts(self) -> int:

@@ -72,9 +72,8 @@ class _Progress:
 
     task: TaskSpec
     theta: Any
-    model_id: str
-    closed: int = 0
-    last_id: int = 0
+    model_ids: list[str]
+    checked: set[int] = field(default_factory=set)
 
 
 class Auditor:
@@ -92,52 +91,74 @@ class Auditor:
     def follow(self, store: Store, task_id: str) -> None:
         """Begin to check a task that has just been submitted."""
         record = store.task(task_id)
-        self._tasks[task_id] = _Progress(task_from_json(record.task_json), THETA, record.base_model_id)
+        self._tasks[task_id] = _Progress(task_from_json(record.task_json), THETA, [record.base_model_id])
 
-    def check(self, store: Store, models: BlobStore) -> dict[str, RoundRecord | None]:
-        """Check every attempt that is over and was not checked before; return each task's newest attempt."""
-        newest = {}
+    def check(self, store: Store, models: BlobStore) -> list[RoundRecord]:
+        """Check every attempt that is over and was not checked before; return those that are open.
+
+        Of a task in asynchronous mode attempts are only counted: in what order their sums were applied is checked at
+        the end (`check_end`).
+        """
+        still_open = []
         for task_id, progress in self._tasks.items():
-            records = store.rounds(task_id, since_id=progress.last_id + 1)
-            for record in records:
-                if not record.stage.is_over:
-                    break
-                # Before anything is noted: the object store may be away.
-                model_id = record.model_id
-                found = None if model_id is None else read_theta(models, store.model(model_id).theta)
-                self._check_round(store, progress, record, found)
-                progress.last_id = record.id
-            newest[task_id] = store.last_round(task_id)
-        return newest
+            for record in store.rounds(task_id):
+                if record.id in progress.checked:
+                    continue
+                if record.stage.is_over:
+                    # Before anything is noted: the object store may be away.
+                    self._check_round(store, progress, record, self._theta(store, models, record))
+                    progress.checked.add(record.id)
+                else:
+                    still_open.append(record)
+        return still_open
+
+    @staticmethod
+    def _theta(store: Store, models: BlobStore, record: RoundRecord) -> Any:
+        model_id = record.model_id
+        return None if model_id is None else read_theta(models, store.model(model_id).theta)
 
     def _check_round(self, store: Store, progress: _Progress, record: RoundRecord, found: Any) -> None:
-        attempt = Attempt(record.task_id, record.round, record.attempt)
-        steps = store.participants(record.id)
-        members = sorted(device for device, step in steps.items() if step in COUNTED)
-        acknowledged = self._ledger.acknowledged.get(attempt, set())
         name = progress.task.name
-        if record.base_model_id != progress.model_id:
-            self._accuse(self.wrong, f"{attempt} began from another model than the last round's")
         if record.stage is Stage.ABORTED:
             self.num_aborted[name] += 1
             self.reasons[f"{name}: {record.reason}"] += 1
             return
         self.num_closed[name] += 1
-        for device in sorted(acknowledged - set(members)):
+        if progress.task.asynchronous is None:
+            self._check_closed(store, progress, record, found)
+
+    def _check_closed(self, store: Store, progress: _Progress, record: RoundRecord, found: Any) -> None:
+        """Check one closed round: who is in its sum, on what it stands, and the model that it made."""
+        attempt = Attempt(record.task_id, record.round, record.attempt)
+        steps = store.participants(record.id)
+        members = sorted(device for device, step in steps.items() if step in COUNTED)
+        for device in sorted(self._ledger.acknowledged.get(attempt, set()) - set(members)):
             self._accuse(self.lost, f"{attempt}: {device} was acknowledged and is not in the sum ({steps.get(device)})")
-        if record.round != progress.closed + 1 or record.model_id is None or found is None:
-            self._accuse(self.wrong, f"{attempt} closed after round {progress.closed}")
-            return
         if len(members) != record.num_reports or len(members) < progress.task.cohort.min_reports:
             self._accuse(self.wrong, f"{attempt}: the report says {record.num_reports}, {len(members)} are in the sum")
-        self._check_sum(progress, attempt, members, found)
-        progress.closed, progress.model_id = record.round, record.model_id
+        is_next = progress.task.asynchronous is not None or record.round == len(progress.model_ids)
+        if record.model_id is None or found is None or not is_next:
+            self._accuse(self.wrong, f"{attempt} closed after round {len(progress.model_ids) - 1}")
+            return
+        if not 0 <= record.base_version < len(progress.model_ids):
+            self._accuse(self.wrong, f"{attempt} began from model {record.base_version}, which was not there")
+            return
+        if record.base_model_id != progress.model_ids[record.base_version]:
+            self._accuse(self.wrong, f"{attempt} began from another model than it says")
+        self._check_sum(progress, attempt, members, found, behind=len(progress.model_ids) - 1 - record.base_version)
+        progress.model_ids.append(record.model_id)
 
-    def _check_sum(self, progress: _Progress, attempt: Attempt, members: list[str], found: Any) -> None:
-        """Compare the model with the plain weighted mean of exactly the members' contributions."""
+    def _check_sum(self, progress: _Progress, attempt: Attempt, members: list[str], found: Any, *, behind: int) -> None:
+        """Compare the model with the plain weighted mean of exactly the members' contributions.
+
+        That of a cohort whose base is `behind` models old weighs 1/sqrt(1 + behind).
+        """
         task = progress.task
         uploads = [true_contribution(task, device, attempt) for device in members]
-        error = float(np.abs(found - expected_theta(progress.theta, task, uploads)).max())
+        step = (expected_theta(progress.theta, task, uploads) - progress.theta) / np.sqrt(1.0 + behind)
+        error = float(np.abs(found - progress.theta - step).max())
+        if behind and task.asynchronous is None:
+            self._accuse(self.wrong, f"{attempt} is {behind} models behind")
         if not error <= tolerance(task):
             self._accuse(self.wrong, f"{attempt}: the model is off by {error:.3g}")
         progress.theta = found
@@ -145,6 +166,9 @@ class Auditor:
     def check_end(self, store: Store, models: BlobStore) -> None:
         """Compare the whole account once every task is over: endings, audit log, privacy ledger, blobs."""
         self.check(store, models)
+        for task_id, progress in self._tasks.items():
+            if progress.task.asynchronous is not None:
+                self._check_cohorts(store, models, task_id, progress)
         for attempt, device in self._ledger.untold():
             self._accuse(self.lost, f"{attempt}: {device} never heard how it ended")
         for (attempt, device), ending in self._ledger.endings.items():
@@ -153,6 +177,15 @@ class Auditor:
             self._accuse(self.wrong, text)
         self._check_logs(store)
         self._check_blobs(store, models)
+
+    def _check_cohorts(self, store: Store, models: BlobStore, task_id: str, progress: _Progress) -> None:
+        """Check the closed rounds of a task in asynchronous mode in the order in which the audit log has them."""
+        for entry in store.audit(lambda log, db: log.read(db)):
+            if entry.action == "round.closed" and entry.subject.startswith(f"{task_id}/"):
+                _, number, attempt = entry.subject.split("/")
+                record = store.round(task_id, int(number), int(attempt))
+                assert record is not None
+                self._check_closed(store, progress, record, self._theta(store, models, record))
 
     def _check_ending(self, store: Store, attempt: Attempt, device: str, ending: str) -> None:
         record = store.round(*attempt)
@@ -185,7 +218,7 @@ class Auditor:
                 if in_ledger > 1 or (record.stage is Stage.CLOSED and in_ledger != 1):
                     self._accuse(self.wrong, f"the privacy ledger has {subject} {in_ledger} times")
             store.privacy(lambda db, name=progress.task.population: account.verify_chain(db, name))  # type: ignore[misc]
-            if store.task(task_id).model_id != progress.model_id:
+            if store.task(task_id).model_id != progress.model_ids[-1]:
                 self._accuse(self.wrong, f"the task {progress.task.name} does not stand at its last round's model")
 
     def _check_blobs(self, store: Store, models: BlobStore) -> None:
@@ -204,7 +237,7 @@ class Auditor:
 def tolerance(task: TaskSpec) -> float:
     """Return how far a model may be from the exact mean: float32, and under masks one step of the rounding."""
     if not task.privacy.is_masked:
-        return 1e-6
+        return 2e-6
     steps = 2**31 / (task.cohort.size * task.privacy.max_weight) - 1
     return float(2.0 ** -np.floor(np.log2(steps)) + 1e-6)
 

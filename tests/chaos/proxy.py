@@ -77,9 +77,9 @@ class Proxy:
             line.reset()
             self.num_cut += 1
 
-    def leave_half_open(self) -> None:
-        """Have the coordinator's end of every connection vanish; devices are not told and talk to nobody."""
-        for line in list(self._lines):
+    def leave_half_open(self, share: float = 0.5) -> None:
+        """Have the coordinator's end of a share of the connections vanish; devices are not told, and talk to nobody."""
+        for line in [line for line in self._lines if self._luck.random() < share]:
             line.is_half_open = True
             line.inner.transport.abort()
             self.num_half_open += 1

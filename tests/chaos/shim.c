@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { REFUSAL, FUSE, AFTER, DEATHS, WORDS };
@@ -80,6 +81,30 @@ ssize_t pwrite(int file, const void *data, size_t size, off_t offset) {
 ssize_t pwrite64(int file, const void *data, size_t size, off64_t offset) {
     GUARDED(concerns(file), REAL(pwrite64)(file, data, size, offset));
 }
+
+ssize_t writev(int file, const struct iovec *parts, int count) {
+    GUARDED(concerns(file), REAL(writev)(file, parts, count));
+}
+
+ssize_t pwritev(int file, const struct iovec *parts, int count, off_t offset) {
+    GUARDED(concerns(file), REAL(pwritev)(file, parts, count, offset));
+}
+
+ssize_t pwritev64(int file, const struct iovec *parts, int count, off64_t offset) {
+    GUARDED(concerns(file), REAL(pwritev64)(file, parts, count, offset));
+}
+
+ssize_t pwritev2(int file, const struct iovec *parts, int count, off_t offset, int flags) {
+    GUARDED(concerns(file), REAL(pwritev2)(file, parts, count, offset, flags));
+}
+
+ssize_t pwritev64v2(int file, const struct iovec *parts, int count, off64_t offset, int flags) {
+    GUARDED(concerns(file), REAL(pwritev64v2)(file, parts, count, offset, flags));
+}
+
+int ftruncate(int file, off_t size) { GUARDED(concerns(file), REAL(ftruncate)(file, size)); }
+
+int ftruncate64(int file, off64_t size) { GUARDED(concerns(file), REAL(ftruncate64)(file, size)); }
 
 int fsync(int file) { GUARDED(concerns(file), REAL(fsync)(file)); }
 

@@ -83,7 +83,7 @@ def test_a_lost_connection_is_seen_as_reset(how: str) -> None:
 
 def test_a_half_open_connection_hears_nothing_and_is_not_told() -> None:
     async def play(proxy: Proxy, ends: Ends) -> None:
-        proxy.leave_half_open()
+        proxy.leave_half_open(share=1.0)
         with pytest.raises(TimeoutError):
             await said(ends, limit_s=0.3)
         assert not ends[0].at_eof()

@@ -16,8 +16,10 @@ from tests.chaos.shim import Disk
 WRITER = """
 import os, sys
 file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
-for number in range(5):
+for number in range(4):
     os.write(file, b"%d" % number)
+os.writev(file, [b"4"])
+os.pwritev(file, [b"0"], 0)
 print("done")
 """
 
@@ -30,7 +32,7 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def write(disk: Disk, path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program that writes five times."""
+    """Run a program that writes six times, of which the last changes nothing."""
     return subprocess.run(
         [sys.executable, "-B", "-c", WRITER, str(path)],
         env={**os.environ, **disk.environment}, capture_output=True, text=True, timeout=60,
