@@ -39,11 +39,31 @@ class Pulse:
             return
 
 
+class Together:
+    """Lets those who come one after another go on together: what they do then costs little more than for one."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s = within_s
+        self._go: asyncio.Event | None = None
+
+    async def ready(self) -> None:
+        """Return with everyone who comes within the time that the first of them waits."""
+        if self._go is None:
+            self._go = asyncio.Event()
+            asyncio.get_running_loop().call_later(self._within_s, self._start)
+        await self._go.wait()
+
+    def _start(self) -> None:
+        assert self._go is not None, "somebody waits"
+        self._go.set()
+        self._go = None
+
+
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what a blocking call returns. A cancelled caller is held until the call is over, so that whatever it
     works on (a file) is not closed under it.
     """
-    return await _held(None, functools.partial(call, *args, **kwargs))
+    return await held(asyncio.get_running_loop().run_in_executor(None, functools.partial(call, *args, **kwargs)))
 
 
 class Threads:
@@ -52,15 +72,19 @@ class Threads:
     def __init__(self, count: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
+    def start(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Return what a blocking call will return, to be waited for with `held`."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(call, *args, **kwargs))
+
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a blocking call returns."""
-        return await _held(self._pool, functools.partial(call, *args, **kwargs))
+        return await held(self.start(call, *args, **kwargs))
 
 
-async def _held(pool: ThreadPoolExecutor | None, call: Callable[[], T]) -> T:
-    future = asyncio.get_running_loop().run_in_executor(pool, call)
+async def held(work: asyncio.Future[T]) -> T:
+    """Return what a thread's work gives. A cancelled caller is held until the work is over, and does not stop it."""
     try:
-        return await asyncio.shield(future)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.wait({future})
+        await asyncio.wait({work})
         raise

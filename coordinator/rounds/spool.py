@@ -1,24 +1,30 @@
 """Contributions as they arrive: one sealed, append-only file per device and round, resumable at any byte.
 
-File: ``MSP1``, a 16-byte salt, then frames of ``u32 little-endian length || nonce || ciphertext || tag``. Each frame
-seals one piece under a key of this file alone; its associated data names round, device and the piece's offset, so that
-frames can neither move nor change places. A frame that a crash tore is cut off when the file is opened again.
+File: a block (4096 bytes) with ``MSP2`` and a 16-byte salt, then frames, each from a block's start on:
+``u32 little-endian length || nonce || ciphertext || tag``, and zeros to the block's end. Each frame seals one piece
+under a key of this file alone; its associated data names round, device and the piece's offset, so that frames can
+neither move nor change places. A frame that a crash tore is cut off when the file is opened again.
 
 A plain contribution says something about one person, and what a task reveals says more: none is on disk in clear.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coordinator.rounds.block_file import BLOCK_BYTES, BlockFile, Buffers, Entries, whole_blocks
 from coordinator.store.blobs import write_errors
 from coordinator.store.records import BlobId
 from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey, Sealer
@@ -27,11 +33,16 @@ from mien.errors import CorruptDataError, NonFiniteError, OffsetError
 from mien.shell.files import sync_folder
 from mien.wire import CHUNK_BYTES
 
-_MAGIC: Final = b"MSP1"
+_MAGIC: Final = b"MSP2"
 _SALT_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<I")
-_MAX_PIECE: Final = 4 * CHUNK_BYTES
-_MAX_FRAME: Final = _MAX_PIECE + OVERHEAD_BYTES
+_MAX_FRAME: Final = CHUNK_BYTES + OVERHEAD_BYTES
+_FRAME_BLOCKS: Final = whole_blocks(_LENGTH.size + _MAX_FRAME)
+_FRAMES_AT_ONCE: Final = 4
+_SMALL_BYTES: Final = CHUNK_BYTES // 2
+"""Pieces shorter than this are gathered: each frame fills its last block with zeros."""
+
+_GONE: Final = ".gone"
 _FIRST_LANES: Final = struct.Struct("<ff")
 
 
@@ -39,19 +50,28 @@ class Spool:
     """The folder of spool files; rounds are named by their row ids."""
 
     def __init__(self, folder: Path, key: MasterKey) -> None:
-        self._folder = folder
-        self._key = key
+        self._folder, self._key = folder, key
+        self._buffers = Buffers(BLOCK_BYTES + _FRAMES_AT_ONCE * _FRAME_BLOCKS)
+        self._entries = Entries()
+        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="spool-cleaner")
         with write_errors("the spool folder"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for gone in folder.glob(f"*{_GONE}"):  # a stop came before they were deleted
+            self._cleaner.submit(shutil.rmtree, gone, ignore_errors=True)
 
-    def open(self, round_id: int, device_id: str) -> SpoolFile:
-        """Return a device's spool file, with what arrived earlier; a new one is empty."""
+    def open(self, round_id: int, device_id: str, *, is_read_soon: bool = False) -> SpoolFile:
+        """Return a device's spool file, with what arrived earlier; a new one is empty.
+
+        What is read again as soon as it is complete goes through the page cache, all else past it.
+        """
         folder = self._folder / str(round_id)
         with write_errors("the spool folder"):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
                 sync_folder(self._folder)
-        return SpoolFile(folder / device_id, f"{round_id}/{device_id}", self._key)
+        with write_errors("a contribution"):
+            file = BlockFile(folder / device_id, is_direct=not is_read_soon)
+        return SpoolFile(file, f"{round_id}/{device_id}", self._key, self._buffers, self._entries)
 
     def read(self, round_id: int, device_id: str, blob: BlobId) -> bytes:
         """Return a committed contribution; raises CorruptDataError unless it is the announced one."""
@@ -64,18 +84,20 @@ class Spool:
         """Return what a device sent, whole and as this coordinator sealed it, for a caller that checks its hash."""
         path = self._folder / str(round_id) / device_id
         try:
-            file = SpoolFile(path, f"{round_id}/{device_id}", self._key, read_only=True)
+            data = b"".join(piece for piece, _ in _frames(path, f"{round_id}/{device_id}", self._key))
         except FileNotFoundError as error:
             raise CorruptDataError(f"spool file {round_id}/{device_id} is missing; the round cannot close") from error
-        with file:
-            data = b"".join(file.pieces())
         if len(data) != size_bytes:
             raise _damaged(round_id, device_id)
         return data
 
     def remove_round(self, round_id: int) -> None:
-        """Forget everything that devices sent in a round."""
-        shutil.rmtree(self._folder / str(round_id), ignore_errors=True)
+        """Forget everything that devices sent in a round: it is out of sight at once, and deleted in a moment."""
+        folder = self._folder / str(round_id)
+        self._entries.forget(folder)
+        with contextlib.suppress(OSError):  # what cannot be deleted now is left to the next start
+            gone = folder.rename(folder.with_name(f"{round_id}.{secrets.token_hex(4)}{_GONE}"))
+            self._cleaner.submit(shutil.rmtree, gone, ignore_errors=True)
 
     def rounds(self) -> set[int]:
         """Return the rounds that have spool files."""
@@ -86,27 +108,61 @@ def _damaged(round_id: int, device_id: str) -> CorruptDataError:
     return CorruptDataError(f"spool file {round_id}/{device_id} is damaged; the round cannot close")
 
 
+def _frames(path: Path, place: str, key: MasterKey) -> Iterator[tuple[bytes, int]]:
+    """Yield each whole frame's piece and where the next begins; stops at the first that is torn or damaged."""
+    with write_errors("a contribution"), path.open("rb", buffering=0) as file:
+        header = file.read(len(_MAGIC) + _SALT_BYTES)
+        if len(header) < len(_MAGIC) + _SALT_BYTES or not header.startswith(_MAGIC):
+            return
+        sealer, offset, at = key.sealer("spool", header[len(_MAGIC) :]), 0, BLOCK_BYTES
+        while len(head := os.pread(file.fileno(), _LENGTH.size, at)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            if not OVERHEAD_BYTES < length <= _MAX_FRAME:
+                return
+            sealed = os.pread(file.fileno(), length, at + _LENGTH.size)
+            if len(sealed) != length:
+                return
+            try:
+                piece = sealer.open(sealed, place=_at(place, offset))
+            except CorruptDataError:
+                return
+            offset += len(piece)
+            at += whole_blocks(_LENGTH.size + length)
+            yield piece, at
+
+
+def _salt_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC) + _SALT_BYTES)[len(_MAGIC) :]
+
+
+def _cut(pieces: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    """Yield pieces, long ones in parts that fit a frame."""
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]
+
+
+def _at(place: str, offset: int) -> bytes:
+    return f"{place}/{offset}".encode()
+
+
 class SpoolFile:
     """One device's contribution to one round. One writer at a time; use as a context manager."""
 
-    def __init__(self, path: Path, place: str, key: MasterKey, *, read_only: bool = False) -> None:
-        self._path, self._place, self._key = path, place, key
-        self._read_only = read_only
+    def __init__(self, file: BlockFile, place: str, key: MasterKey, buffers: Buffers, entries: Entries) -> None:
+        self._file, self._path, self._place = file, file.path, place
+        self._key, self._buffers, self._entries = key, buffers, entries
         self._pending = bytearray()
-        self._is_in_folder = False
         self.received_bytes = 0
-        with write_errors("a contribution"):
-            if read_only:
-                self._file = path.open("rb", buffering=0)
-            else:  # unbuffered: after a refused write nothing may linger that a later flush would bring back
-                self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
-            try:
+        self._entry = entries.made()
+        try:
+            with write_errors("a contribution"):
                 self._sealer = self._start()
-                if not read_only:
-                    self._recover()
-            except BaseException:
-                self._file.close()
-                raise
+        except BaseException:
+            self._file.close()
+            raise
 
     def __enter__(self) -> SpoolFile:
         return self
@@ -119,48 +175,21 @@ class SpoolFile:
         self._file.close()
 
     def _start(self) -> Sealer:
-        """Return this file's sealer, writing the header of a new (or torn) file first."""
-        header = self._file.read(len(_MAGIC) + _SALT_BYTES)
-        if len(header) < len(_MAGIC) + _SALT_BYTES and not self._read_only:
-            header = _MAGIC + os.urandom(_SALT_BYTES)
-            self._file.seek(0)
-            self._file.truncate()
-            self._write(header)
-        if header[: len(_MAGIC)] != _MAGIC:
-            raise CorruptDataError("a spool file is damaged; it cannot be used")
-        return self._key.sealer("spool", header[len(_MAGIC) :])
-
-    def _recover(self) -> None:
-        """Count what is whole and cut off what a crash tore."""
-        end = self._file.tell()
-        for piece, place in self._frames():
-            self.received_bytes += len(piece)
-            end = place
-        self._file.seek(end)
-        self._file.truncate()
-
-    def _frames(self) -> Iterator[tuple[bytes, int]]:
-        """Yield each whole frame's piece and where the frame ends; stops at the first that is torn or damaged."""
-        self._file.seek(len(_MAGIC) + _SALT_BYTES)
-        offset = 0
-        while len(head := self._file.read(_LENGTH.size)) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(head)
-            sealed = self._file.read(length) if OVERHEAD_BYTES < length <= _MAX_FRAME else b""
-            if len(sealed) != length:
-                return
-            try:
-                piece = self._sealer.open(sealed, place=self._at(offset))
-            except CorruptDataError:
-                return
-            offset += len(piece)
-            yield piece, self._file.tell()
-
-    def _at(self, offset: int) -> bytes:
-        return f"{self._place}/{offset}".encode()
+        """Return this file's sealer: count what is whole and cut off what a crash tore, or begin a new file."""
+        end, salt = 0, os.urandom(_SALT_BYTES)
+        if self._file.end:
+            for piece, next_frame in _frames(self._path, self._place, self._key):
+                self.received_bytes += len(piece)
+                end = next_frame
+            if end:
+                salt = _salt_of(self._path)
+            self._file.cut(end)
+        self._header = b"" if end else _MAGIC + salt
+        return self._key.sealer("spool", salt)
 
     def pieces(self) -> Iterator[bytes]:
         """Yield what has been written, in order."""
-        for piece, _ in self._frames():
+        for piece, _ in _frames(self._path, self._place, self._key):
             yield piece
 
     @property
@@ -174,53 +203,62 @@ class SpoolFile:
             f"upload goes on at byte {offset}, the server has {self.received_bytes}; ask for the status, then go on"
         )
 
-    def append(self, data: bytes, *, offset: int) -> None:
-        """Take the next piece; raises OffsetError unless it continues what is there, DiskFullError when it cannot."""
+    def append(self, *pieces: bytes | memoryview, offset: int) -> None:
+        """Take the next pieces; raises OffsetError unless they continue what is there, DiskFullError when it cannot."""
         if offset != self.next_offset:
             raise self.out_of_place(offset)
-        if self._pending or len(data) < CHUNK_BYTES:
-            self._pending += data
-            if len(self._pending) >= CHUNK_BYTES:
-                self._write_pending()
-        else:
-            self._write_frames(data)
+        ready: list[bytes | memoryview] = []
+        for piece in pieces:
+            if not self._pending and len(piece) >= _SMALL_BYTES:
+                ready.append(piece)
+                continue
+            self._pending += piece
+            if len(self._pending) >= _SMALL_BYTES:
+                ready.append(self._taken())
+        self._write(ready)
 
-    def _write_pending(self) -> None:
+    def _taken(self) -> bytes:
         data, self._pending = bytes(self._pending), bytearray()
-        self._write_frames(data)
+        return data
 
-    def _write_frames(self, data: bytes) -> None:
-        with write_errors("a contribution"):
-            start = self._file.seek(0, os.SEEK_END)
-            try:
-                for begin in range(0, len(data), _MAX_PIECE):
-                    piece = memoryview(data)[begin : begin + _MAX_PIECE]
-                    nonce, sealed = self._sealer.seal_in_two(piece, place=self._at(self.received_bytes))
-                    self._write(_LENGTH.pack(len(nonce) + len(sealed)) + nonce, sealed)
-                    start += _LENGTH.size + len(nonce) + len(sealed)
-                    self.received_bytes += len(piece)
-            except OSError:
-                self._file.truncate(start)
-                raise
+    def _write(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Seal pieces into frames and write these, several at once."""
+        with write_errors("a contribution"), self._buffers.lent() as buffer:
+            used, received_bytes = self._begin(buffer), self.received_bytes
+            for piece in _cut(pieces):
+                if used + _FRAME_BLOCKS > len(buffer):
+                    self._keep(buffer[:used], received_bytes)
+                    used = 0
+                used += self._frame(piece, received_bytes, buffer[used:])
+                received_bytes += len(piece)
+            self._keep(buffer[:used], received_bytes)
 
-    def _write(self, *parts: bytes) -> None:
-        """Write parts one behind the other; the system may take fewer bytes than it is given."""
-        views = [memoryview(part) for part in parts if part]
-        while views:
-            written = os.writev(self._file.fileno(), views)
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if views:
-                views[0] = views[0][written:]
+    def _begin(self, out: memoryview) -> int:
+        """Lay down the header of a file that has none yet, and return how many bytes its block has."""
+        if not self._header:
+            return 0
+        out[:BLOCK_BYTES] = self._header.ljust(BLOCK_BYTES, b"\0")
+        return BLOCK_BYTES
+
+    def _keep(self, blocks: memoryview, received_bytes: int) -> None:
+        self._file.append(blocks)
+        self._header, self.received_bytes = b"", received_bytes
+
+    def _frame(self, piece: bytes | memoryview, offset: int, out: memoryview) -> int:
+        """Lay a piece down as a frame and return how many bytes its blocks have."""
+        length = self._sealer.seal_into(out[_LENGTH.size :], piece, place=_at(self._place, offset))
+        _LENGTH.pack_into(out, 0, length)
+        end, used = _LENGTH.size + length, whole_blocks(_LENGTH.size + length)
+        out[end:used] = bytes(used - end)
+        return used
 
     def sync(self) -> int:
         """Return how many bytes are on stable storage now."""
-        self._write_pending()
+        if self._pending:
+            self._write([self._taken()])
         with write_errors("a contribution"):
-            os.fsync(self._file.fileno())
-            if not self._is_in_folder:
-                sync_folder(self._path.parent)
-                self._is_in_folder = True
+            self._file.sync()
+            self._entries.sync(self._path.parent, self._entry)
         return self.received_bytes
 
     def remove(self) -> None:
@@ -239,17 +277,17 @@ class ArrivalCheck:
         self._size = 0
         self._is_finite = True
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         """Take the next piece."""
         self._digest.update(data)
         self._size += len(data)
         if len(self._first) < _FIRST_LANES.size:
-            self._first = (self._first + data)[: _FIRST_LANES.size]
+            self._first = (self._first + bytes(data[: _FIRST_LANES.size]))[: _FIRST_LANES.size]
         if self._rest:
-            data = self._rest + data
+            data = self._rest + bytes(data)
         whole = len(data) - len(data) % 4
-        self._rest = data[whole:]
-        self._is_finite = self._is_finite and bool(np.isfinite(np.frombuffer(data, "<f4", whole // 4)).all())
+        self._rest = bytes(data[whole:])
+        self._is_finite = self._is_finite and _are_finite(np.frombuffer(data, "<f4", whole // 4))
 
     def finish(self, announced: BlobId) -> None:
         """Raise CorruptDataError unless the bytes are the announced ones, NonFiniteError unless they can be added.
@@ -269,6 +307,12 @@ class ArrivalCheck:
             )
 
 
+def _are_finite(values: NDArray[np.float32]) -> bool:
+    """Return whether no value is NaN or infinite: either makes the sum so; one that only overflows is looked into."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.add.reduce(values))) or bool(np.isfinite(values).all())
+
+
 class MaskedArrivalCheck:
     """Judges a masked contribution as it arrives: its hash; what is in it nobody can see but the sum's opening."""
 
@@ -276,7 +320,7 @@ class MaskedArrivalCheck:
         self._digest = hashlib.sha256()
         self._size = 0
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         """Take the next piece."""
         self._digest.update(data)
         self._size += len(data)

@@ -11,9 +11,10 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import RoundName
 from coordinator.rounds.machine import Left, Stage, Step, Uploaded
 from coordinator.rounds.masked import MAX_STEP_BYTES
-from coordinator.rounds.pulse import Threads
+from coordinator.rounds.pulse import Threads, Together, held
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
 from coordinator.rounds.targets import UploadDesk, UploadTarget
+from coordinator.rounds.turns import Turn, Turns
 from coordinator.store.records import BlobId, RoundRecord, StepRecord, UploadRecord
 from coordinator.store.thread import Grouped
 from mien.errors import (
@@ -26,28 +27,30 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
+from mien.wire.uploads import UploadPiece
 
 _BATCH_BYTES: Final = 1024 * 1024
 """How much is gathered before a thread encrypts and writes it, while few contributions arrive."""
 
-_GATHERED_BYTES: Final = 8 * _BATCH_BYTES
+_GATHERED_BYTES: Final = 16 * _BATCH_BYTES
 """How much all of them gather together: memory must not grow with the number of devices."""
 
-_PIECE_OVERHEAD_BYTES: Final = 256
+_PIECE_OVERHEAD_BYTES: Final = 512
 """What a piece takes in memory beside its bytes: a device may send them one by one."""
 
-_DISK_THREADS: Final = 8
+_DISK_THREADS: Final = 4
 """How many contributions are written and brought to the disk at once: the disk serves them together."""
 
+_TURNS: Final = 16
+"""How many contributions are read at full speed at once: enough for one to arrive while another is written."""
+
+_SLOW_S: Final = 0.1
+"""After how long without a piece a device's turn goes to one that waits."""
+
+_TOGETHER_S: Final = 0.02
+"""How long a complete contribution waits for others that are about to be, to be committed with them."""
+
 _BEFORE_THE_SUM: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of bytes of a contribution, and where it belongs."""
-
-    offset: int
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,15 @@ class Uploads:
     def __init__(self, desk: UploadDesk, stores: Stores, *, idle_s: float) -> None:
         self._desk, self._stores, self._idle_s = desk, stores, idle_s
         self.threads = Threads(_DISK_THREADS, "uploads")
+        self.turns = Turns(_TURNS, slow_s=_SLOW_S)
+        self.commits = Together(_TOGETHER_S)
         self._announce = Grouped(stores.thread, stores.store.announce_uploads)
         self._active: dict[tuple[int, str], tuple[_Arrival, asyncio.Task[UploadProgress]]] = {}
 
     @property
     def batch_bytes(self) -> int:
         """How much one contribution may gather now."""
-        return min(_BATCH_BYTES, _GATHERED_BYTES // max(len(self._active), 1))
+        return min(_BATCH_BYTES, _GATHERED_BYTES // max(len(self._active) - self.turns.num_waiting, 1))
 
     @property
     def num_arriving(self) -> int:
@@ -104,7 +109,7 @@ class Uploads:
             await asyncio.wait({older[1]})
 
     async def receive(
-        self, device_id: str, name: RoundName, announced: BlobId, masked: bytes, pieces: AsyncIterator[Piece]
+        self, device_id: str, name: RoundName, announced: BlobId, masked: bytes, pieces: AsyncIterator[UploadPiece]
     ) -> UploadProgress:
         """Return how far an upload got when its stream ended; accepted only once it is committed.
 
@@ -166,9 +171,9 @@ class Uploads:
         """Let a device send its contribution again from the start."""
         await self._stores.thread.run(self._stores.store.forget_upload, record.id, device_id)
 
-    def open_file(self, record: RoundRecord, device_id: str) -> SpoolFile:
-        """Return a device's spool file."""
-        return self._stores.spool.open(record.id, device_id)
+    def open_file(self, record: RoundRecord, device_id: str, *, is_masked: bool) -> SpoolFile:
+        """Return a device's spool file; secure aggregation reads a masked vector as soon as it is complete."""
+        return self._stores.spool.open(record.id, device_id, is_read_soon=is_masked)
 
 
 def _check_form(runner: UploadTarget, announced: BlobId, masked: bytes) -> None:
@@ -187,12 +192,12 @@ def _check_form(runner: UploadTarget, announced: BlobId, masked: bytes) -> None:
 class _Batch:
     """Pieces that are being gathered while a thread writes those before them."""
 
-    def __init__(self, writing: asyncio.Task[None] | None = None) -> None:
+    def __init__(self, writing: asyncio.Future[None] | None = None) -> None:
         self._writing = writing
-        self.pieces: list[Piece] = []
+        self.pieces: list[UploadPiece] = []
         self.memory_bytes = 0
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: UploadPiece) -> None:
         """Take the next piece."""
         self.pieces.append(piece)
         self.memory_bytes += len(piece.data) + _PIECE_OVERHEAD_BYTES
@@ -200,7 +205,7 @@ class _Batch:
     async def written(self) -> None:
         """Return once what came before is written; raises what the disk refused."""
         if self._writing is not None:
-            await self._writing
+            await held(self._writing)
 
 
 def _put_off(silence: asyncio.Timeout, idle_s: float) -> None:
@@ -220,7 +225,7 @@ class _Arrival:
         record: RoundRecord,
         device_id: str,
         announced: BlobId,
-        pieces: AsyncIterator[Piece],
+        pieces: AsyncIterator[UploadPiece],
         step: StepRecord | None,
     ) -> None:
         self._uploads, self._runner, self._record = uploads, runner, record
@@ -250,7 +255,7 @@ class _Arrival:
 
     def _open(self) -> SpoolFile:
         """Return the spool file, with what it holds already judged."""
-        file = self._uploads.open_file(self._record, self._device_id)
+        file = self._uploads.open_file(self._record, self._device_id, is_masked=self._step is not None)
         for piece in file.pieces():
             self._check.update(piece)
         return file
@@ -261,25 +266,33 @@ class _Arrival:
         A thread encrypts and writes one batch while the next one arrives. Whatever arrived is on stable storage when
         this returns or raises.
         """
-        batch = _Batch()
-        try:
-            async with asyncio.timeout(idle_s) as silence:
-                async for piece in self._pieces:
-                    self._check_wanted()
-                    batch.add(piece)
-                    if batch.memory_bytes >= self._uploads.batch_bytes:
-                        silence.reschedule(None)
-                        await batch.written()
-                        self._check_wanted()
-                        batch = _Batch(asyncio.create_task(self._threads.run(self._write, file, batch.pieces)))
-                    _put_off(silence, idle_s)
-        except TimeoutError as error:
-            raise UnreachableError(f"nothing arrived for {idle_s:g} s; go on with the upload") from error
-        finally:
+        async with self._uploads.turns.one() as turn:
+            batch = _Batch()
             try:
-                await batch.written()
+                async with asyncio.timeout(idle_s) as silence:
+                    async for piece in self._pieces:
+                        self._check_wanted()
+                        batch.add(piece)
+                        if batch.memory_bytes >= self._uploads.batch_bytes:
+                            batch = await self._next_batch(file, batch, turn, silence)
+                        turn.heard()
+                        _put_off(silence, idle_s)
+            except TimeoutError as error:
+                raise UnreachableError(f"nothing arrived for {idle_s:g} s; go on with the upload") from error
             finally:
-                await self._threads.run(self._write_last, file, batch.pieces)
+                turn.busy()
+                try:
+                    await batch.written()
+                finally:
+                    await self._threads.run(self._write_last, file, batch.pieces)
+
+    async def _next_batch(self, file: SpoolFile, batch: _Batch, turn: Turn, silence: asyncio.Timeout) -> _Batch:
+        """Return an empty batch once a thread has begun to write this one; the device is not to blame for the time."""
+        turn.busy()
+        silence.reschedule(None)
+        await batch.written()
+        self._check_wanted()
+        return _Batch(self._threads.start(self._write, file, batch.pieces))
 
     def _check_wanted(self) -> None:
         """Raise once the round does not take contributions any more, however slowly this one arrives."""
@@ -287,7 +300,7 @@ class _Arrival:
         if not self._runner.is_current(self._record.id) or state is None or state.stage is not Stage.UPLOAD:
             raise LateError("that round ended during the upload; nothing is lost, check in again")
 
-    def _write(self, file: SpoolFile, batch: list[Piece]) -> None:
+    def _write(self, file: SpoolFile, batch: list[UploadPiece]) -> None:
         """Write pieces that follow each other as one; where one does not, those before it are kept."""
         offset = file.next_offset
         for index, piece in enumerate(batch):
@@ -299,12 +312,13 @@ class _Arrival:
             raise CorruptDataError("more bytes arrive than were announced; send the contribution again")
         self._keep(file, batch)
 
-    def _keep(self, file: SpoolFile, batch: list[Piece]) -> None:
-        data = batch[0].data if len(batch) == 1 else b"".join(piece.data for piece in batch)
-        file.append(data, offset=file.next_offset)
-        self._check.update(data)
+    def _keep(self, file: SpoolFile, batch: list[UploadPiece]) -> None:
+        pieces = [piece.data for piece in batch]
+        file.append(*pieces, offset=file.next_offset)
+        for data in pieces:
+            self._check.update(data)
 
-    def _write_last(self, file: SpoolFile, batch: list[Piece]) -> None:
+    def _write_last(self, file: SpoolFile, batch: list[UploadPiece]) -> None:
         """Write what is left and have everything on stable storage."""
         try:
             self._write(file, batch)
@@ -323,6 +337,8 @@ class _Arrival:
             file.remove()
             await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
             raise
+        if self._uploads.num_arriving > 1:
+            await self._uploads.commits.ready()
         try:
             await self._runner.post(Uploaded(self._device_id), round_id=self._record.id, step=self._step)
         except (ViolationError, ReplayError) as error:

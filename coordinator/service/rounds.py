@@ -8,10 +8,12 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 
+import grpc
+
 from coordinator.clock import Clock, to_ms
 from coordinator.pki import PeerIdentity
 from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
-from coordinator.rounds.uploads import Piece, Uploads
+from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
 from coordinator.service.messages import (
     DUTIES,
@@ -30,12 +32,22 @@ from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
 from mien.wire.status import choose_version
 from mien.wire.tensors import pack_tensors
+from mien.wire.uploads import UploadPiece, parse_piece
 from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 
 _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
 _DEFAULT_LIMIT_S: Final = 3600.0
 _MARGIN_S: Final = 2.0
+
+
+def add_rounds_service(service: RoundsService, server: grpc.aio.Server) -> None:
+    """Let a server answer for a service; an upload's pieces are read by a parser of our own."""
+    rounds_pb2_grpc.add_RoundsServicer_to_server(service, server)
+    upload = grpc.stream_unary_rpc_method_handler(
+        service.Upload, request_deserializer=parse_piece, response_serializer=rounds_pb2.UploadStatus.SerializeToString
+    )
+    server.add_registered_method_handlers("mien.v1.Rounds", {"Upload": upload})
 
 
 class RoundsService(rounds_pb2_grpc.RoundsServicer):
@@ -98,23 +110,21 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         progress = await self._uploads.status(caller().id, _name(request.round))
         return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
 
-    async def Upload(
-        self, request_iterator: AsyncIterator[rounds_pb2.UploadChunk], context: Any
-    ) -> rounds_pb2.UploadStatus:
-        """Return how far the upload is once its bytes are on stable storage."""
-        chunks = aiter(request_iterator)
+    async def Upload(self, request_iterator: Any, context: Any) -> rounds_pb2.UploadStatus:
+        """Return how far the upload is once its bytes are on stable storage; pieces come as `UploadPiece`."""
+        chunks: AsyncIterator[UploadPiece] = aiter(request_iterator)
         first = await anext(chunks, None)
-        if first is None or not first.HasField("header"):
+        if first is None or first.header is None:
             raise CorruptDataError("an upload begins with a header; send it again")
         contribution = first.header.contribution
         announced = BlobId(check_hash(contribution.sha256), contribution.size_bytes)
 
-        async def pieces() -> AsyncIterator[Piece]:
-            yield Piece(first.offset, first.data)
+        async def pieces() -> AsyncIterator[UploadPiece]:
+            yield first
             async for chunk in chunks:
                 if not chunk.data:  # it brings nothing on, but would count as a sign of life
                     raise CorruptDataError("a piece of an upload is empty; ask for the status, then go on")
-                yield Piece(chunk.offset, chunk.data)
+                yield chunk
 
         header, device_id = first.header, caller().id
         progress = await self._uploads.receive(device_id, _name(header.round), announced, header.masked, pieces())

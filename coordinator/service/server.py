@@ -36,7 +36,7 @@ from coordinator.service.messages import software
 from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
 from coordinator.service.revocations import Revocations
-from coordinator.service.rounds import RoundsService
+from coordinator.service.rounds import RoundsService, add_rounds_service
 from coordinator.settings import settings_sha256
 from coordinator.store.measured import MeasuredStore, MeasuredThread
 from coordinator.store.ownership import check_ownership
@@ -47,15 +47,17 @@ from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, DrainingError, KeyStoreError, MienError
 from mien.secagg.leaves import leaf_verifier
 from mien.shell.lock import exclusive
+from mien.shell.memory import keep_freed_memory
 from mien.shell.systemd import notify
 from mien.shell.tls import refuse_tls12
-from mien.wire import CHUNK_BYTES, MAX_MESSAGE_BYTES
-from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc, rounds_pb2_grpc
+from mien.wire import MAX_MESSAGE_BYTES
+from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc
 
 if TYPE_CHECKING:
     from coordinator.replicas.setup import Replication
 
 _LOG: Final = structlog.get_logger()
+_WINDOW_BYTES: Final = 64 * 1024
 _FIRST_FETCH_S: Final = 0.5
 _LAST_ANSWERS_S: Final = 2.0
 _KEY_SETTING: Final = "store_key_check"
@@ -64,6 +66,7 @@ _KEY_SETTING: Final = "store_key_check"
 def serve(home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[int], None]) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told the port once calls are accepted."""
     os.umask(0o077)
+    keep_freed_memory()
     refuse_tls12()
     with exclusive(home.lock_path, program="mien-coordinator"):
         asyncio.run(_serve_until_signalled(home, config, announce))
@@ -136,7 +139,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         operators = _operator_service(engine, stores, clock, config)
 
         def add_services(to: grpc.aio.Server) -> None:
-            rounds_pb2_grpc.add_RoundsServicer_to_server(rounds, to)
+            add_rounds_service(rounds, to)
             operator_pb2_grpc.add_OperatorServicer_to_server(operators, to)
 
         add_services(server)
@@ -310,8 +313,10 @@ def _server(
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.http2.bdp_probe", 0),  # else one fast peer may fill megabytes before they can be written
-        ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
+        # As a device sends, so it is read. With larger windows (or ones that grow by probes, gRPC's default) a server
+        # takes less time for each contribution, but holds megabytes of everyone who sends at the same time.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
     )
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
     interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate, limiter), *last)

@@ -39,12 +39,15 @@ class Sealer:
 
     def seal(self, data: bytes | bytearray | memoryview, *, place: bytes) -> bytes:
         """Return nonce, ciphertext and tag; only `open` with the same place gives the data back."""
-        return b"".join(self.seal_in_two(data, place=place))
-
-    def seal_in_two(self, data: bytes | bytearray | memoryview, *, place: bytes) -> tuple[bytes, bytes]:
-        """Return nonce, and ciphertext with tag: what `seal` returns, without copying it into one."""
         nonce = os.urandom(NONCE_BYTES)
-        return nonce, self._cipher.encrypt(nonce, data, place)
+        return nonce + self._cipher.encrypt(nonce, data, place)
+
+    def seal_into(self, out: memoryview, data: bytes | bytearray | memoryview, *, place: bytes) -> int:
+        """Lay down in `out` what `seal` returns, and return its length."""
+        nonce, end = os.urandom(NONCE_BYTES), OVERHEAD_BYTES + len(data)
+        out[:NONCE_BYTES] = nonce
+        self._cipher.encrypt_into(nonce, data, place, out[NONCE_BYTES:end])
+        return end
 
     def open(self, sealed: bytes | memoryview, *, place: bytes) -> bytes:
         """Return the data; raises CorruptDataError for other bytes, another place or another key alike."""

@@ -22,7 +22,7 @@ from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
-from coordinator.rounds.uploads import Piece, Uploads
+from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url
 from coordinator.store.records import BlobId, ModelRecord, TaskRecord, TaskState
@@ -32,6 +32,7 @@ from coordinator.store.thread import StoreThread
 from mien.errors import DiskFullError, UnavailableError, UnreachableError
 from mien.specs import CohortSpec, PrivacySpec
 from mien.wire.canonical import model_to_json
+from mien.wire.uploads import UploadPiece
 from tests.integration.house import run, tiny_task
 from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution
 
@@ -139,8 +140,8 @@ class Rounds:
                 break
         sent = contribution(assigned.plan.task, number, int(device_id, 16))
 
-        async def pieces() -> AsyncIterator[Piece]:
-            yield Piece(0, sent)
+        async def pieces() -> AsyncIterator[UploadPiece]:
+            yield UploadPiece(None, 0, memoryview(sent))
 
         blob = BlobId(hashlib.sha256(sent).hexdigest(), len(sent))
         await self.uploads.receive(device_id, assigned.name, blob, b"", pieces())

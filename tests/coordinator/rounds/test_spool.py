@@ -43,7 +43,7 @@ def test_a_contribution_comes_back_whole_and_is_never_in_clear(spool: Spool, tmp
         assert file.sync() == len(data)
     assert spool.read(7, "d1", address(data)) == data
     stored = (tmp_path / "spool" / "7" / "d1").read_bytes()
-    assert len(data) < len(stored) < len(data) * 1.001
+    assert len(data) < len(stored) < len(data) * 1.03
     assert data[1000:1032] not in stored
     assert (tmp_path / "spool" / "7" / "d1").stat().st_mode & 0o777 == 0o600
 
@@ -64,7 +64,12 @@ def test_an_upload_resumes_where_it_stopped(spool: Spool) -> None:
     assert spool.read(7, "d1", address(data)) == data
 
 
-@pytest.mark.parametrize("cut", [0, 3, 19, 20, 22, 24, 1000, 262_167, 262_168, 262_200, 500_000])
+FRAME = 262_144 + 4096  # a piece, and a block more for length, nonce and tag
+
+
+@pytest.mark.parametrize(
+    "cut", [0, 3, 20, 4095, 4096, 4098, 4100, 5000, 4096 + 262_175, 4096 + 262_176, 4096 + FRAME, 600_000]
+)
 def test_a_torn_tail_is_cut_off(spool: Spool, tmp_path: Path, cut: int) -> None:
     """Whatever prefix of the file a crash leaves, the upload goes on from the last whole piece."""
     data = contribution()
@@ -76,7 +81,8 @@ def test_a_torn_tail_is_cut_off(spool: Spool, tmp_path: Path, cut: int) -> None:
     os.truncate(path, cut)
     with spool.open(7, "d1") as file:
         received = file.received_bytes
-        assert received == max(0, (cut - 20) // (4 + 28 + 262_144)) * 262_144
+        whole = max(0, cut - 4096 + FRAME - (4 + 28 + 262_144)) // FRAME  # zeros may be missing at the end
+        assert received == whole * 262_144
         file.append(data[received:], offset=received)
         file.sync()
     assert spool.read(7, "d1", address(data)) == data
@@ -109,7 +115,7 @@ def test_rounds_are_forgotten(spool: Spool) -> None:
 def judged(data: bytes, announced: BlobId | None = None, *, step: int = 65_537) -> None:
     check = ArrivalCheck(LAYOUT, max_weight=64)
     for start in range(0, len(data), step):
-        check.update(data[start : start + step])
+        check.update(memoryview(data)[start : start + step])
     check.finish(announced or address(data))
 
 
@@ -134,6 +140,12 @@ def test_what_cannot_be_added_is_refused() -> None:
             judged(bad)
     with pytest.raises(CorruptDataError, match="damaged"):
         judged(contribution(), BlobId("0" * 64, 4 * LAYOUT.size))
+
+
+def test_sums_that_overflow_are_finite_all_the_same() -> None:
+    vector = np.full(LAYOUT.size, 3e38, "<f4")
+    vector[:2] = 1.0
+    judged(vector.tobytes())
 
 
 def test_a_value_split_between_pieces_is_seen() -> None:
