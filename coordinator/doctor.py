@@ -18,6 +18,7 @@ from coordinator.readiness import ask_readiness
 from coordinator.registrar.client import hello
 from coordinator.registrar.doctor import Finding
 from coordinator.registrar.home import check_validity
+from coordinator.rollouts import RollOutState
 from coordinator.service.revocations import Revocations
 from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
@@ -55,6 +56,7 @@ async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[
         "models": examination.models,
         "evaluation sets": examination.evaluation_sets,
         "release key": examination.release_key,
+        "roll-outs": examination.roll_outs,
         "registrar": examination.registrar,
         "revocations": examination.revocations,
         "coordinator": examination.coordinator,
@@ -157,6 +159,21 @@ class _Examination:
         finally:
             store.close()
         return f"{config.release_key[:16]}…: everything in force is signed by it"
+
+    async def roll_outs(self) -> str:
+        """A staged roll-out that is held has stopped in the middle, and only an operator gets it further."""
+        store = Store.open(self._home.database_url(self._home.resolve().config), Clock())
+        try:
+            active = store.active_roll_outs()
+        finally:
+            store.close()
+        for each in active:
+            if each.state is RollOutState.HELD:
+                raise ConfigError(
+                    f"roll-out {each.id} of model {each.model_id[:12]} is held at {each.share:.4g} of the phones: "
+                    f"{each.reason}"
+                )
+        return f"{len(active)} under way, none held"
 
     async def registrar(self) -> str:
         config = self._home.resolve().config

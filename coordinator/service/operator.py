@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -23,7 +24,7 @@ from coordinator.store.thread import StoreThread
 from coordinator.ways_back import check_way_back
 from mien import bundles
 from mien.bundles import BundleManifest
-from mien.errors import ConfigError, CorruptDataError, ModelMismatchError
+from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnavailableError
 from mien.layout import ParameterLayout, model_id
 from mien.records import from_mapping
 from mien.specs import ModelSpec, Threshold
@@ -174,7 +175,8 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         stopped = replace(before, state=RollOutState.STOPPED, reason=f"stopped by {caller().id}")
         told = await self._move(before, Move(stopped))
         if before.task_id is not None:
-            await self._engine.command(before.task_id, TaskState.CANCELLED, actor=caller().id)
+            with contextlib.suppress(UnavailableError):  # another coordinator has the task: it ends by itself
+                await self._engine.command(before.task_id, TaskState.CANCELLED, actor=caller().id)
         return told
 
     async def _move(self, before: RollOutRecord, move: Move) -> operator_pb2.RollOutStatus:

@@ -32,6 +32,8 @@ MOST_NON_MATED: Final = 10_000
 TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
 FAILED: Final = -1.0
 """The score of a picture that the model gives no usable embedding: it matches nobody."""
+_DECIMALS: Final = 9
+"""Of a histogram that is kept: finer than what a phone's share in the largest cohort is rounded to."""
 _Z: Final = 1.959963984540054
 _TOLERANCE: Final = 1e-3
 """How far a sum may be off what honest phones add up to, for each phone: rounding is far smaller."""
@@ -295,8 +297,8 @@ def _model_figures(
         eer=equal_error_rate_of(mated_B, non_mated_B),
         points=_points(sums, prefix, num_mated, non_mated_B, num_non_mated),
         monitors=_monitors(non_mated_B),
-        mated=tuple(float(share) for share in mated_B),
-        non_mated=tuple(float(share) for share in non_mated_B),
+        mated=tuple(round(float(share), _DECIMALS) for share in mated_B),
+        non_mated=tuple(round(float(share), _DECIMALS) for share in non_mated_B),
     )
 
 

@@ -16,10 +16,12 @@ from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.doctor import examine
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.rollouts import held
 from coordinator.store.records import BlobId, BundleRecord, ModelRecord
 from coordinator.store.store import Store
 from mien import bundles
 from mien.bundles import BundleFile
+from mien.rollouts import RollOutSpec
 from mien.wire.canonical import model_to_json
 from tests.integration.light_device import LAYOUT, SPEC
 
@@ -86,5 +88,22 @@ def test_an_unsigned_release_under_a_release_key(made: Callable[..., Coordinator
                 bundle=BundleRecord(sequence, model, data, bundles.sign(key, data), spec_json),
             )
             assert finding(home, "release key")[0] is is_good
+    finally:
+        store.close()
+
+
+def test_a_roll_out_that_is_held(made: Callable[..., CoordinatorHome]) -> None:
+    home = made()
+    store = Store.open(home.database_url(home.resolve().config), Clock())
+    try:
+        for model in ("a" * 64, "c" * 64):
+            store.add_model(ModelRecord(model, b"{}", LAYOUT.sha256, BlobId(model, 4), 1), actor="alice")
+        store.release("a" * 64, population=None, actor="alice")
+        begun = store.start_roll_out("c" * 64, RollOutSpec(), population=None, actor="alice")
+        assert finding(home, "roll-outs") == (True, "1 under way, none held")
+        store.move_roll_out(begun, held(begun, "phones cannot be asked: no threshold"), actor="system:coordinator")
+        good, detail = finding(home, "roll-outs")
+        assert not good
+        assert "model cccccccccccc is held at 0.01 of the phones: phones cannot be asked: no threshold" in detail
     finally:
         store.close()
