@@ -75,8 +75,8 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
-        names = tuple(request.backbones), tuple(request.methods)
-        offer = Caller(device.id, population, names[0], request.min_cohort, duty, methods=names[1])
+        backbones, methods = tuple(request.backbones), tuple(request.methods)
+        offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Waiting):
             wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)
