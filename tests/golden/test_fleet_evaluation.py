@@ -21,6 +21,7 @@ from mien.evaluation.fleet import (
     addends,
     allowed_drop,
     check_sums,
+    estimate,
     figures,
     judge_fleet,
     lanes,
@@ -293,6 +294,31 @@ class TestGates:
     def test_a_roll_out_that_cannot_be_is_refused(self, changes: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             RollOutSpec(**changes)
+
+
+def taken_back(num_phones: int, loss: float, *, num_cohorts: int, num_pictures: int = 8, shared: float = 0.8) -> float:
+    """Return the share of made-up cohorts that take a model back which accepts owners `loss` less often.
+
+    Phones' own TAR is drawn from Beta(19, 1), 0.95 on average; both models judge a picture alike with that probability.
+    """
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(num_cohorts):
+        tar_N = rng.beta(19, 1, num_phones)
+        before = rng.random((num_phones, num_pictures))
+        after = np.where(rng.random(before.shape) < shared, before, rng.random(before.shape))
+        change_N = (after < (tar_N - loss)[:, None]).mean(axis=1) - (before < tar_N[:, None]).mean(axis=1)
+        drop = estimate(-float(change_N.sum()), float((change_N**2).sum()), num_phones)
+        refused += drop.value > allowed_drop(FleetGates(), drop)
+    return refused / num_cohorts
+
+
+@pytest.mark.parametrize(
+    ("num_phones", "loss", "low", "high"),
+    [(16, 0.0, 0.0, 0.02), (16, 0.1, 0.9, 1.0), (40, 0.0, 0.0, 0.04), (40, 0.05, 0.92, 1.0), (100, 0.02, 0.78, 0.92)],
+)
+def test_how_often_a_cohort_takes_a_model_back(num_phones: int, loss: float, low: float, high: float) -> None:
+    """The table in docs/fleet-metrics.md, at fewer draws."""
+    assert low <= taken_back(num_phones, loss, num_cohorts=400) <= high
 
 
 TINY = tiny_cnn()
