@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +30,7 @@ from coordinator.store.blobs import write_errors
 from coordinator.store.records import BlobId
 from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey, Sealer
 from mien.contribution import ContributionLayout
-from mien.errors import CorruptDataError, NonFiniteError, OffsetError
+from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 from mien.shell.files import sync_folder
 from mien.wire import CHUNK_BYTES
 
@@ -43,6 +44,9 @@ _SMALL_BYTES: Final = CHUNK_BYTES // 2
 """Pieces shorter than this are gathered: each frame fills its last block with zeros."""
 
 _GONE: Final = ".gone"
+_REMEMBERED: Final = 1000
+"""Of how many rounds it is known that they are over: longer than any call about one of them takes."""
+
 _FIRST_LANES: Final = struct.Struct("<ff")
 
 
@@ -54,6 +58,7 @@ class Spool:
         self._buffers = Buffers(BLOCK_BYTES + _FRAMES_AT_ONCE * _FRAME_BLOCKS)
         self._entries = Entries()
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="spool-cleaner")
+        self._forgotten: deque[int] = deque(maxlen=_REMEMBERED)
         with write_errors("the spool folder"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for gone in folder.glob(f"*{_GONE}"):  # a stop came before they were deleted
@@ -62,15 +67,22 @@ class Spool:
     def open(self, round_id: int, device_id: str, *, is_read_soon: bool = False) -> SpoolFile:
         """Return a device's spool file, with what arrived earlier; a new one is empty.
 
-        What is read again as soon as it is complete goes through the page cache, all else past it.
+        What is read again as soon as it is complete goes through the page cache, all else past it. Raises LateError
+        once the round is forgotten: another thread may just have heard of its end.
         """
         folder = self._folder / str(round_id)
         with write_errors("the spool folder"):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
                 sync_folder(self._folder)
-        with write_errors("a contribution"):
-            file = BlockFile(folder / device_id, is_direct=not is_read_soon)
+        if round_id in self._forgotten:  # after the folder is made, so that either this or the removal sees it
+            self._remove(round_id)
+            raise _over()
+        try:
+            with write_errors("a contribution"):
+                file = BlockFile(folder / device_id, is_direct=not is_read_soon)
+        except FileNotFoundError as error:
+            raise _over() from error
         return SpoolFile(file, f"{round_id}/{device_id}", self._key, self._buffers, self._entries)
 
     def read(self, round_id: int, device_id: str, blob: BlobId) -> bytes:
@@ -93,6 +105,10 @@ class Spool:
 
     def remove_round(self, round_id: int) -> None:
         """Forget everything that devices sent in a round: it is out of sight at once, and deleted in a moment."""
+        self._forgotten.append(round_id)
+        self._remove(round_id)
+
+    def _remove(self, round_id: int) -> None:
         folder = self._folder / str(round_id)
         self._entries.forget(folder)
         with contextlib.suppress(OSError):  # what cannot be deleted now is left to the next start
@@ -102,6 +118,10 @@ class Spool:
     def rounds(self) -> set[int]:
         """Return the rounds that have spool files."""
         return {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
+
+
+def _over() -> LateError:
+    return LateError("that round ended during the upload; nothing is lost, check in again")
 
 
 def _damaged(round_id: int, device_id: str) -> CorruptDataError:

@@ -14,7 +14,7 @@ from coordinator.rounds.spool import ArrivalCheck, Spool
 from coordinator.store.records import BlobId
 from coordinator.store.sealing import MasterKey
 from mien.contribution import ContributionLayout, Lane
-from mien.errors import CorruptDataError, NonFiniteError, OffsetError
+from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 
 LAYOUT = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("delta", 300_000)))
 RNG = np.random.default_rng(0)
@@ -117,6 +117,20 @@ def judged(data: bytes, announced: BlobId | None = None, *, step: int = 65_537) 
     for start in range(0, len(data), step):
         check.update(memoryview(data)[start : start + step])
     check.finish(announced or address(data))
+
+
+def test_what_comes_after_its_round_is_late_and_leaves_nothing_behind(spool: Spool) -> None:
+    """A thread that was about to open the file when the round ended would make the folder anew, until the next start."""
+    with spool.open(7, "a" * 32) as file:
+        file.append(b"data", offset=0)
+    spool.remove_round(7)
+    for _ in range(2):
+        with pytest.raises(LateError):
+            spool.open(7, "b" * 32)
+        assert spool.rounds() == set()
+    with spool.open(8, "b" * 32) as file:
+        assert file.sync() == 0
+    assert spool.rounds() == {8}
 
 
 def test_good_contributions_pass_however_they_are_cut() -> None:
