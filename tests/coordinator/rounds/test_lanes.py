@@ -1,0 +1,165 @@
+"""Cohorts that overlap inside one engine: gates that hold them, steps that overtake each other, faults in one lane."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.rounds.engine import Assigned, Caller
+from coordinator.rounds.machine import Stage
+from coordinator.rounds.verdicts import Verdict
+from coordinator.store.records import BlobId, CandidateState, RoundRecord, TaskRecord, TaskState
+from mien.errors import DiskFullError, LateError, UnavailableError
+from mien.specs import AsynchronousSpec, GateSpec
+from mien.wire.uploads import UploadPiece
+from tests.coordinator.rounds.test_runner import Rounds, rounds
+from tests.integration.house import run
+from tests.integration.light_device import contribution
+
+PAIRS = ("ab", "cd", "ef")
+
+
+@dataclass
+class Pair:
+    """Two devices that were chosen for one cohort."""
+
+    house: Rounds
+    assigned: dict[str, Assigned]
+
+    @classmethod
+    async def of(cls, house: Rounds, names: str) -> Pair:
+        """Have two devices check in until they are chosen."""
+
+        async def chosen(device: str) -> Assigned:
+            while True:
+                found = await house.engine.check_in(Caller(device, "p"), limit_s=0.2)
+                if isinstance(found, Assigned):
+                    return found
+
+        devices = [name * 32 for name in names]
+        return cls(house, dict(zip(devices, await asyncio.gather(*map(chosen, devices)), strict=True)))
+
+    async def upload(self) -> None:
+        """Train and upload; the cohort is closing then."""
+        await asyncio.gather(*(self._upload(device, found) for device, found in self.assigned.items()))
+
+    async def _upload(self, device: str, found: Assigned) -> None:
+        await stubbornly(lambda: self.house.engine.report_trained(device, found.name))
+        await stubbornly(lambda: self._until_upload(device, found))
+        sent = contribution(found.plan.task, found.name.round, int(device, 16))
+
+        async def pieces() -> AsyncIterator[UploadPiece]:
+            yield UploadPiece(None, 0, memoryview(sent))
+
+        blob = BlobId(hashlib.sha256(sent).hexdigest(), len(sent))
+        receive = self.house.uploads.receive
+        await stubbornly(lambda: receive(device, found.name, blob, b"", pieces()))
+
+    async def _until_upload(self, device: str, found: Assigned) -> None:
+        async for news in self.house.engine.follow(device, found.name):
+            if news.stage is Stage.UPLOAD:
+                return
+
+
+async def stubbornly(call: Any) -> None:
+    """Make a call until it is answered, as a phone does."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await call()
+            except (UnavailableError, DiskFullError, LateError):  # late: the task is being picked up
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def closed(house: Rounds, task: TaskRecord) -> list[RoundRecord]:
+    """Return the cohorts that made a model, by how stale they were."""
+    records = house.stores.store.rounds(task.task_id)
+    made = [record for record in records if record.stage is Stage.CLOSED]
+    return sorted(made, key=lambda record: record.metrics["staleness"])
+
+
+def blobs_on_disk(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "models").rglob("*") if path.is_file() and len(path.name) == 64}
+
+
+def test_while_gates_judge_a_model_no_other_follows_it_and_what_was_overtaken_is_taken_again(tmp_path: Path) -> None:
+    """Three cohorts on the first model: one makes the second, two wait for the gates with their sums ready."""
+    spec, gates = AsynchronousSpec(max_concurrency=3), GateSpec(every=1, release="manual")
+
+    async def verdict(house: Rounds, task: TaskRecord, version: int) -> None:
+        await until(lambda: bool(house.engine.checking()))
+        candidate = house.stores.store.candidate(task.task_id, CandidateState.WAITING)
+        assert candidate is not None
+        assert candidate.round == version
+        await house.engine.checking()[0].hear(Verdict(candidate))
+
+    async def story() -> None:
+        async with rounds(tmp_path, has_gates=True) as house:
+            task = await house.submit(rounds=3, asynchronous=spec, gates=gates)
+            first, second, third = [await Pair.of(house, names) for names in PAIRS]
+            await first.upload()
+            await until(lambda: house.task(task.task_id).state is TaskState.CHECKING)
+            await asyncio.gather(second.upload(), third.upload())
+            await asyncio.sleep(0.2)
+            assert house.task(task.task_id).rounds_closed == 1, "both sums wait"
+            assert [now.stage for now in house.engine.tasks_now()] == ["closing", "closing"]
+            for version in (1, 2, 3):
+                await verdict(house, task, version)
+            await until(lambda: house.task(task.task_id).state is TaskState.DONE)
+            made = closed(house, task)
+            assert [record.metrics["staleness"] for record in made] == [0, 1, 2]
+            assert [record.base_version for record in made] == [0, 0, 0]
+            models = [house.stores.store.model(record.model_id or "") for record in made]
+            assert [model.round for model in models] == [1, 2, 3]
+            assert [model.parent_model_id for model in models[1:]] == [model.model_id for model in models[:2]]
+            assert blobs_on_disk(tmp_path) == house.stores.store.model_blobs(), "an overtaken step leaves no model"
+
+    run(story())
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no space left"), RuntimeError("a defect")], ids=["disk", "defect"])
+def test_a_fault_in_one_lane_costs_no_cohort_its_sum(tmp_path: Path, error: Exception) -> None:
+    """The transition after an upload fails: what the disk refuses is tried again, a defect has all lanes picked up."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=2, asynchronous=AsynchronousSpec(max_concurrency=2))
+            slow, quick = await Pair.of(house, PAIRS[0]), await Pair.of(house, PAIRS[1])
+            house.faults.waiting["save_round"] = [error]
+            await asyncio.gather(quick.upload(), slow.upload())
+            await until(lambda: house.task(task.task_id).state is TaskState.DONE)
+            assert [record.metrics["staleness"] for record in closed(house, task)] == [0, 1]
+
+    run(story())
+
+
+def test_a_cancelled_task_leaves_no_cohort_open(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=3, asynchronous=AsynchronousSpec(max_concurrency=2))
+            pairs = [await Pair.of(house, names) for names in PAIRS[:2]]
+            await house.engine.command(task.task_id, TaskState.CANCELLED, actor="alice")
+            await until(lambda: not house.stores.store.open_rounds(task.task_id))
+            for pair in pairs:
+                device, found = next(iter(pair.assigned.items()))
+                news = [each async for each in house.engine.follow(device, found.name)]
+                assert (news[-1].stage, news[-1].reason) == (Stage.ABORTED, "task cancelled by alice")
+            with pytest.raises(LateError):
+                await house.engine.report_trained("a" * 32, pairs[0].assigned["a" * 32].name)
+
+    run(story())
