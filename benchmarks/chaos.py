@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import _common
 from mien.errors import ConfigError, MissingDependencyError
 
-QUICK_S = 25.0
+QUICK_S = 32.0
 """How long a quick run goes on killing at most, on however busy a machine."""
 
 

@@ -28,7 +28,7 @@ WEATHERS: Final = (*_PASSING, "cut", "half-open", "silence")
 """What a network can have."""
 
 _LONGEST_FUSE: Final = 60
-_WRITES_WITHIN_S: Final = 2.0
+_WRITES_WITHIN_S: Final = 1.0
 
 
 async def kill_coordinators(site: Site, until: float) -> None:

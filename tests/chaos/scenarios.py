@@ -45,7 +45,7 @@ SOON_OVER: Final = tuple(kind for kind in WEATHERS if kind != "half-open")
 """What a network has that devices notice at once: not for small scenarios is what takes them a quarter of a minute."""
 
 QUICK: Final = Scenario(
-    "quick", kills=14, seconds=0.0, faults=ANYWHERE, habits=UNLUCKY, weathers=SOON_OVER, pause_s=1.2, silence_s=2.0
+    "quick", kills=12, seconds=0.0, faults=ANYWHERE, habits=UNLUCKY, weathers=SOON_OVER, pause_s=0.6, silence_s=1.0
 )
 SMALL: Final = replace(QUICK, name="small", kills=8, pause_s=0.8)
 SMALL_SERVERS: Final = Scenario(
