@@ -21,7 +21,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz bench check reproduce tune models lock stubs format clean
+.PHONY: help setup demo test lint fuzz bench chaos check reproduce tune models lock stubs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -55,6 +55,10 @@ fuzz: $(STAMP) ## Fuzz every reader (coverage-guided) and every call, for about 
 
 bench: $(STAMP) ## Every benchmark, quick
 	@for name in $$($(BIN)/python -m benchmarks --list); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+chaos: $(STAMP) ## More than 500 kills and every other fault, then 1,000 rounds in a row (40 minutes; ARGS="--minutes 10" for less)
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
+	$(BIN)/python -m benchmarks.soak
 
 check: lint test bench ## Lint, tests and benchmarks
 
