@@ -26,6 +26,7 @@ LIMITS: Final = {
     "replica_lease_s": (1.0, 300.0),
     "keep_round_models": (0, 1_000_000),
     "metrics_port": (0, 65535),
+    "otlp_share": (0.0, 1.0),
     "device_calls_per_minute": (10, 1_000_000),
     "device_calls_at_once": (2, 10_000),
     "max_calls": (16, 100_000),
@@ -127,6 +128,8 @@ class CoordinatorConfig:
     max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
     metrics_port: Annotated[int, "port of [metrics and health](#metrics-and-health); 0: off"] = 0
     metrics_host: Annotated[str, "where it listens"] = "127.0.0.1"
+    otlp_endpoint: Annotated[str, "where [traces](#traces) are sent: the URL of a collector; empty: nowhere"] = ""
+    otlp_share: Annotated[float, "share of rounds and calls that are traced"] = 1.0
     dashboard_listen: Annotated[str, "where the [dashboard](#dashboard) listens"] = "127.0.0.1:8443"
     dashboard_names: Annotated[tuple[str, ...], "names under which browsers reach it, besides this machine's own"] = ()
     json_logs: Annotated[bool, "logs as JSON"] = False
@@ -138,6 +141,10 @@ class CoordinatorConfig:
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
         check_address("dashboard_listen", self.dashboard_listen, example="0.0.0.0:8443", lowest_port=0)
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"otlp_endpoint is {self.otlp_endpoint!r}; write a URL, for example http://127.0.0.1:4318/v1/traces"
+            )
         check_limits(self, LIMITS)
         check_release_key(self.release_key)
         _folders_by_name((*self.evaluation_sets, *self.evaluation_crops))

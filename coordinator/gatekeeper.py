@@ -17,6 +17,7 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.runner import TaskRunner
+from coordinator.rounds.traces import Attempt
 from coordinator.rounds.verdicts import Verdict
 from coordinator.store.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord
 from coordinator.thresholds import thresholds_of
@@ -102,7 +103,8 @@ class Gatekeeper:
     async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
         """Return what the gates say; what keeps them from measuring is said, too, and is not the candidate's fault."""
         try:
-            reference, model, evidence, records = await self._measure(task, base_model_id, candidate)
+            with self._stores.traces.work("gates", Attempt(candidate.task_id, candidate.round)):
+                reference, model, evidence, records = await self._measure(task, base_model_id, candidate)
         except MienError as error:
             _LOG.warning("candidate not checked", task=task.name, round=candidate.round, reason=error.message)
             return Verdict(candidate, problem=error.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -19,6 +19,7 @@ _LOG = structlog.get_logger()
 
 _Call: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 _Stream: TypeAlias = Callable[[Any, Any], AsyncGenerator[Any, None]]
+_Told: TypeAlias = Callable[[str], AbstractContextManager[None]]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
@@ -27,10 +28,15 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     Handlers are coroutines or asynchronous generators. Any other exception is a bug: gRPC logs it and answers UNKNOWN.
     `on_end` is told of each call's end: its method, and the error's code, "cancelled", "internal" or "" for none.
+    `around` gives a block that each call is handled in, by its method.
     """
 
-    def __init__(self, on_end: Callable[[str, str], None] = lambda _method, _reason: None) -> None:
-        self._on_end = on_end
+    def __init__(
+        self,
+        on_end: Callable[[str, str], None] = lambda _method, _reason: None,
+        around: Callable[[str], AbstractContextManager[None]] = lambda _method: nullcontext(),
+    ) -> None:
+        self._on_end, self._around = on_end, around
 
     async def intercept_service(
         self,
@@ -44,7 +50,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler.response_streaming:
             streaming = _guard_stream(
-                cast("_Stream", handler.stream_stream or handler.unary_stream), method, self._on_end
+                cast("_Stream", handler.stream_stream or handler.unary_stream), method, self._told
             )
             make = (
                 grpc.stream_stream_rpc_method_handler
@@ -52,11 +58,28 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 else grpc.unary_stream_rpc_method_handler
             )
             return make(streaming, handler.request_deserializer, handler.response_serializer)
-        single = _guard_call(cast("_Call", handler.stream_unary or handler.unary_unary), method, self._on_end)
+        single = _guard_call(cast("_Call", handler.stream_unary or handler.unary_unary), method, self._told)
         make = (
             grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
         )
         return make(single, handler.request_deserializer, handler.response_serializer)
+
+    @contextmanager
+    def _told(self, method: str) -> Iterator[None]:
+        """Tell of a call's end, whatever it was."""
+        reason = "internal"
+        try:
+            with self._around(method):
+                yield
+            reason = ""
+        except MienError as error:
+            reason = error.code
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            reason = "cancelled"
+            raise
+        finally:
+            self._on_end(method, reason)
 
 
 class ReadableInterceptor(grpc.aio.ServerInterceptor):
@@ -118,10 +141,10 @@ def peer_leaf_pem(context: Any) -> bytes:
     return bytes(certificates[0])
 
 
-def _guard_call(call: _Call, method: str, on_end: Callable[[str, str], None]) -> _Call:
+def _guard_call(call: _Call, method: str, told: _Told) -> _Call:
     async def guarded(request: Any, context: Any) -> Any:
         try:
-            with _told(on_end, method):
+            with told(method):
                 return await call(request, context)
         except MienError as error:
             await _abort(context, error, method)
@@ -129,10 +152,10 @@ def _guard_call(call: _Call, method: str, on_end: Callable[[str, str], None]) ->
     return guarded
 
 
-def _guard_stream(call: _Stream, method: str, on_end: Callable[[str, str], None]) -> _Stream:
+def _guard_stream(call: _Stream, method: str, told: _Told) -> _Stream:
     async def guarded(request: Any, context: Any) -> AsyncGenerator[Any, None]:
         try:
-            with _told(on_end, method):
+            with told(method):
                 async with aclosing(call(request, context)) as replies:
                     async for reply in replies:
                         yield reply
@@ -140,22 +163,6 @@ def _guard_stream(call: _Stream, method: str, on_end: Callable[[str, str], None]
             await _abort(context, error, method)
 
     return guarded
-
-
-@contextmanager
-def _told(on_end: Callable[[str, str], None], method: str) -> Iterator[None]:
-    reason = "internal"
-    try:
-        yield
-        reason = ""
-    except MienError as error:
-        reason = error.code
-        raise
-    except (asyncio.CancelledError, GeneratorExit):
-        reason = "cancelled"
-        raise
-    finally:
-        on_end(method, reason)
 
 
 async def _abort(context: Any, error: MienError, method: str) -> NoReturn:

@@ -25,6 +25,7 @@ from coordinator.rounds.server_step import (
 )
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
+from coordinator.rounds.traces import NO_TRACES, Attempt, RoundTraces
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord, UploadRecord
 from coordinator.store.store import Store
@@ -53,7 +54,7 @@ class PartialSums(Protocol):
 
 @dataclass(frozen=True)
 class Stores:
-    """Where rounds keep things; `sums` where replicas share the rounds."""
+    """Where rounds keep things; `sums` where replicas share the rounds; `traces` hears how they go."""
 
     store: Store
     thread: StoreThread
@@ -61,6 +62,7 @@ class Stores:
     states: ServerStates
     spool: Spool
     sums: PartialSums | None = None
+    traces: RoundTraces = NO_TRACES
 
     def sums_of(self, plan: TaskPlan) -> PartialSums | None:
         """Return what adds up a task's contributions, None where the owner of the round reads each of them itself.
@@ -185,10 +187,12 @@ class Closer:
                 total = await sums.plain(record.id, sorted(device_ids), uploads, plan.contribution)
             else:
                 await sums.masked(record.id, uploads, masked)
-        summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read, total))
+        with self._stores.traces.work("sum", Attempt.of(record)):
+            summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read, total))
         if record.duty is Duty.TRAIN and plan.validators is not None:
             return await in_thread(lambda: self._offer(task, server, summed))
-        result = await in_thread(lambda: self._step(task, record, server, summed))
+        with self._stores.traces.work("server step", Attempt.of(record)):
+            result = await in_thread(lambda: self._step(task, record, server, summed))
         return await self._keep(task, record, result, summed.next_clip)
 
     def _sum_up(

@@ -211,7 +211,7 @@ class TaskRunner:
     def bars(self, device_id: str) -> bool:
         """Return whether the privacy ledger, or another cohort that it is in, keeps a device out of the attempt."""
         is_selecting = self.state is not None and self.state.stage is Stage.SELECTING
-        return (is_selecting and device_id in self._barred) or device_id in self._shared.busy(self)
+        return (is_selecting and device_id in self._barred) or self._shared.is_busy(device_id, self)
 
     def step_of(self, device_id: str) -> Step | None:
         """Return how far a device got in the current attempt."""
@@ -479,7 +479,8 @@ class TaskRunner:
                 return
         events = [m.event for m in wanted]
         device_ids = frozenset[str]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
-        merged = _Message(CheckedIn(device_ids - self._barred - self._shared.busy(self)))
+        idle = frozenset(device for device in device_ids - self._barred if not self._shared.is_busy(device, self))
+        merged = _Message(CheckedIn(idle))
         await self._apply([merged], answers=wanted)
 
     async def _open_attempt(self, messages: Sequence[_Message]) -> bool:
@@ -525,6 +526,7 @@ class TaskRunner:
         self._rules = RoundRules.of(
             self.plan.task, task_id=self.task.task_id, round_number=record.round, attempt=record.attempt
         )
+        self._stores.traces.stage(self.task.name, record, state.stage)
 
     def _forget_masking(self) -> None:
         for side in self._sides.values():
@@ -713,6 +715,7 @@ class TaskRunner:
             self._forget_masking()
             self._stores.spool.remove_round(self.round.id)
         self.changed.beat()
+        self._stores.traces.stage(self.task.name, self.round, self.state.stage)
         _LOG.info(
             "round",
             task=self.task.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 from collections import Counter
@@ -27,6 +28,7 @@ from coordinator.rounds.engine import Engine, EngineSettings
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
+from coordinator.rounds.traces import NO_TRACES, RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.rpc import ErrorInterceptor
 from coordinator.service.access import AccessInterceptor, Gate
@@ -102,8 +104,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
     At the block's end no new cohort is chosen; sums under way get `drain_s` to finish, and whatever was committed is
     there after the next start.
     """
-    metrics = Metrics(software())
-    stores = open_stores(home, config, clock, metrics)
+    metrics, traces = Metrics(software()), _traces(config)
+    stores = dataclasses.replace(open_stores(home, config, clock, metrics), traces=traces)
     replication = None
     try:
         if config.replica_address:
@@ -134,7 +136,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=accepted)
         gate = Gate(registrar_ca, _ca(home), revocations, clock)
         passed_on = () if replication is None else (replication.forwarding,)
-        server, port = _server(home, config, clock, gate, metrics, *passed_on)
+        server, port = _server(home, config, clock, gate, metrics, traces, *passed_on)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock)
         operators = _operator_service(engine, stores, clock, config)
 
@@ -175,6 +177,16 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             replication.close()
         stores.thread.close()
         stores.store.close()
+        await asyncio.to_thread(traces.close)
+
+
+def _traces(config: CoordinatorConfig) -> RoundTraces:
+    """Return who is told of rounds and calls; nothing of tracing is loaded where nobody is."""
+    if not config.otlp_endpoint:
+        return NO_TRACES
+    from coordinator.tracing import OtlpTraces
+
+    return OtlpTraces(config.otlp_endpoint, config.otlp_share, software())
 
 
 def _enter_start(store: Store, config: CoordinatorConfig) -> None:
@@ -300,6 +312,7 @@ def _server(
     clock: Clock,
     gate: Gate,
     metrics: Metrics,
+    traces: RoundTraces,
     *last: grpc.aio.ServerInterceptor,
 ) -> tuple[grpc.aio.Server, int]:
     """Return a server that demands a certificate of either authority, and its port; `last` see admitted calls."""
@@ -319,7 +332,7 @@ def _server(
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
     )
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
-    interceptors = (ErrorInterceptor(metrics.call_ended), AccessInterceptor(gate, limiter), *last)
+    interceptors = (ErrorInterceptor(metrics.call_ended, traces.call), AccessInterceptor(gate, limiter), *last)
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
     try:
         port = server.add_secure_port(config.listens_at, leaf.credentials(client_ca=client_cas))

@@ -1,0 +1,47 @@
+"""Who watches rounds for traces. The one here tells nobody; `coordinator.tracing` tells an OpenTelemetry collector."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coordinator.store.records import RoundRecord
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Which attempt of which round of which task; attempt 0: the one that closed."""
+
+    task_id: str
+    round: int
+    attempt: int = 0
+
+    @classmethod
+    def of(cls, record: RoundRecord) -> Attempt:
+        """Return the attempt that a record is of."""
+        return cls(record.task_id, record.round, record.attempt)
+
+
+class RoundTraces:
+    """Hears of each stage that an attempt comes to, and of the work on it. Calls are quick and never fail a round."""
+
+    def stage(self, task: str, record: RoundRecord, stage: str) -> None:
+        """Note that an attempt of a task (its name) came to a stage; the same again changes nothing."""
+
+    @contextlib.contextmanager
+    def work(self, name: str, attempt: Attempt) -> Iterator[None]:
+        """Time a block of work on an attempt; an error that leaves the block is noted by its name, and goes on."""
+        yield
+
+    def close(self) -> None:
+        """Tell what is left."""
+
+    @contextlib.contextmanager
+    def call(self, method: str) -> Iterator[None]:
+        """Time the handling of a call (`/package.Service/Method`)."""
+        yield
+
+
+NO_TRACES = RoundTraces()
+"""Tells nobody."""
