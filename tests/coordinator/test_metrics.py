@@ -70,6 +70,16 @@ def test_calls_by_method_and_reason() -> None:
     assert samples["mien_refused_calls_total Rounds/CheckIn revoked"] == 1
 
 
+def test_cohorts_in_flight_are_added_up() -> None:
+    """A label set may occur once: two cohorts of a task that are at the same stage are one sample of 2."""
+    upload = TaskNow("spring", "p", "upload", {"trained": 3, "uploaded": 1}, 2)
+    samples = told(Metrics("test"), Now(tasks=(upload, replace(upload, queue_length=1), replace(upload, stage="keys"))))
+    assert samples["mien_task_stage p upload spring"] == 2
+    assert samples["mien_task_stage p keys spring"] == 1
+    assert samples["mien_round_devices p trained spring"] == 9
+    assert samples["mien_task_queue p spring"] == 5
+
+
 def test_what_is_over_leaves_no_gauge_behind() -> None:
     metrics = Metrics("test")
     now = Now(
