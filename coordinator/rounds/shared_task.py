@@ -70,13 +70,12 @@ class SharedTask:
         flights = [_flight(record, state) for record, state in self._under_way(but=lane)]
         return may_open(self._spec, self._record.rounds_closed, flights)
 
-    def busy(self, lane: Lane) -> frozenset[str]:
-        """Return the devices that take part in a cohort of another lane: a phone is in one of them at a time."""
+    def is_busy(self, device_id: str, lane: Lane) -> bool:
+        """Return whether a device takes part in a cohort of another lane: a phone is in one of them at a time."""
         if not self.is_asynchronous:
-            return frozenset()
-        gone = (Step.LATE, Step.LEFT)
-        states = [state for _, state in self._under_way(but=lane)]
-        return frozenset(device for state in states for device, step in state.participants.items() if step not in gone)
+            return False
+        steps = (state.participants.get(device_id, Step.LEFT) for _, state in self._under_way(but=lane))
+        return any(step not in (Step.LATE, Step.LEFT) for step in steps)
 
     def next_attempt(self, last: RoundRecord | None) -> tuple[int, int]:
         """Return the round and attempt that come next in a lane; in asynchronous mode every cohort has a number."""
