@@ -26,7 +26,7 @@ from mien.records import from_mapping
 from mien.specs import LocalSpec, ModelSpec
 from mien.wire.canonical import model_from_json, model_to_json
 
-Engine = Literal["torch", "onnxruntime", "float64"]
+Engine = Literal["torch", "onnxruntime", "executorch", "float64"]
 REPEATS: Final = 3
 TIMED_STEPS: Final = 4
 BATCH: Final = 4
@@ -46,6 +46,7 @@ class Job:
     local: LocalSpec = field(default_factory=LocalSpec)
     graphs: str = ""
     is_tiny: bool = False
+    is_timed: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ def take_turn(job: Job) -> Turn:
     if job.engine == "float64":
         exact = tuple(_in_float64(job, part, objective) for objective in job.objectives)
         return Turn(exact, 0.0, 0.0, 0.0, 0.0)
-    peak_mb = _memory_of_training(job, part)  # first: later work would leave its own behind
+    peak_mb = _memory_of_training(job, part) if job.is_timed else 0.0  # first: later work would leave its own behind
     runtime = _runtime(job)
-    embed_s = _least(lambda: runtime.embed(job.theta, job.crops[:1]), REPEATS)
+    embed_s = least(lambda: runtime.embed(job.theta, job.crops[:1]), REPEATS) if job.is_timed else 0.0
     trained: list[Trained] = [
         runtime.train(job.theta, part, job.crops, objective, job.local, seed=0) for objective in job.objectives
     ]
-    step_s = _step_time(job, part, runtime)
+    step_s = _step_time(job, part, runtime) if job.is_timed else 0.0
     return Turn(tuple(t.values for t in trained), step_s, embed_s, peak_mb, _status_mb("VmHWM"))
 
 
@@ -104,7 +105,7 @@ def _step_time(job: Job, part: ParameterPart, runtime: Runtime) -> float:
         return lambda: runtime.train(job.theta, part, batch, objective, local, seed=0)
 
     rounds_of(1)()
-    several, one = _least(rounds_of(1 + TIMED_STEPS), REPEATS), _least(rounds_of(1), REPEATS)
+    several, one = least(rounds_of(1 + TIMED_STEPS), REPEATS), least(rounds_of(1), REPEATS)
     return max(several - one, 0.0) / TIMED_STEPS
 
 
@@ -134,8 +135,8 @@ def _runtime(job: Job) -> Runtime:
         return tiny_cnn().runtime()
     from device_sdk.runtimes import load_runtime
 
-    choice: Literal["torch", "onnxruntime"] = "torch" if job.engine == "torch" else "onnxruntime"
-    return load_runtime(job.spec, job.layout, choice=choice, graphs=Path(job.graphs))
+    assert job.engine != "float64"
+    return load_runtime(job.spec, job.layout, choice=job.engine, graphs=Path(job.graphs))
 
 
 def _in_float64(job: Job, part: ParameterPart, objective: Objective) -> NDArray[np.float64]:
@@ -172,7 +173,7 @@ def _in_float64(job: Job, part: ParameterPart, objective: Objective) -> NDArray[
     return np.concatenate([tensor.detach().numpy().reshape(-1) for tensor in tensors])
 
 
-def _least(work: Callable[[], object], repeats: int) -> float:
+def least(work: Callable[[], object], repeats: int) -> float:
     """Return the least CPU time of some runs, which a busy machine disturbs less than the clock."""
     times = []
     for _ in range(repeats):
@@ -206,6 +207,7 @@ def _packed(job: Job) -> bytes:
         "local": asdict(job.local),
         "graphs": job.graphs,
         "is_tiny": job.is_tiny,
+        "is_timed": job.is_timed,
     }
     return _archive(arrays, meta)
 
@@ -235,6 +237,7 @@ def _unpacked(data: bytes) -> Job:
         local,
         meta["graphs"],
         meta["is_tiny"],
+        meta["is_timed"],
     )
 
 

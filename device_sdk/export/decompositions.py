@@ -114,7 +114,8 @@ class _Convolution:
             return (grad * x).sum(0).reshape(weight.shape)
         ph, pw = self.padding
         padded = aten.constant_pad_nd(x, [pw, pw, ph, ph], 0.0) if ph or pw else x
-        windows = [self._window(padded, grad, i, j) for i in range(self.kernel[0]) for j in range(self.kernel[1])]
+        # One window after the other: all at once would be nine maps.
+        windows = (self._window(padded, grad, i, j) for i in range(self.kernel[0]) for j in range(self.kernel[1]))
         if self.groups > 1:
             columns = [(grad * window).sum((0, 2, 3)) for window in windows]
             return torch.stack(columns, -1).reshape(weight.shape)

@@ -147,11 +147,11 @@ def _output(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> list[int]:
 
 def _depthwise(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
     kernel = _pair(weight.shape[2:])
-    windows = _windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))
-    terms = [_scaled(window, weight[:, 0, i // kernel[1], i % kernel[1]]) for i, window in enumerate(windows)]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
+    total: Tensor | None = None
+    for i, window in enumerate(_windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))):
+        term = _scaled(window, weight[:, 0, i // kernel[1], i % kernel[1]])
+        total = term if total is None else total + term
+    assert total is not None
     return total
 
 

@@ -22,6 +22,7 @@ from mien.errors import ConfigError
 
 OPSET: Final = 13
 IR_VERSION: Final = 8
+_TURNS: Final = (torch.ops.aten.permute.default, torch.ops.aten.transpose.int, torch.ops.aten.t.default)
 _TO_THE_START: Final = -(2**63) + 1
 """The end of a backward slice that takes the first element too (ONNX, Slice)."""
 
@@ -48,6 +49,7 @@ def to_onnx(
             writer.names[node] = writer.emit(node)
         elif node.op == "output":
             graph_outputs = writer.name_outputs(node, outputs)
+    writer.drop_unused(outputs)
     graph = helper.make_graph(writer.nodes, "step", graph_inputs, graph_outputs, writer.initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="mien")
     model.ir_version = IR_VERSION
@@ -115,6 +117,16 @@ class _Writer:
         self._num_values += num_outputs
         self.nodes.append(helper.make_node(kind, list(inputs), outputs, **attributes))
         return outputs[0] if num_outputs == 1 else outputs
+
+    def drop_unused(self, outputs: Sequence[str]) -> None:
+        """Leave out nodes that nothing is made of: what other rules took apart."""
+        used, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if used & set(node.output):
+                used.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        self.initializers = [constant for constant in self.initializers if constant.name in used]
 
     def _stated(self, node: Node) -> list[int | str]:
         """Return a shape for the model's signature: numbers, and names where a size is a symbol."""
@@ -250,8 +262,18 @@ def _pow(w: _Writer, node: Node, x: Any, exponent: Any) -> str:
     return w.op("Pow", w.value(x), w.value(exponent))  # type: ignore[no-any-return]
 
 
+def _mm(w: _Writer, node: Node, a: Any, b: Any) -> str:
+    # A linear layer's weights are taken as they lie: turning them would copy them at every step.
+    turned = 0
+    while b.target in _TURNS:
+        b, turned = b.args[0], 1 - turned
+    kind = ("Gemm", {"transB": 1}) if turned else ("MatMul", {})
+    name: str = w.op(kind[0], w.value(a), w.value(b), **kind[1])
+    return name
+
+
 def _addmm(w: _Writer, node: Node, bias: Any, a: Any, b: Any, **_: Any) -> str:
-    name: str = w.op("Add", w.op("MatMul", w.value(a), w.value(b)), w.value(bias))
+    name: str = w.op("Add", _mm(w, node, a, b), w.value(bias))
     return name
 
 
@@ -395,7 +417,6 @@ _ELEMENTWISE: Final = {
     "abs": "Abs",
     "sigmoid": "Sigmoid",
     "reciprocal": "Reciprocal",
-    "mm": "MatMul",
     "bmm": "MatMul",
     "where": "Where",
     "gt": "Greater",
@@ -417,6 +438,7 @@ _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     "rsqrt": _rsqrt,
     "pow": _pow,
     "addmm": _addmm,
+    "mm": _mm,
     "permute": _permute,
     "transpose": _transpose,
     "t": _transpose,

@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from device_sdk.export.decompositions import Table, table
 from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm
 from device_sdk.export.onnx_graph import to_onnx
+from device_sdk.export.rewrites import recompute_activations
 from device_sdk.runtimes.objectives import LossInput, find_loss
 from mien.backbones import Backbone
 from mien.errors import ConfigError
@@ -78,6 +79,9 @@ class Function:
                 *examples
             )
         module.graph.eliminate_dead_code()
+        if "trained_out" in outputs:
+            results: Any = module.graph.output_node().args[0]
+            recompute_activations(module, results[outputs.index("loss")])
         return Traced(module, tuple(outputs), self._words(examples))
 
     def _words(self, examples: Sequence[Tensor]) -> dict[str, str]:

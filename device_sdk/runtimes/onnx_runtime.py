@@ -92,4 +92,6 @@ class _OnnxEngine:
             # much memory again, for no time. Planning memory by pattern costs as much, for each size of a batch.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.enable_mem_pattern = False
+            # In the order of the traced step, which frees a map before it makes the next.
+            options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         return options

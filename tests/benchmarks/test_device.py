@@ -16,18 +16,19 @@ TAIL = min(CASES.values(), key=lambda case: case.part.size)
 @pytest.fixture(scope="module")
 def turns() -> dict[str, _device.Turn]:
     job = TAIL.job()
-    engines: tuple[_device.Engine, ...] = ("torch", "onnxruntime", "float64")
+    engines: tuple[_device.Engine, ...] = ("torch", "onnxruntime", "executorch", "float64")
     only = replace(job, objectives=job.objectives[:1])
     return {engine: _device.measure(replace(only, engine=engine)) for engine in engines}
 
 
 def test_engines_give_one_update_and_figures(turns: dict[str, _device.Turn]) -> None:
     start = TAIL.part.gather(TAIL.theta)
-    torch, onnx, exact = (turns[engine].values[0] for engine in ("torch", "onnxruntime", "float64"))
+    torch, onnx, pte, exact = (turns[engine].values[0] for engine in turns)
     assert np.linalg.norm(torch - start) > 1e-3
     assert device._relative(onnx, torch, start) < 1e-5
+    assert device._relative(pte, torch, start) < 1e-5
     assert 0 < device._relative(torch, exact, start) < 1e-4
-    for engine in ("torch", "onnxruntime"):
+    for engine in ("torch", "onnxruntime", "executorch"):
         turn = turns[engine]
         assert 0 < turn.step_s < 1
         assert 0 < turn.embed_s < 1
@@ -49,6 +50,21 @@ def test_jobs_survive_their_pipe() -> None:
 
 
 def test_sizes_of_graphs_are_those_of_the_part() -> None:
-    sizes = device._graph_kb(TAIL)
-    assert set(TAIL.objectives) <= set(sizes)
-    assert all(1 < size < 100 for size in sizes.values())
+    for objective in TAIL.objectives:
+        sizes = device._graph_kb(TAIL, objective)
+        assert set(sizes) == set(TAIL.engines)
+        assert all(1 < size < 200 for size in sizes.values())
+    assert all(0.05 < size < 5 for size in device._graphs_mb(TAIL).values())
+
+
+def test_what_is_compared_is_every_objective_of_both_engines() -> None:
+    compared = {name for case in device._tiny_cases(everything=True) for name in case.objectives}
+    assert {name.split("_")[0] for name in compared} >= {"positive", "cosface", "fedfr", "arcface", "softmax"}
+
+
+def test_a_parity_row_is_the_distance_after_that_many_steps() -> None:
+    first = next(iter(TAIL.objectives))
+    case = replace(TAIL, objectives={first: TAIL.objectives[first]}, engines=("onnxruntime",))
+    (row,) = device._parity_rows(case, 2)
+    assert (row["objective"], row["steps"], row["part"]) == (first, 2, "tail")
+    assert 0 < row["difference"]["onnxruntime"] < 1e-5

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from device_sdk.export import decompositions, executorch_rules, rewrites
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import exportable, form_of, standard_forms
 from device_sdk.export.manifest import GraphFolder, cut_for, folder_for
@@ -211,3 +212,30 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     other = dataclasses.replace(TINY.spec, input=dataclasses.replace(TINY.spec.input, colour="BGR"))
     with pytest.raises(LayoutMismatchError, match="other crops"):
         GraphFolder.open(FOLDER, other, TINY.layout)
+
+
+def test_no_activation_is_kept_that_its_input_gives_again() -> None:
+    (form,) = standard_forms("cosface")
+    mix = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.PReLU(4), nn.Conv2d(4, 4, 1))
+    stages = {"pool": nn.AvgPool2d(28), "mix": mix, "embedding": nn.Sequential(nn.Flatten(), nn.Linear(64, 8))}
+    backbone = Backbone("mixed", FaceInputSpec(dim=8), stages).requires_grad_(False)
+    for rules in (decompositions.table(), executorch_rules.table()):
+        traced = step_function(backbone, layout_of(backbone).part(("*",)), form).traced(rules)
+        nodes = list(traced.module.graph.nodes)
+        results = traced.module.graph.output_node().args[0]
+        loss = results[traced.outputs.index("loss")]  # type: ignore[index, call-overload]
+        while "detach" in str(loss.target) or "alias" in str(loss.target):
+            loss = loss.args[0]
+        end = nodes.index(loss)
+        activations = [node for node in nodes if rewrites._input_of_prelu(node) is not None]
+        forward = [node for node in activations if nodes.index(node) < end]
+        assert (len(forward), len(activations)) == (1, 2)
+        assert all(nodes.index(user) < end for node in forward for user in node.users)
+
+
+def test_a_linear_layers_weights_are_not_copied() -> None:
+    (form,) = standard_forms("positive_hinge")[:1]
+    model = step_function(TINY.backbone, TINY.part("mix.0.bias"), form).to_onnx()
+    turned = [node.input[0] for node in model.graph.node if node.op_type == "Transpose"]
+    assert "parameter.embedding.1.weight" not in turned
+    assert any(node.op_type == "Gemm" and "parameter.embedding.1.weight" in node.input for node in model.graph.node)
