@@ -1,12 +1,17 @@
 """The coordinator under load: how fast it takes contributions in, how soon it answers, how much memory it holds.
 
 Contributions of 4 MB from devices with channels of their own over mutual TLS, all on this machine, are sent to the
-coordinator (hash, checks, encryption, fsync and commit before each acknowledgement) and, in the same run, to a bare
-gRPC server with the same TLS that counts bytes. Repetitions alternate; `ingest_ratio` compares the medians, and
-`ingest_ratio_best` the fastest of each. Memory is how much higher the peak of a fresh coordinator is when 64
-devices send at the same time than when 16 do, in contributions a device. Control calls are timed while
-`connected` devices follow a round. Selection is the store's and the state machine's part of one: a million devices on
-record, two thousand candidates of which a thousand are drawn and committed.
+coordinator (hash, checks, encryption, a file, fdatasync and commit before each acknowledgement), to a bare gRPC server
+with the same TLS that counts bytes, and to that server's method which hashes, encrypts and keeps them and does nothing
+else: the same client, pieces of 256 KiB, as many streams at once, one after the other in every repetition.
+`ingest_ratio` is the median over repetitions of the sink's time over the coordinator's, `same_work_ratio` of the
+sink's over that of the bare work: what is left of the sink's speed for any server that does it in Python. The `cpu`
+keys are the same of processor time, servers' and load generator's together, which other programs disturb less.
+
+`memory_contributions_per_device` is how much higher the peak of a fresh coordinator is when 96 devices send at the
+same time than when 16 do, in contributions a device. Control calls are timed while `connected` devices follow a round,
+first in quiet, then while all of them send their contributions. Selection is the store's and the state machine's part
+of one: a million devices on record, two thousand candidates of which a thousand are drawn and committed.
 
 Everything shares the machine's cores, the load generator included: on a busy machine figures are lower than they say.
 """
@@ -19,7 +24,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +41,9 @@ from coordinator.store.store import Store
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 
-AIMS: Final = {"ingest_ratio": 0.6, "selection_s": 0.1}
+AIMS: Final = {"ingest_ratio": 0.6, "memory_contributions_per_device": 0.1, "selection_s": 0.1}
 FEW: Final = 16
+MANY: Final = 96
 REGISTERED: Final = 1_000_000
 SELECTED: Final = 1_000
 _CONTROL_CALLS: Final = 400
@@ -52,8 +58,8 @@ class Sizes:
     connected: int
 
 
-QUICK: Final = Sizes(devices=16, repetitions=3, connected=100)
-FULL: Final = Sizes(devices=32, repetitions=7, connected=1000)
+QUICK: Final = Sizes(devices=32, repetitions=5, connected=100)
+FULL: Final = Sizes(devices=128, repetitions=9, connected=1000)
 
 
 def main() -> None:
@@ -68,9 +74,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mien-load-") as folder:
         measured = asyncio.run(_under_load(Path(folder), sizes))
     _common.progress("memory with few and with many devices")
-    few, many = FEW, 4 * FEW
-    peaks = [asyncio.run(_peak_bytes(count)) for count in (few, many)]
-    growth = (peaks[1] - peaks[0]) / measured["contribution_bytes"] / (many - few)
+    peaks = [asyncio.run(_peak_bytes(count)) for count in (FEW, MANY)]
+    growth = (peaks[1] - peaks[0]) / measured["contribution_bytes"] / (MANY - FEW)
     measured |= {
         "peak_few_mb": round(peaks[0] / 1e6, 1),
         "peak_many_mb": round(peaks[1] / 1e6, 1),
@@ -104,18 +109,36 @@ async def _under_load(folder: Path, sizes: Sizes) -> dict[str, Any]:
             timed = [await load.ingest(phones[: sizes.devices]) for _ in range(sizes.repetitions)]
             _common.progress(f"control calls beside {sizes.connected} devices that follow a round")
             control = await load.control(phones[: sizes.connected])
+    return {**_ingest_figures(timed, sizes.devices), **control}
+
+
+def _ingest_figures(timed: Sequence[_Ingest], num_devices: int) -> dict[str, Any]:
     size_bytes = timed[0].size_bytes
-    mien, bare = [one.mien_s for one in timed], [one.sink_s for one in timed]
+
+    def speed(spent: Iterable[_Spent]) -> float:
+        return round(size_bytes / statistics.median(one.wall_s for one in spent) / 1e6, 1)
+
+    def ratio(other: Callable[[_Ingest], float], bare: Callable[[_Ingest], float]) -> float:
+        return round(statistics.median(bare(one) / other(one) for one in timed), 3)
+
+    def cpu_ms(spent: Iterable[_Spent]) -> float:
+        return round(1e3 * statistics.median(one.server_cpu_s for one in spent) / num_devices, 2)
+
     return {
-        "contribution_bytes": size_bytes // sizes.devices,
-        "devices": sizes.devices,
-        "ingest_mb_s": round(size_bytes / statistics.median(mien) / 1e6, 1),
-        "sink_mb_s": round(size_bytes / statistics.median(bare) / 1e6, 1),
-        "ingest_ratio": round(statistics.median(bare) / statistics.median(mien), 3),
-        "ingest_ratio_best": round(min(bare) / min(mien), 3),
-        "server_cpu_ms_per_upload": round(1e3 * min(one.mien_cpu_s for one in timed) / sizes.devices, 2),
-        "sink_cpu_ms_per_upload": round(1e3 * min(one.sink_cpu_s for one in timed) / sizes.devices, 2),
-        **control,
+        "contribution_bytes": size_bytes // num_devices,
+        "devices": num_devices,
+        "repetitions": len(timed),
+        "ingest_mb_s": speed(one.mien for one in timed),
+        "work_mb_s": speed(one.work for one in timed),
+        "sink_mb_s": speed(one.sink for one in timed),
+        "ingest_ratio": ratio(lambda one: one.mien.wall_s, lambda one: one.sink.wall_s),
+        "same_work_ratio": ratio(lambda one: one.work.wall_s, lambda one: one.sink.wall_s),
+        "ingest_ratio_best": round(min(one.sink.wall_s for one in timed) / min(one.mien.wall_s for one in timed), 3),
+        "ingest_cpu_ratio": ratio(lambda one: one.mien.cpu_s, lambda one: one.sink.cpu_s),
+        "same_work_cpu_ratio": ratio(lambda one: one.work.cpu_s, lambda one: one.sink.cpu_s),
+        "server_cpu_ms_per_upload": cpu_ms(one.mien for one in timed),
+        "work_cpu_ms_per_upload": cpu_ms(one.work for one in timed),
+        "sink_cpu_ms_per_upload": cpu_ms(one.sink for one in timed),
     }
 
 
@@ -131,14 +154,27 @@ async def _peak_bytes(num_devices: int) -> int:
 
 
 @dataclass(frozen=True)
+class _Spent:
+    """What the same bytes took with one server: wall-clock time, and processor time of the server and the client."""
+
+    wall_s: float
+    server_cpu_s: float
+    client_cpu_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of both."""
+        return self.server_cpu_s + self.client_cpu_s
+
+
+@dataclass(frozen=True)
 class _Ingest:
-    """One repetition: wall-clock and processor time of both servers for the same bytes, and the coordinator's peak."""
+    """One repetition: the bare sink, the bare work, the coordinator, and the coordinator's peak memory."""
 
     size_bytes: int
-    mien_s: float
-    sink_s: float
-    mien_cpu_s: float
-    sink_cpu_s: float
+    sink: _Spent
+    work: _Spent
+    mien: _Spent
     peak_bytes: int
 
 
@@ -160,44 +196,47 @@ class _Load:
         data = [_load.contribution(task, seed) for seed in range(len(phones))]
         hashes = [_load.sha256_of(sent) for sent in data]
         await asyncio.gather(*(_load.send_to_sink(channel, b"x") for channel in bare))  # open connections
-        sink_s, sink_cpu_s = await self._timed(
-            self._sink, [_load.send_to_sink(channel, sent) for channel, sent in zip(bare, data, strict=True)]
-        )
+        sink, work = [
+            await self._timed(self._sink, [_load.send_to_sink(*sent, method) for sent in zip(bare, data, strict=True)])
+            for method in (_load.COUNT_METHOD, _load.KEEP_METHOD)
+        ]
         self._coordinator.forget_peak()
-        sends = [_load.upload(*sent) for sent in zip(stubs, [ref] * len(data), data, hashes, strict=True)]
-        mien_s, mien_cpu_s = await self._timed(self._coordinator, sends)
+        sends = [_load.upload(*sent) for sent in zip(channels, [ref] * len(data), data, hashes, strict=True)]
+        mien = await self._timed(self._coordinator, sends)
         peak_bytes = self._coordinator.peak_bytes
         await _until(stubs[0], ref, rounds_pb2.CLOSED)
         await _close([*channels, *bare])
-        return _Ingest(sum(map(len, data)), mien_s, sink_s, mien_cpu_s, sink_cpu_s, peak_bytes)
+        return _Ingest(sum(map(len, data)), sink, work, mien, peak_bytes)
 
     async def control(self, phones: Sequence[Phone]) -> dict[str, Any]:
-        """Return how soon control calls are answered while devices follow a round."""
+        """Return how soon control calls are answered while devices follow a round, and while they send to it."""
         channels = [phone.channel(self._site.port) for phone in phones]
         stubs = [rounds_pb2_grpc.RoundsStub(channel) for channel in channels]
         began = time.perf_counter()
-        _, ref = await self._begin(stubs)
+        task, ref = await self._begin(stubs)
         gathered_s = time.perf_counter() - began
         following = [asyncio.create_task(_until(stub, ref, rounds_pb2.CLOSED)) for stub in stubs]
         await asyncio.sleep(0.5)
-        took: list[float] = []
-        for call in range(_CONTROL_CALLS):
-            stub, began = stubs[call % len(stubs)], time.perf_counter()
-            if call % 2:
-                await stub.Hello(common_pb2.HelloRequest(protocol_versions=[1]))
-            else:
-                await stub.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref))
-            took.append(1e3 * (time.perf_counter() - began))
-        for follower in following:
-            follower.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
+        quiet = [await _answered_ms(stubs[call % len(stubs)], ref, call) for call in range(_CONTROL_CALLS)]
+        await asyncio.gather(*(stub.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref)) for stub in stubs))
+        data, busy = _load.contribution(task, 1), list[float]()
+        sha256, began = _load.sha256_of(data), time.perf_counter()
+        uploads = [asyncio.create_task(_load.upload(channel, ref, data, sha256)) for channel in channels]
+        while not all(upload.done() for upload in uploads):
+            busy.append(await _answered_ms(stubs[len(busy) % len(stubs)], ref, 1))
+            await asyncio.sleep(0.01)
+        sent_s = time.perf_counter() - began
+        await asyncio.gather(*uploads, *following)
         await _close(channels)
-        took.sort()
         return {
             "connected": len(phones),
             "gather_s": round(gathered_s, 2),
-            "control_p50_ms": round(took[len(took) // 2], 2),
-            "control_p99_ms": round(took[int(len(took) * 0.99)], 2),
+            "control_p50_ms": _quantile(quiet, 0.5),
+            "control_p99_ms": _quantile(quiet, 0.99),
+            "round_mb_s": round(len(data) * len(phones) / sent_s / 1e6, 1),
+            "busy_calls": len(busy),
+            "busy_control_p50_ms": _quantile(busy, 0.5),
+            "busy_control_p99_ms": _quantile(busy, 0.99),
         }
 
     async def _begin(self, stubs: Sequence[Any]) -> tuple[TaskSpec, rounds_pb2.RoundRef]:
@@ -216,11 +255,26 @@ class _Load:
         return task, assignments[0].round
 
     @staticmethod
-    async def _timed(program: Program, sends: Sequence[Any]) -> tuple[float, float]:
-        """Return wall-clock and processor time, in seconds, until all of it was answered."""
-        cpu_s, began = program.cpu_s, time.perf_counter()
+    async def _timed(program: Program, sends: Sequence[Any]) -> _Spent:
+        """Return what it takes until all of it was answered."""
+        server_s, client_s, began = program.cpu_s, time.process_time(), time.perf_counter()
         await asyncio.gather(*sends)
-        return time.perf_counter() - began, program.cpu_s - cpu_s
+        wall_s = time.perf_counter() - began
+        return _Spent(wall_s, program.cpu_s - server_s, time.process_time() - client_s)
+
+
+async def _answered_ms(stub: Any, ref: rounds_pb2.RoundRef, call: int) -> float:
+    """Return how long one control call takes."""
+    began = time.perf_counter()
+    if call % 2:
+        await stub.Hello(common_pb2.HelloRequest(protocol_versions=[1]))
+    else:
+        await stub.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref))
+    return 1e3 * (time.perf_counter() - began)
+
+
+def _quantile(took_ms: Sequence[float], share: float) -> float:
+    return round(sorted(took_ms)[int(len(took_ms) * share)], 2)
 
 
 async def _assigned(stub: Any) -> rounds_pb2.Assignment:

@@ -3,7 +3,8 @@
 A stream holds some hundred kilobytes on its way (in gRPC, in Python, before a thread), so that memory would grow with
 the number of devices that send at once, while a few fill network, processor and disk. The others wait before they are
 read: HTTP/2's flow control keeps what they send with them. A sender that is slow gives its turn up and is read all the
-same, without one: it can neither fill memory nor hold others up.
+same, without one: it can neither fill memory nor hold others up. Where those with a turn bring enough together, it is
+this machine that is slow, and a sender has to be silent for much longer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
+
+_PATIENCE: Final = 10
 
 
 class Turn:
@@ -20,10 +24,12 @@ class Turn:
 
     def __init__(self) -> None:
         self._heard_at = math.inf
+        self.num_heard = 0
 
     def heard(self) -> None:
         """Tell that a piece has arrived."""
         self._heard_at = asyncio.get_running_loop().time()
+        self.num_heard += 1
 
     def busy(self) -> None:
         """Tell that the next piece is not waited for, until `heard`: the sender is not to blame for the time."""
@@ -38,7 +44,9 @@ class Turns:
     """Gives turns in the order in which they are asked for; of one event loop."""
 
     def __init__(self, count: int, *, slow_s: float) -> None:
-        """A holder of whom nothing is heard for `slow_s` while others wait has to give its turn up."""
+        """A holder of whom nothing is heard for `slow_s` while others wait has to give its turn up; for ten times as
+        long, while the holders together bring more than a piece each in `slow_s`.
+        """
         self._count, self._slow_s = count, slow_s
         self._holders = set[Turn]()
         self._waiting = deque[tuple[Turn, asyncio.Future[None]]]()
@@ -88,7 +96,12 @@ class Turns:
     def _pass_over(self) -> None:
         """Take their turns from those of whom nothing is heard."""
         self._check = None
-        self._holders -= {turn for turn in self._holders if turn.silent_s() >= self._slow_s}
+        num_heard = sum(turn.num_heard for turn in self._holders)
+        limit_s = self._slow_s * (_PATIENCE if num_heard > len(self._holders) else 1)
+        for turn in [*self._holders]:
+            turn.num_heard = 0
+            if turn.silent_s() >= limit_s:
+                self._holders.remove(turn)
         self._hand_on()
         if self._waiting:
             self._check_later()

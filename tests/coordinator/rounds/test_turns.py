@@ -98,6 +98,23 @@ def test_a_silent_sender_gives_its_turn_up_but_not_one_that_waits_for_the_disk(i
     run(main())
 
 
+def test_where_the_others_bring_enough_a_silent_sender_keeps_its_turn_for_longer() -> None:
+    async def main() -> None:
+        turns = Turns(2, slow_s=0.05)
+        async with turns.one(), turns.one() as fast:
+            for _ in range(3):
+                fast.heard()
+            began = asyncio.get_running_loop().time()
+            next_one = asyncio.create_task(turns.one().__aenter__())
+            while not next_one.done():
+                for _ in range(3):
+                    fast.heard()
+                await asyncio.sleep(0.001)
+            assert asyncio.get_running_loop().time() - began >= 0.5 - 0.05
+
+    run(main())
+
+
 def test_who_comes_within_the_time_goes_on_with_the_first() -> None:
     async def main() -> None:
         together, order = Together(0.05), list[str]()
