@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -219,12 +219,17 @@ class CoordinatorClient:
         return hello
 
     def check_in(
-        self, backbones: tuple[str, ...], *, min_cohort: int = 0, duty: Duty = Duty.TRAIN
+        self,
+        backbones: tuple[str, ...],
+        *,
+        min_cohort: int = 0,
+        duty: Duty = Duty.TRAIN,
+        methods: Iterable[str] = METHODS,
     ) -> Assignment | Wait:
         """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
 
-        `min_cohort` is the owner's floor: said beforehand, so that no round waits for a device that would refuse it.
-        `duty` is what this device offers to do.
+        `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
+        no round waits for a device that would refuse it. `duty` is what this device offers to do.
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
@@ -232,7 +237,7 @@ class CoordinatorClient:
             backbones=backbones,
             min_cohort=min_cohort,
             duty=_DUTIES[duty],
-            methods=sorted(METHODS),
+            methods=sorted(methods),
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":

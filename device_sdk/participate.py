@@ -229,7 +229,8 @@ class Participant:
             return self._finish(pending)
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
-        answer = self.client.check_in((), min_cohort=self.agreement.min_cohort, duty=self.duty)
+        methods = [name for name, method in METHODS.items() if method.trains or self.agreement.allow_evaluation]
+        answer = self.client.check_in((), min_cohort=self.agreement.min_cohort, duty=self.duty, methods=methods)
         if isinstance(answer, Wait):
             return answer
         self.tell(

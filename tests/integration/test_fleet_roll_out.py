@@ -193,6 +193,9 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     options = ("--against", first.model_id[:16], "--size", "3", "--min-reports", "3")
     asked_for = json.loads(CliRunner().invoke(app, ["fleet", "evaluate", *options, *home]).stdout)
     assert asked_for["model_id"] == good.model_id
+    with running.fleet.open(PHONES[2], **{"participation.allow_evaluation": False}) as device:
+        assert list(device.participate(idle_s=0.1)) == []  # its owner does not want it: it is not even asked
+        assert device.status().measures_models is False
     running.take_part([PHONES[0], PHONES[1], PHONES[3]])
     said = json.loads(CliRunner().invoke(app, ["fleet", "show", *home]).stdout)["evaluations"]
     assert [(each["num_phones"], each["reference_model_id"]) for each in said] == [(3, first.model_id)] * 2
