@@ -51,7 +51,7 @@ class Routes:
         """Return who has to answer a call, None where it is this replica or anybody."""
         service, _, name = method.strip("/").rpartition("/")
         if service == "mien.v1.Rounds" and name in _OF_ROUNDS:
-            found = await self._keeper.owner(caller().population or "")
+            found = await self._keeper.owner(caller().population or "", is_sure=name != "CheckIn")
         elif service == "mien.v1.Operator" and name == "SubmitTask":
             found = await self._keeper.claim(task_from_json(request.task_json).population)
         elif service == "mien.v1.Operator" and name in _OF_TASKS:

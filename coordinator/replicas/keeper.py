@@ -25,6 +25,9 @@ _LOG: Final = structlog.get_logger()
 _BEATS: Final = 3
 """How often in the time of a lease a replica is heard of."""
 
+_LOOK_S: Final = 1.0
+"""For so long a look at who runs what is good enough for a device that only asks for work."""
+
 _NOBODY: Final = View({}, {}, {})
 
 
@@ -93,11 +96,15 @@ class Keeper:
         """Return whether this replica runs a population's tasks, and its runners are there."""
         return population in self._ready
 
-    async def owner(self, population: str) -> Owner | None:
-        """Return who runs a population's tasks, None where it has none; raises UnreachableError in between."""
+    async def owner(self, population: str, *, is_sure: bool = True) -> Owner | None:
+        """Return who runs a population's tasks, None where it has none; raises UnreachableError in between.
+
+        Where it `is_sure` that there are some, the database is asked before it is denied.
+        """
         if self.owns(population):
             return Owner(self.replica_id, None)
-        if population not in self.view.owners and self._monotonic() - self._looked_at > self._lease_s / 10:
+        is_old = self._monotonic() - self._looked_at > min(_LOOK_S, self._lease_s)
+        if population not in self.view.owners and (is_sure or is_old):
             self._saw(await self._thread.run(self._registry.look))
         replica_id = self.view.owners.get(population)
         if replica_id is None:

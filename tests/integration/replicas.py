@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.integration.house import House, free_port, log_lines
 from tests.integration.light_device import LightDevice
 
@@ -28,6 +30,12 @@ class ReplicaHouse(House):
                 if path.suffix in (".key", ".pem", ".csr"):
                     shutil.copy(path, self.home.folder / path.name)
             self.registrar = first.registrar
+
+    def theta(self, model_id: str) -> Any:
+        """Return a model's parameters as they lie in the bucket, float32."""
+        with self.store() as store:
+            sha256 = store.model(model_id).theta.sha256
+        return np.frombuffer(self.home.blobs(self.home.resolve().config, "models").read(sha256), "<f4")
 
     def lose_everything(self) -> None:
         """End the process as a power cut would, and its disk with it."""

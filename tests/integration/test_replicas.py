@@ -284,7 +284,7 @@ def test_only_replicas_enter_their_port_and_they_enter_no_other(cluster: Cluster
         tls = grpc.ssl_channel_credentials(authority.certificate_pem, key, chain)
         metadata = ((CALLER_KEY, caller),) if caller else ()
         async with grpc.aio.secure_channel(address, tls) as channel:
-            made = channel.unary_unary(f"/mien.v1.{call}")
+            made: Any = channel.unary_unary(f"/mien.v1.{call}")
             error = await raised(answer(made(request.SerializeToString(), metadata=metadata, timeout=10)))
         return error.code
 
