@@ -12,10 +12,10 @@ import hmac
 import secrets
 from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -111,16 +111,17 @@ class FormTokens:
 
 async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form; raises ConfigError for anything but a short form of the usual kind."""
-    from urllib.parse import parse_qsl
-
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise ConfigError("this is not a form; use the page's own")
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_FORM_BYTES:
-            raise ConfigError(f"the form is longer than {MAX_FORM_BYTES} bytes; shorten it")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_FORM_BYTES:
+                raise ConfigError(f"the form is longer than {MAX_FORM_BYTES} bytes; shorten it")
+    except ClientDisconnect as error:  # nobody is there to read this
+        raise ConfigError("the form broke off; send it again") from error
     try:
         return dict(parse_qsl(body.decode(), max_num_fields=10, keep_blank_values=True))
     except ValueError as error:

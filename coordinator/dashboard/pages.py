@@ -170,7 +170,7 @@ class Dashboard:
     async def _news(self) -> News:
         def look(db: sa.Connection) -> tuple[Revision, str]:
             found = self._revision(db)
-            entries = overview.latest_entries(db, 1, after=self._seen_position) if self._seen_position else ()
+            entries = overview.latest_entries(db, 1, after=self._seen_position)
             return found, told(entries[0], task_names(db)) if entries else ""
 
         found, note = await self._in_thread(self._reader.ask, look)
@@ -212,6 +212,8 @@ class Dashboard:
                 wanted = request.url.path
                 return RedirectResponse("/login" if wanted == "/" else f"/login?next={wanted}", 303)
             found = await self._in_thread(self._reader.ask, self._revision)
+            if not self._live.num_listeners:
+                self._seen_position = found.audit_position  # the page tells all of it: what comes later is news
             return self._show(await view(request), session, found.id)
 
         return endpoint
@@ -347,7 +349,7 @@ class Dashboard:
 
     async def _audit(self, request: Request) -> Page:
         asked = request.query_params
-        texts = {name: asked.get(name, "").strip()[:120] for name in ("actor", "action", "subject")}
+        texts = {name: asked.get(name, "").replace("\0", "").strip()[:120] for name in ("actor", "action", "subject")}
         query = audit.Query(**texts, before=_number(asked, "before"), after=_number(asked, "after"))
         sign_ins = await self._in_thread(self._accounts.newest, 20)
         return await self._ask(audit.audit_page, query, self._chain, sign_ins)

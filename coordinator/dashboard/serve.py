@@ -83,10 +83,10 @@ class _Log(logging.Handler):
     """Hands what the HTTP server says to this program's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one message on."""
-        if record.levelno >= logging.WARNING:
+        """Pass a fault on; that strangers speak no HTTP is none."""
+        if record.levelno >= logging.ERROR:
             error = record.exc_info[1] if record.exc_info else None
-            _LOG.warning("http server", told=record.getMessage()[:200], exc_info=error)
+            _LOG.error("http server", told=record.getMessage()[:200], exc_info=error)
 
 
 def serve(

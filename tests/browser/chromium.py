@@ -31,9 +31,10 @@ LIMIT_S = 90.0
 class Page:
     """One tab: messages that it printed, addresses that it asked for, what is on it."""
 
-    def __init__(self, browser: Browser, session: str) -> None:
+    def __init__(self, browser: Browser, session: str, target: str) -> None:
         self._browser = browser
         self._session = session
+        self._target = target
         self._loads = 0
         self.requests: list[str] = []
         self.problems: list[str] = []
@@ -41,6 +42,10 @@ class Page:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Return what the browser answers to a command of the DevTools protocol."""
         return self._browser.call(method, session=self._session, **parameters)
+
+    def close(self) -> None:
+        """Close the tab, and with it the connections that it holds."""
+        self._browser.call("Target.closeTarget", targetId=self._target)
 
     def open(self, url: str) -> None:
         """Open an address and return when the page has been loaded and drawn."""
@@ -119,7 +124,7 @@ class Browser:
         """Return a new tab that notes what happens in it from the start."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = self._pages[session] = Page(self, session)
+        page = self._pages[session] = Page(self, session, target)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
         return page

@@ -84,19 +84,27 @@
     isBusy = false;
   };
 
-  const events = new EventSource(`/events?since=${encodeURIComponent(shown)}`);
-  events.addEventListener("open", () => say("on", `Live ${clock()}`));
-  events.addEventListener("error", () => say("off", "Not live; load again"));
-  events.addEventListener("end", () => {
-    events.close();
-    location.reload();
-  });
-  events.addEventListener("change", (event) => {
-    const news = JSON.parse(event.data);
-    wanted = news.revision;
-    if (news.note) note.textContent = news.note;
-    refresh();
-  });
-  addEventListener("pagehide", () => events.close());
+  // Browsers open six connections to one server, over all tabs: so only a page that somebody sees holds one of them.
+  let events = null;
+  const listen = () => {
+    if (events || document.hidden) return;
+    events = new EventSource(`/events?since=${encodeURIComponent(shown)}`);
+    events.addEventListener("open", () => say("on", `Live ${clock()}`));
+    events.addEventListener("error", () => say("off", "Not live"));
+    events.addEventListener("end", () => location.reload());
+    events.addEventListener("change", (event) => {
+      const news = JSON.parse(event.data);
+      wanted = news.revision;
+      if (news.note) note.textContent = news.note;
+      refresh();
+    });
+  };
+  const hangUp = () => {
+    events?.close();
+    events = null;
+  };
+  document.addEventListener("visibilitychange", () => (document.hidden ? hangUp() : listen()));
+  addEventListener("pagehide", hangUp);
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  listen();
 })();
