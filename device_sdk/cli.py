@@ -324,7 +324,13 @@ def gallery_consent(
     """
     with _device(home, as_json) as device:
         person = device.set_consent(name, agreed=agreed)
-    result = {"name": person.name, "trains": person.trains, "consent_unix_s": person.consent_unix_s}
+        told = device.tell_participation()
+    result = {
+        "name": person.name,
+        "trains": person.trains,
+        "consent_unix_s": person.consent_unix_s,
+        "coordinator_told": told,
+    }
 
     def human() -> None:
         if person.trains:
@@ -332,6 +338,7 @@ def gallery_consent(
             return
         _say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
         _say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
+        _say_untold(told=told)
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -352,8 +359,14 @@ def gallery_remove(
     _confirm(f"Remove {name} and everything made of their pictures?", yes=yes)
     with _device(home, as_json) as device:
         person = device.remove(name)
-    result = {"removed": person.name, "images": person.num_images}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"{person.name} was removed."))
+        told = device.tell_participation()
+    result = {"removed": person.name, "images": person.num_images, "coordinator_told": told}
+
+    def human() -> None:
+        _say(f"{person.name} was removed.")
+        _say_untold(told=told)
+
+    shell.emit(result, as_json=as_json, human=human)
 
 
 @gallery_app.command("export")
@@ -361,12 +374,19 @@ def gallery_export(
     path: Annotated[Path, typer.Argument(help="The file to write.")],
     home: Home,
     password_file: PasswordFile = None,
+    agreed: Annotated[
+        bool, typer.Option("--agreed", help="Everybody enrolled agreed to this copy of their pictures; do not ask.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the gallery to one file under a password, to keep or to move it.
+    """Write the gallery to one file under a password, to keep or to move it. Everybody in it has to agree to that.
 
     Example: mien-device gallery export backup.mien
     """
+    if not agreed and not _somebody_is_there():
+        raise ConfigError("everybody in the file has to agree to a copy of their pictures; give --agreed when they do")
+    if not agreed:
+        typer.confirm("Has everybody enrolled here agreed to a copy of their pictures?", abort=True)
     password = _password(password_file, confirm=True)
     with _device(home, as_json) as device:
         count = device.export(path, password)
@@ -769,6 +789,13 @@ def _verification(threshold: float | None, max_fmr: float | None, runtime: str |
 
 def _password(file: Path | None, *, confirm: bool) -> str:
     return read_password(file, confirm=confirm, can_ask=_somebody_is_there())
+
+
+def _say_untold(*, told: bool) -> None:
+    if not told:
+        _say(
+            "The coordinator cannot be reached now; it is asked to leave this device out of rounds at the next contact."
+        )
 
 
 def _ask_consent(name: str) -> bool:

@@ -270,6 +270,11 @@ class CoordinatorClient:
         request = rounds_pb2.LeaveRoundRequest(round=ref.message(), error_code=error.code)
         self._call(lambda: self._rounds.LeaveRound(request, timeout=UNARY_S))
 
+    def set_participation(self, *, stays_out: bool) -> None:
+        """Ask to be left out of all later rounds, or no longer; the server keeps it until it is told otherwise."""
+        request = rounds_pb2.SetParticipationRequest(stays_out=stays_out, software=software())
+        self._call(lambda: self._rounds.SetParticipation(request, timeout=UNARY_S))
+
     def manifest(self, model_id: str = "") -> Manifest:
         """Return a model's manifest; without an id the released model's."""
         request = models_pb2.GetManifestRequest(model_id=model_id)

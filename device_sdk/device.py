@@ -46,7 +46,9 @@ from device_sdk.verify import Outcome, identify, verify
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
+    CorruptDataError,
     IntegrityError,
+    KeyStoreError,
     NonFiniteError,
     NotFoundError,
     UnavailableError,
@@ -321,10 +323,36 @@ class Device:
         """Give a person's stored templates new secret rotations; returns how many. Stolen old ones match nothing."""
         return self.gallery.renew(name)
 
+    def tell_participation(self) -> bool:
+        """Ask the coordinator to leave this device out of rounds, or no longer, if that is still to be told.
+
+        Returns whether nothing is left to be told; where the coordinator is away it is told at the next connection.
+        """
+        if not self._identity_files.joined() or self.gallery.stays_out is None:
+            return True
+        try:
+            with self.connect():
+                return True
+        except UnavailableError:
+            return False
+
     def wipe(self) -> None:
-        """Destroy the gallery's key and file. The device stays joined; copies of the file can never be read again."""
+        """Destroy the gallery's keys and file. The device stays joined; copies of the file can never be read again.
+
+        The coordinator is asked to leave this device out of rounds, if it can be reached.
+        """
+        if self._identity_files.joined():
+            self._leave_rounds()
         self.close()
         Gallery.wipe(self.home.gallery, self._key_store)
+
+    def _leave_rounds(self) -> None:
+        try:
+            for person in [person for person in self.people() if person.trains]:
+                self.set_consent(person.name, agreed=False)
+        except (CorruptDataError, KeyStoreError):
+            return  # a gallery that does not open is wiped all the same
+        self.tell_participation()
 
     # --- models ---
 
@@ -517,6 +545,9 @@ class Device:
                     opened.pop().close()
                 opened.append(CoordinatorClient(self._fresh_identity(), self.clock, self._rng))
                 opened[-1].hello()
+            if (stays_out := self.gallery.stays_out) is not None:
+                opened[-1].set_participation(stays_out=stays_out)
+                self.gallery.note_told(stays_out=stays_out)
             return opened[-1]
 
         try:

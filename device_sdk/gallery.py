@@ -7,10 +7,11 @@ person consented. Everything about a person is stored or removed together.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +58,8 @@ DUTIES: Final = -2
 PERSONAL: Final = -3
 """Whose record the personal model is: it goes with any change of people, pictures, consent or model."""
 _REEMBED_TRIES: Final = 5
+_STAYS_OUT: Final = "stays_out"
+_STAYS_OUT_TOLD: Final = "stays_out_told"
 _STATE: Final = "the private training state"
 _DUTIES_NOTE: Final = "the note of which faces trained and which judged"
 
@@ -227,7 +230,7 @@ class Gallery:
         Raises AlreadyExistsError for a name that is taken, ModelMismatchError when the gallery is another model's.
         """
         clean = clean_name(name)
-        with self._vault.writing() as change:
+        with self._vault.writing() as change, _agreement_noted(change):
             _check_model(change.facts.get("model_id"), template.model_id)
             person = _found(change, clean)
             if person is not None and not add:
@@ -249,7 +252,7 @@ class Gallery:
         Withdrawal also removes the private training state that was made of their images. What is in a round's sum
         already stays in it.
         """
-        with self._vault.writing() as change:
+        with self._vault.writing() as change, _agreement_noted(change):
             person = replace(_find(change, name), consent_unix_s=granted_unix_s)
             _replace_person(change, person)
             if granted_unix_s is None:
@@ -262,7 +265,7 @@ class Gallery:
 
         Other people's own training state stays.
         """
-        with self._vault.writing() as change:
+        with self._vault.writing() as change, _agreement_noted(change):
             person = _find(change, name)
             for table in KIND.tables:
                 change.delete(table, person=person.id)
@@ -270,6 +273,21 @@ class Gallery:
             _forget_training(change, person.id)
             _forget_duties(change, person.id)
         return person
+
+    @property
+    def stays_out(self) -> bool | None:
+        """Whether the coordinator is to leave this device out of rounds, where it has not been told so; else None.
+
+        It is as soon as the last person who agreed to training no longer does, until somebody agrees again.
+        """
+        with self._vault.reading() as view:
+            wanted = view.facts.get(_STAYS_OUT, "no")
+            return None if wanted == view.facts.get(_STAYS_OUT_TOLD, "no") else wanted == "yes"
+
+    def note_told(self, *, stays_out: bool) -> None:
+        """Remember what the coordinator was told."""
+        with self._vault.writing() as change:
+            change.set_fact(_STAYS_OUT_TOLD, "yes" if stays_out else "no")
 
     # --- templates and crops ---
 
@@ -533,7 +551,7 @@ class Gallery:
 
         Raises AlreadyExistsError when one of the names is taken.
         """
-        with self._vault.writing() as change:
+        with self._vault.writing() as change, _agreement_noted(change):
             for person, templates in people:
                 if _found(change, person.name) is not None:
                     raise AlreadyExistsError(f"{person.name!r} is enrolled already; nobody was added")
@@ -561,6 +579,17 @@ def from_plain(data: bytes) -> tuple[BackedUp, ...]:
         )
     except (KeyError, TypeError, ConfigError) as error:
         raise CorruptDataError("the exported gallery is of another format; export it again") from error
+
+
+@contextlib.contextmanager
+def _agreement_noted(change: Writer) -> Iterator[None]:
+    """A block that may change who agrees to training; what the coordinator is to be told of it is noted with it."""
+    agreed = any(person.trains for person in _people(change))
+    yield
+    if any(person.trains for person in _people(change)):
+        change.set_fact(_STAYS_OUT, "no")
+    elif agreed:
+        change.set_fact(_STAYS_OUT, "yes")
 
 
 def name_is_taken(name: str) -> AlreadyExistsError:

@@ -39,6 +39,7 @@ _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
 _DEFAULT_LIMIT_S: Final = 3600.0
 _MARGIN_S: Final = 2.0
+_STAYS_OUT_S: Final = 3600.0
 
 
 def add_rounds_service(service: RoundsService, server: grpc.aio.Server) -> None:
@@ -75,6 +76,9 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
+        if await self._thread.run(self._store.stays_out, device.id):
+            wait = rounds_pb2.Wait(retry_after_s=_STAYS_OUT_S, reason="this device asked to be left out of rounds")
+            return rounds_pb2.CheckInReply(wait=wait)
         backbones, methods = tuple(request.backbones), tuple(request.methods)
         offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
@@ -82,6 +86,15 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)
             return rounds_pb2.CheckInReply(wait=wait)
         return rounds_pb2.CheckInReply(assignment=await self._assignment(found))
+
+    async def SetParticipation(
+        self, request: rounds_pb2.SetParticipationRequest, context: Any
+    ) -> rounds_pb2.SetParticipationReply:
+        """Return once it is remembered whether this device may be chosen."""
+        device = caller()
+        await self._saw((device.id, device.population or "", printable(request.software)))
+        await self._thread.run(self._store.set_participation, device.id, stays_out=request.stays_out)
+        return rounds_pb2.SetParticipationReply()
 
     async def FollowRound(
         self, request: rounds_pb2.FollowRoundRequest, context: Any

@@ -232,6 +232,7 @@ class DeviceRecord:
     software: str
     first_seen_ms: int
     last_seen_ms: int
+    stays_out_since_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ from mien.errors import AlreadyExistsError, LateError, NotFoundError
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0012"
+SCHEMA: Final = "0013"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -450,6 +450,22 @@ class Store(RollOutStore):
                 update = sa.update(DEVICES).where(DEVICES.c.device_id == sa.bindparam("of"))
                 db.execute(update.values(**values), known)
         return [None] * len(seen)
+
+    def set_participation(self, device_id: str, *, stays_out: bool) -> None:
+        """Remember whether a device that has called may be chosen for rounds; said again, nothing changes."""
+        with self._transaction() as db:
+            since_ms = self._clock.now_ms() if stays_out else None
+            was = DEVICES.c.stays_out_since_ms.is_(None) if stays_out else DEVICES.c.stays_out_since_ms.is_not(None)
+            update = sa.update(DEVICES).where(DEVICES.c.device_id == device_id, was)
+            if db.execute(update.values(stays_out_since_ms=since_ms)).rowcount:
+                action = "device.stays_out" if stays_out else "device.takes_part"
+                self._log(db, f"device:{device_id}", action, device_id)
+
+    def stays_out(self, device_id: str) -> bool:
+        """Tell whether a device asked to be left out of rounds."""
+        query = sa.select(DEVICES.c.stays_out_since_ms).where(DEVICES.c.device_id == device_id)
+        with self._transaction() as db:
+            return db.scalar(query) is not None
 
     def devices_since(self, since_ms: int) -> dict[str, int]:
         """Return how many devices of each population have called since then."""

@@ -264,6 +264,7 @@ class _DeviceColumns(TypedColumns):
     software: Named[str] = Column(String(80))
     first_seen_ms: Named[int] = Column(BigInteger)
     last_seen_ms: Named[int] = Column(BigInteger)
+    stays_out_since_ms: Named[int | None] = Column(BigInteger)
 
 
 DEVICES: Final = Table("devices", METADATA, _DeviceColumns)

@@ -54,7 +54,7 @@ OPTIONS = {
     "gallery list": {"--home", "--json"},
     "gallery consent": {"--home", "--give", "--json"},
     "gallery remove": {"--home", "--yes", "--json"},
-    "gallery export": {"--home", "--password-file", "--json"},
+    "gallery export": {"--home", "--password-file", "--agreed", "--json"},
     "gallery import": {"--home", "--password-file", "--keystore", "--json"},
     "gallery renew": {"--home", "--json"},
     "gallery rotate-keys": {"--home", "--json"},
@@ -162,7 +162,8 @@ def test_the_gallery_is_listed_changed_and_wiped(home: Path) -> None:
         },
         {"name": "Bo", "images": 3, "templates": 1, "enrolled_unix_s": 1_700_000_000, "consent_unix_s": None},
     ]
-    assert call("gallery", "remove", "Bo", "--yes", "--home", home) == {"removed": "Bo", "images": 3}
+    removed = {"removed": "Bo", "images": 3, "coordinator_told": True}
+    assert call("gallery", "remove", "Bo", "--yes", "--home", home) == removed
     assert isinstance(refused("gallery", "remove", "Bo", "--yes", "--home", home), NotEnrolledError)
     assert call("gallery", "renew", "Ada", "--home", home) == {"name": "Ada", "templates": 1}
     assert call("gallery", "rotate-keys", "--home", home) == {"rotated": True}
@@ -188,7 +189,8 @@ def test_consent_is_withdrawn_and_given(home: Path) -> None:
     assert gallery.private_state(ada.id, "task") == {}
     gallery.close()
 
-    assert call(*arguments, "--withdraw") == {"name": "Ada", "trains": False, "consent_unix_s": None}
+    withdrawn = {"name": "Ada", "trains": False, "consent_unix_s": None, "coordinator_told": True}
+    assert call(*arguments, "--withdraw") == withdrawn
     given = call(*arguments, "--give")
     assert (given["trains"], given["consent_unix_s"] > 1_700_000_000) == (True, True)
     # Given again it stays as old as it is.
@@ -205,7 +207,16 @@ def test_nothing_is_destroyed_without_a_yes(home: Path) -> None:
 
 def test_an_export_opens_with_its_password(home: Path, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("correct horse\nsecond line\n")
-    arguments = ("gallery", "export", tmp_path / "backup", "--password-file", tmp_path / "password", "--home", home)
+    arguments = (
+        "gallery",
+        "export",
+        tmp_path / "backup",
+        "--password-file",
+        tmp_path / "password",
+        "--agreed",
+        "--home",
+        home,
+    )
     assert call(*arguments)["people"] == 2
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o600
     plain = unseal_backup((tmp_path / "backup").read_bytes(), "correct horse")
@@ -217,7 +228,16 @@ def test_a_password_may_come_through_a_pipe(home: Path, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, "correct hörse\r\nsecond line\n".encode())
     os.close(write_end)
-    arguments = ("gallery", "export", tmp_path / "backup", "--password-file", f"/dev/fd/{read_end}", "--home", home)
+    arguments = (
+        "gallery",
+        "export",
+        tmp_path / "backup",
+        "--password-file",
+        f"/dev/fd/{read_end}",
+        "--agreed",
+        "--home",
+        home,
+    )
     assert call(*arguments)["people"] == 2
     os.close(read_end)
     assert unseal_backup((tmp_path / "backup").read_bytes(), "correct hörse")
@@ -239,10 +259,10 @@ def test_a_password_file_of_no_use_is_one_sentence(
     file = tmp_path / "password"
     if content is not None:
         file.write_bytes(content)
-    found = refused("gallery", "export", tmp_path / "backup", "--password-file", file, "--home", home)
+    found = refused("gallery", "export", tmp_path / "backup", "--password-file", file, "--agreed", "--home", home)
     assert type(found) is error
     assert message in found.message
-    folder = refused("gallery", "export", tmp_path / "backup", "--password-file", tmp_path, "--home", home)
+    folder = refused("gallery", "export", tmp_path / "backup", "--password-file", tmp_path, "--agreed", "--home", home)
     assert isinstance(folder, ConfigError)
 
 

@@ -131,7 +131,7 @@ def test_an_export_to_where_it_may_not_be(phone: Phone, tmp_path: Path) -> None:
     (tmp_path / "ro").mkdir(mode=0o500)
     for path in ("ro/out", "none/out", "password/out"):
         code, lines = phone.says(
-            "gallery", "export", tmp_path / path, "--password-file", tmp_path / "password", bound=True
+            "gallery", "export", tmp_path / path, "--agreed", "--password-file", tmp_path / "password", bound=True
         )
         assert code in {row.exit_code for row in TABLE.values()}, lines
         assert len(lines) == 1
@@ -144,7 +144,8 @@ def test_an_export_to_where_it_may_not_be(phone: Phone, tmp_path: Path) -> None:
         ("join -", InviteError, "this is not an invite"),
         ("gallery wipe", ConfigError, "give --yes"),
         ("gallery remove Ada", ConfigError, "give --yes"),
-        ("gallery export out", ConfigError, "--password-file"),
+        ("gallery export out", ConfigError, "--agreed"),
+        ("gallery export out --agreed", ConfigError, "--password-file"),
         ("gallery import out", ConfigError, "--password-file"),
     ],
 )

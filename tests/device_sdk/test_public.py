@@ -72,6 +72,7 @@ def test_device_methods_are_these() -> None:
         "renew",
         "personalise",
         "forget_personal",
+        "tell_participation",
         "wipe",
         "recogniser",
         "operating_point",

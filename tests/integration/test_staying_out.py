@@ -1,0 +1,72 @@
+"""A phone on which nobody agrees any more asks to be left out of rounds, and is, until somebody agrees again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.device_sdk.synthetic import STRANGER, images_of
+from tests.integration.real_fleet import RealFleet, real_fleet, small_model
+
+POPULATION = "out"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    with real_fleet(tmp_path_factory.mktemp("out")) as running:
+        running.release(small_model())
+        yield running
+
+
+def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet: RealFleet) -> None:
+    with fleet.phone("phone", POPULATION, "asian_0007") as phone:
+        own_id = phone.identity.device_id
+
+        def is_out() -> bool:
+            with fleet.house.store() as store:
+                return store.stays_out(own_id)
+
+        def why_it_waits() -> str:
+            with phone.connect() as client:
+                answer = client.check_in(())
+            return answer.reason  # type: ignore[union-attr]  (there is no task, so nothing is assigned)
+
+        phone.enroll("Guest", images_of(STRANGER)[:4], consent=True)
+        phone.set_consent("Owner", agreed=False)
+        assert phone.tell_participation()
+        assert not is_out(), "the guest still agrees"
+        phone.remove("Guest")
+        assert phone.gallery.stays_out is True
+        assert phone.tell_participation()
+        assert phone.gallery.stays_out is None
+        assert is_out()
+        assert "asked to be left out" in why_it_waits()
+
+        fleet.house.kill()
+        phone.set_consent("Owner", agreed=True)
+        assert not phone.tell_participation(), "the coordinator is away"
+        phone.set_consent("Owner", agreed=False)
+        assert phone.gallery.stays_out is None, "it knows already"
+        fleet.house.start()
+        assert is_out(), "a restart does not forget it"
+
+        phone.set_consent("Owner", agreed=True)
+        with phone.connect():
+            assert not is_out(), "told at the next connection"
+        assert "left out" not in why_it_waits()
+
+        phone.wipe()
+        assert is_out(), "whoever wipes the gallery has nobody left who agrees"
+        with fleet.house.store() as store:
+            actions = [action for _, actor, action in store.events(own_id) if actor == f"device:{own_id}"]
+        assert actions == ["device.stays_out", "device.takes_part", "device.stays_out"]
+
+
+def test_a_phone_that_cannot_reach_the_coordinator_says_so_and_loses_nothing(fleet: RealFleet) -> None:
+    with fleet.phone("offline", POPULATION, "asian_0007") as phone:
+        fleet.house.kill()
+        phone.set_consent("Owner", agreed=False)
+        phone.wipe()
+        assert phone.people() == ()
+        fleet.house.start()
