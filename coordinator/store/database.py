@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError
 
 from mien.errors import (
     ConfigError,
@@ -129,6 +129,9 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+_TOO_LARGE: Final = "the request holds a number or a text that no database can hold; correct it"
+
+
 @contextlib.contextmanager
 def database_errors() -> Iterator[None]:
     """Turn a database's refusals into errors that say what to do; what was committed before is unchanged.
@@ -139,6 +142,8 @@ def database_errors() -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise _explained(error) from error
+    except OverflowError as error:  # SQLite's driver: a number beyond 2^63
+        raise ConfigError(_TOO_LARGE) from error
 
 
 def _explained(error: DBAPIError) -> MienError:
@@ -155,6 +160,9 @@ def _explained(error: DBAPIError) -> MienError:
             "the database does not answer; check its address and that it runs", retry_after_s=_RETRY_AFTER_S
         )
     refusal = f"{type(error.orig).__name__} {state}".strip()
+    if isinstance(error, DataError):  # a round's number beyond 2^31, say, or a text with a zero byte: callers send them
+        _LOG.info("the database cannot hold a value", refusal=refusal, statement=error.statement)
+        return ConfigError(_TOO_LARGE)
     _LOG.error("the database refused a statement", refusal=refusal, statement=error.statement)
     return DatabaseError(f"the database refused what it was told ({refusal}); report this with the program's log")
 

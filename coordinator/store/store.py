@@ -518,7 +518,8 @@ class Store(RollOutStore):
 
 def _found(row: T | None, kind: str, name: str) -> T:
     if row is None:
-        raise NotFoundError(f"there is no {kind} {name}; list the {kind}s to see which there are")
+        shown = name if len(name) <= 64 and name.isprintable() else "of that name"  # callers send names of any kind
+        raise NotFoundError(f"there is no {kind} {shown}; list the {kind}s to see which there are")
     return row
 
 

@@ -48,21 +48,27 @@ class Target:
     pid: int
     log: Path
 
-    def throw(self, method: MethodDescriptor, messages: Sequence[bytes], caller: int) -> grpc.StatusCode:
+    def throw(
+        self,
+        method: MethodDescriptor,
+        messages: Sequence[bytes],
+        caller: int,
+        metadata: Sequence[tuple[str, bytes]] = (),
+    ) -> grpc.StatusCode:
         """Return how a call ended, whatever its bytes; at most a few answers of a stream are read."""
         path = f"/{method.containing_service.full_name}/{method.name}"
         channel = self.channels[caller % len(self.channels)]
         as_is: dict[str, Any] = {"request_serializer": bytes, "response_deserializer": bytes}
         try:
             if method.client_streaming:
-                channel.stream_unary(path, **as_is)(iter(messages), timeout=CALL_S)
+                channel.stream_unary(path, **as_is)(iter(messages), timeout=CALL_S, metadata=metadata)
             elif method.server_streaming:
-                call = channel.unary_stream(path, **as_is)(messages[0], timeout=STREAM_S)
+                call = channel.unary_stream(path, **as_is)(messages[0], timeout=STREAM_S, metadata=metadata)
                 for _, _answer in zip(range(3), call, strict=False):
                     pass
                 call.cancel()
             else:
-                channel.unary_unary(path, **as_is)(messages[0], timeout=CALL_S)
+                channel.unary_unary(path, **as_is)(messages[0], timeout=CALL_S, metadata=metadata)
         except grpc.RpcError as error:
             check_status(error)
             return error.code()

@@ -39,7 +39,7 @@ TARGETS: Final = {
 }
 """Which program serves what. In this order: operators' calls end the rounds that devices' calls need.
 
-Replicas have a port of their own; on this one their calls must get nobody anywhere.
+Replicas have a port of their own (`test_replica_rpcs.py`); on this one their calls must get nobody anywhere.
 """
 
 

@@ -18,7 +18,15 @@ from coordinator.registrar import store as registrar
 from coordinator.store.database import database_errors, migrate, open_engine, schema_revision, sqlite_url
 from coordinator.store.store import MIGRATIONS, SCHEMA, Store
 from coordinator.store.tables import METADATA
-from mien.errors import ConfigError, CorruptDataError, DatabaseError, DiskFullError, UnreachableError, VersionError
+from mien.errors import (
+    ConfigError,
+    CorruptDataError,
+    DatabaseError,
+    DiskFullError,
+    NotFoundError,
+    UnreachableError,
+    VersionError,
+)
 from tests.servers import free_port
 from tests.servers.postgres import PASSWORD, PostgresServer
 
@@ -124,6 +132,22 @@ def test_what_postgresql_refuses_says_what_to_do(postgres_server: PostgresServer
             connection.exec_driver_sql("CREATE TABLE t (x INTEGER)")
         connection.rollback()
     engine.dispose()
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, "a\x00b"])
+def test_what_no_database_can_hold_is_the_callers_fault(database_url: str, value: object) -> None:
+    """Numbers and texts in requests come from devices and operators; SQLite takes a zero byte, PostgreSQL does not."""
+    store = Store.open(database_url, Clock())
+    try:
+        if isinstance(value, str):
+            with pytest.raises((ConfigError, NotFoundError)) as caught:
+                store.model(value)
+            assert caught.value.message.isprintable()
+        else:
+            with pytest.raises(ConfigError, match="no database can hold"):
+                store.round("t", int(str(value)), 1)
+    finally:
+        store.close()
 
 
 def test_a_connection_that_died_is_replaced(postgres_server: PostgresServer, postgres_url: str) -> None:
