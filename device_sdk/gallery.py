@@ -120,6 +120,12 @@ class References:
         """Return one person's templates (N, dim)."""
         return self.embeddings[[index for index, each in enumerate(self.names) if each == name]]
 
+    def nearest(self, probe_D: NDArray[np.float32]) -> tuple[str, float]:
+        """Return whose template is nearest to an embedding (D,), and its cosine: an exact search, one product."""
+        score_N = self.embeddings @ probe_D
+        best = int(np.argmax(score_N))
+        return self.names[best], float(score_N[best])
+
 
 @dataclass(frozen=True)
 class BackedUp:
@@ -552,11 +558,13 @@ class Gallery:
         Raises AlreadyExistsError when one of the names is taken.
         """
         with self._vault.writing() as change, _agreement_noted(change):
+            taken = {person.name.casefold() for person in _people(change)}
             for person, templates in people:
-                if _found(change, person.name) is not None:
+                if clean_name(person.name).casefold() in taken:
                     raise AlreadyExistsError(f"{person.name!r} is enrolled already; nobody was added")
                 content = _person_json(person.name, person.enrolled_unix_s, person.consent_unix_s)
                 person_id = change.insert("persons", content)
+                taken.add(clean_name(person.name).casefold())
                 for crops, template in zip(person.crops, templates, strict=True):
                     _check_model(change.facts.get("model_id"), template.model_id)
                     self._insert_template(change, person_id, crops, template)

@@ -118,9 +118,7 @@ def identify(
         if personal is not None and all(map(personal.covers, people)):
             (probe_D,) = personal.embed(crop[np.newaxis])
             return _decide([_own_score(probe_D, person, gallery, personal) for person in people])
-        scores_N = references.embeddings @ recogniser.embed(crop[np.newaxis])[0]
-        best = int(np.argmax(scores_N))
-        return _decide([(references.names[best], float(scores_N[best]), at)])
+        return _decide([(*references.nearest(recogniser.embed(crop[np.newaxis])[0]), at)])
 
     return _look(image, pipeline, pad, decide)
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from mien.errors import ConfigError
 from mien.shell import cli
 
 # Never pretty exceptions: they may print what variables hold, and here these are faces.
@@ -108,6 +110,41 @@ def reproduce(
         reproductions.show_list(as_json=as_json)
         return
     reproductions.run(name, quick=quick, jobs=jobs, seeds=seeds, faces=faces, out=out, as_json=as_json)
+
+
+@app.command()
+def enrolment(
+    folder: Annotated[Path, typer.Argument(help="Faces, a folder of folders, name/*.jpg.")],
+    model: Annotated[
+        Path | None, typer.Option(help="A folder that `mien-coordinator model export` wrote; default: SFace.")
+    ] = None,
+    counts: Annotated[str, typer.Option(help="Numbers of enrolled pictures, with commas.")] = "1,2,3,5,8",
+    fmr: Annotated[float, typer.Option(help="The false match rate at which misses are counted.")] = 1e-3,
+    aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
+    seed: Annotated[int, typer.Option(help="Which pictures enrol.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure how many pictures an enrolment needs: misses over the number of pictures in a template.
+
+    Example: mien-sim enrolment ./lfw --counts 1,3,5,9
+    """
+    from simulation.enrolment import sweep
+
+    try:
+        numbers = [int(number) for number in counts.split(",")]
+    except ValueError:
+        raise ConfigError(f"--counts is {counts!r}; give whole numbers with commas, such as 1,3,5") from None
+    found = sweep(folder, model, numbers, aligned=aligned, target_fmr=fmr, seed=seed)
+
+    def human() -> None:
+        table = Table("pictures", f"missed at FMR {fmr:g}", "EER", "of comparisons")
+        for point in found["points"]:
+            at = point["at_fmr"]
+            counted = f"{at['num_mated']:,} / {at['num_non_mated']:,}"
+            table.add_row(str(point["num_images"]), f"{point['fnmr']:.2%}", f"{point['eer']:.2%}", counted)
+        cli.OUT.print(table)
+
+    cli.emit(found, as_json=as_json, human=human)
 
 
 @data_app.command("pack")
