@@ -36,7 +36,9 @@ PEERS_ALLOWED: Final = {
 }
 """Which roles may call which service on the replicas' own port: the callers whose calls are passed on, and replicas."""
 
-_OF_ROUNDS: Final = frozenset({"CheckIn", "FollowRound", "ReportTrained", "SendStep", "DownloadReply", "LeaveRound"})
+_ANYWHERE: Final = frozenset({"Hello", "Upload", "GetUploadStatus"})
+"""Calls of `Rounds` that any replica answers; all others need the runner of the round."""
+
 _CACHED_LEAVES: Final = 256
 _OF_TASKS: Final = frozenset({"WatchTask", "PauseTask", "ResumeTask", "CancelTask"})
 
@@ -50,7 +52,7 @@ class Routes:
     async def owner(self, method: str, request: Any) -> Owner | None:
         """Return who has to answer a call, None where it is this replica or anybody."""
         service, _, name = method.strip("/").rpartition("/")
-        if service == "mien.v1.Rounds" and name in _OF_ROUNDS:
+        if service == "mien.v1.Rounds" and name not in _ANYWHERE:
             found = await self._keeper.owner(caller().population or "", is_sure=name != "CheckIn")
         elif service == "mien.v1.Operator" and name == "SubmitTask":
             found = await self._keeper.claim(task_from_json(request.task_json).population)
