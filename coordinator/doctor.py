@@ -13,6 +13,7 @@ from pathlib import Path
 from coordinator import pki
 from coordinator.client import connect
 from coordinator.clock import Clock
+from coordinator.dashboard.home import DashboardHome, served_certificate
 from coordinator.home import CoordinatorHome
 from coordinator.readiness import ask_readiness
 from coordinator.registrar.client import hello
@@ -61,6 +62,7 @@ async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[
         "revocations": examination.revocations,
         "coordinator": examination.coordinator,
         "monitoring": examination.monitoring,
+        "dashboard": examination.dashboard,
         "replicas": examination.replicas,
     }
     return [await _finding(name, check) for name, check in checks.items()]
@@ -218,6 +220,15 @@ class _Examination:
                 f"the others do not hear of {config.replica_address}; start it, or correct replica_address"
             )
         return f"{len(alive)} alive, {len(found) - len(alive)} gone"
+
+    async def dashboard(self) -> str:
+        there = DashboardHome(self._home.folder / "dashboard")
+        if not there.certificate_path.is_file():
+            return "no certificate of its own"
+        leaf = served_certificate(there.certificate_path)
+        what = "the dashboard's certificate (dashboard certify)"
+        check_validity(leaf, self._clock, what=what, warn_days=_OPERATOR_WARNING_DAYS)
+        return f"certificate until {leaf.not_valid_after_utc:%Y-%m-%d}"
 
     async def monitoring(self) -> str:
         config = self._home.resolve().config

@@ -65,6 +65,12 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "round.aborted": "{task}: round {round} was aborted (attempt {attempt})",
     "model.release": "Model {model} was released",
     "model.rollback": "Rolled back to model {model}",
+    "rollout.start": "The roll-out of model {model} began",
+    "rollout.passed": "The roll-out of model {model} passed a stage",
+    "rollout.held": "The roll-out of model {model} is held",
+    "rollout.done": "The roll-out of model {model} is done",
+    "rollout.rolled_back": "The roll-out of model {model} was rolled back",
+    "rollout.stopped": "The roll-out of model {model} was stopped",
     "gates.passed": "Model {model} passed its gates",
     "gates.failed": "Model {model} failed its gates",
     "gates.unjudged": "The gates could not judge model {model}",
@@ -106,8 +112,8 @@ def ago(at_ms: int | None, now_ms: int) -> str:
     seconds = max((now_ms - at_ms) / 1000, 0.0)
     for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (129_600, "h", 3600)):
         if seconds < limit:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds / 86_400:.0f} days ago"
+            return f"{seconds / size:.0f}\u00a0{unit}\u00a0ago"
+    return f"{seconds / 86_400:.0f}\u00a0days\u00a0ago"
 
 
 def since(start_ms: int, end_ms: int | None, now_ms: int) -> str:

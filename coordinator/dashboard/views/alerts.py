@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from coordinator.dashboard.sections import Alert, Tone
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views.common import candidates, model_standings, offered_models, release_history
+from coordinator.dashboard.views.rollouts import roll_out_alerts
 from coordinator.dashboard.words import short
 from coordinator.releases import ModelState, in_force
 from coordinator.store.records import CandidateState
@@ -26,7 +27,7 @@ _MAX_READY: Final = 3
 
 def alerts(db: sa.Connection, situation: Situation) -> list[Alert]:
     """Return everything that wants an operator, the worst first."""
-    found = [*_faults(situation), *_tasks(db, situation.now_ms), *_releases(db), *_budgets(db)]
+    found = [*_faults(situation), *_tasks(db, situation.now_ms), *_releases(db), *roll_out_alerts(db), *_budgets(db)]
     return sorted(found, key=lambda alert: _ORDER[alert.tone])
 
 

@@ -24,6 +24,7 @@ _FAMILIES: Final = (
     ("round.", "rounds"),
     ("model.", "models and releases"),
     ("gates.", "gates"),
+    ("rollout.", "staged roll-outs"),
     ("ledger.", "privacy ledger"),
     ("server.", "starts and stops"),
     ("operator.", "operators' credentials"),
@@ -127,7 +128,7 @@ def _subject(entry: Entry, names: Mapping[str, str]) -> Cell:
         href = f"/tasks/{parts[0]}/rounds/{parts[1]}/{parts[2]}"
     elif entry.action.startswith("task."):
         href = f"/tasks/{entry.subject}"
-    elif entry.action.startswith(("model.", "gates.")):
+    elif entry.action.startswith(("model.", "gates.", "rollout.")):
         href = f"/models/{entry.subject}"
     return Cell(subject_words(entry, names), href=href)
 

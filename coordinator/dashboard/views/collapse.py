@@ -17,6 +17,7 @@ from coordinator.dashboard.views.common import (
     offered_models,
 )
 from coordinator.dashboard.views.quality import monitor_figure, newest_by_set, sets_measured
+from coordinator.dashboard.views.rollouts import fleet_monitors
 from coordinator.dashboard.words import MODEL_TONES, ago
 from mien.format import percent, score
 
@@ -37,7 +38,8 @@ def collapse_page(db: sa.Connection, now_ms: int) -> Page:
     if not sets:
         told = "No model was measured yet. Measure the released one on people who agreed; gates measure candidates."
         command = "mien-coordinator model evaluate released --data ./public"
-        return Page("collapse", "Collapse monitors", _LEDE, (Empty("monitors", "Monitors", told, (command,)),))
+        empty = Empty("monitors", "Monitors", told, (command,))
+        return Page("collapse", "Collapse monitors", _LEDE, (empty, *fleet_monitors(db, now_ms)))
     sections: list[Section] = []
     for index, name in enumerate(sets, 1):
         course = [
@@ -67,7 +69,9 @@ def collapse_page(db: sa.Connection, now_ms: int) -> Page:
     table = Table(
         "monitors", "All measurements", "Monitors of every model that was measured", heads, tuple(rows[:MAX_ROWS])
     )
-    return Page("collapse", "Collapse monitors", _LEDE, (*sections, table, *_limits(records)))
+    return Page(
+        "collapse", "Collapse monitors", _LEDE, (*sections, table, *fleet_monitors(db, now_ms), *_limits(records))
+    )
 
 
 def _monitored(records: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

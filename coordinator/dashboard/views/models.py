@@ -22,6 +22,7 @@ from coordinator.dashboard.views.common import (
     task_names,
 )
 from coordinator.dashboard.views.quality import det_figure, newest_by_set, tar_figures
+from coordinator.dashboard.views.rollouts import roll_out_table
 from coordinator.dashboard.views.tasks import verdict_cell
 from coordinator.dashboard.words import MODEL_TONES, ago, moment, rate, short
 from coordinator.releases import Standing, before, in_force
@@ -46,7 +47,7 @@ def model_list(db: sa.Connection, now_ms: int) -> Page:
         return Page("models", "Models and releases", lede, (Empty("models", "Models", told, commands),))
     releases, standings = release_history(db), model_standings(db, models)
     records = evaluations(db, [model.model_id for model in models])
-    sections: list[Section] = [_in_force(releases, now_ms)]
+    sections: list[Section] = [_in_force(releases, now_ms), *roll_out_table(db, now_ms)]
     figures: list[Figure] = list(tar_figures(releases, records))
     det = det_figure("det", _compared(releases, models), records)
     if det is not None:

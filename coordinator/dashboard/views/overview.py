@@ -11,6 +11,7 @@ from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
 from coordinator.dashboard.views.common import Row, columns, model_link, release_history, task_names
+from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
 from coordinator.releases import in_force
@@ -32,6 +33,7 @@ def overview(db: sa.Connection, situation: Situation, fleet: fleets.Fleet) -> Pa
         _tiles(db, fleet, situation),
         _running(db, situation.now_ms),
         Columns("fleet", "Fleet", (fleets.population_table(fleet), fleets.hours_figure(fleet))),
+        *replica_table(db, situation.now_ms),
         _latest(db, situation.now_ms),
     ]
     return Page("overview", "Overview", _lede(fleet, len(found)), tuple(sections))

@@ -200,7 +200,7 @@ class Fleet:
 
     def play(
         self, task: TaskRecord, number: int, attempt: int = 1, *, stop_at: Stage | None = None, reason: str = "",
-        codes: tuple[str, ...] = (), candidate: bool = False,
+        codes: tuple[str, ...] = (), candidate: bool = False, uploads: int = 15,
     ) -> TaskRecord:  # fmt: skip
         """Run one attempt: to its close, to an abort with `reason` in the upload, or to where it is now (`stop_at`)."""
         record, steps = self.begin_round(task, number, attempt)
@@ -217,6 +217,8 @@ class Fleet:
             if stage is Stage.TRAINING and lost:
                 steps |= dict.fromkeys(lost, Step.LEFT)
                 more["error_codes"] = lost
+            if stage is Stage.UPLOAD and reason:
+                steps, staying = {**steps, **dict.fromkeys(staying[uploads:], Step.SHARED)}, staying[:uploads]
             if stage is Stage.UPLOAD:
                 for each in staying:
                     self.store.announce_upload(
@@ -295,7 +297,7 @@ def _spring(fleet: Fleet, base: str) -> None:
         clock.move(fleet.random.uniform(85_000, 100_000))
         codes = (("late", "non_finite", "unreachable"), (), ("low_battery",), ())[number % 4]
         if number in (3, 9):
-            reason = "too few phones shared keys: 15 of at least 16"
+            reason = "too few phones uploaded: 15 of at least 16"
             fleet.play(spring, number, 1, reason=reason, codes=("unreachable",) * 6)
             spring = fleet.play(spring, number, 2, codes=codes)
             continue
@@ -333,7 +335,7 @@ def _others(fleet: Fleet, base: str) -> None:
     reason = "too few phones uploaded: 3 of at least 16"
     for attempt in range(1, 4):
         clock.move(700)
-        fleet.play(autumn, 1, attempt, reason=reason, codes=("late", "unreachable"))
+        fleet.play(autumn, 1, attempt, reason=reason, codes=("late", "unreachable"), uploads=3)
     paused = replace(
         autumn, state=TaskState.PAUSED, aborted_in_a_row=5, reason=f"5 attempts in a row were aborted: {reason}"
     )

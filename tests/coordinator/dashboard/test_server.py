@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -12,22 +13,33 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from coordinator.dashboard.home import DashboardHome, certify
+from coordinator.dashboard.home import LIFETIME, DashboardHome, certify
 from coordinator.dashboard.pages import NAVIGATION
 from coordinator.dashboard.serve import Tls
+from coordinator.doctor import examine
+from coordinator.registrar.doctor import Finding
 from mien.errors import CertificateError, ConfigError, KeyStoreError, MienError
-from tests.coordinator.dashboard.made_up import Fleet
+from tests.coordinator.dashboard.made_up import Fleet, lived_in
 from tests.coordinator.dashboard.visitor import LIMIT_S, Visitor, add_user, served
 from tests.integration.house import ROOT
 
 
 @pytest.fixture(scope="module")
-def address(fleet: Fleet) -> Iterator[str]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet of this module's own, with an account: things happen in it."""
+    fleet = lived_in(tmp_path_factory.mktemp("served"))
     add_user(fleet.home)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture(scope="module")
+def address(fleet: Fleet) -> Iterator[str]:
     with served(fleet.home) as address:
         yield address
 
@@ -183,6 +195,23 @@ def test_tls_files_that_do_not_do_are_refused(fleet: Fleet, tmp_path: Path) -> N
         served(fleet.home, Tls(there.certificate_path, there.key_path)),
     ):
         pass
+
+
+def test_doctor_says_when_the_certificate_ends(tmp_path: Path) -> None:
+    new = Fleet(tmp_path)
+    new.close()
+
+    def told() -> Finding:
+        findings = asyncio.run(examine(new.home, lambda: new.end))
+        return next(finding for finding in findings if finding.name == "dashboard")
+
+    assert told().detail == "no certificate of its own"
+    config = new.home.resolve().config
+    certify(new.home, config, new.end)
+    assert told().error is None
+    certify(new.home, config, new.end - LIFETIME + timedelta(days=20))
+    assert "dashboard certify" in told().detail
+    assert isinstance(told().error, CertificateError)
 
 
 def test_plain_http_stays_on_this_machine(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

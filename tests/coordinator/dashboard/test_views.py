@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.reading import Reader
@@ -15,8 +17,11 @@ from coordinator.dashboard.situation import Check, Situation
 from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.privacy.report import report
+from coordinator.rollouts import spec_to_json
 from coordinator.store.store import Store
+from coordinator.store.tables import REPLICAS, ROLL_OUTS
 from mien.errors import NotFoundError
+from mien.rollouts import RollOutSpec
 from tests.coordinator.dashboard.made_up import DP, Fleet, device_id, model_id
 
 S = TypeVar("S")
@@ -200,6 +205,58 @@ def test_collapse_shows_in_the_monitors(reader: Reader, now_ms: int) -> None:
     page = reader.ask(lambda db: collapse.collapse_page(db, now_ms))
     assert texts(part(page, "rank-1", Figure).table, "Effective rank") == ["41.000", "42.000", "17.200", "44.000"]
     assert texts(part(page, "limits", Table), "Least effective rank") == ["20.5"]
+
+
+def test_staged_roll_outs_and_what_phones_say_of_them(tmp_path: Path) -> None:
+    new = Fleet(tmp_path)
+    base, made = new.add_model("imported").model_id, new.add_model("candidate").model_id
+    now_ms = round(new.end.timestamp() * 1000)
+    figures = {"phones": 64.0, "tar": 0.91, "reference_tar": 0.88, "mean_non_mated": 0.03, "effective_dimension": 40.0}
+    row = {
+        "model_id": made, "reference_model_id": base, "population": "default", "stage": 1, "attempt": 1,
+        "spec_json": spec_to_json(RollOutSpec(stages=(0.01, 0.1, 1.0))), "reason": "too few phones answered",
+        "state": "held", "figures_json": json.dumps(figures), "started_ms": now_ms, "started_by": "alice",
+        "changed_ms": now_ms, "version": 1,
+    }  # fmt: skip
+    new.store.privacy(lambda db: db.execute(sa.insert(ROLL_OUTS).values(**row)))
+    reader = Reader.open(new.home.database_url(new.home.resolve().config))
+    try:
+        table = part(reader.ask(lambda db: models.model_list(db, now_ms)), "roll-outs", Table)
+        assert texts(table, "Stage") == ["2 of 3, 10\u202f% of phones"]
+        assert cell(table, "1", "TAR, as phones say") == Cell("91.00\u202f%", note="before 88.00\u202f%")
+        known = reader.ask(lambda db: fleets.read(db, now_ms))
+        found = part(reader.ask(lambda db: overview.overview(db, situation(now_ms), known)), "alerts", Alerts).items
+        assert [alert.command for alert in found if "held: too few" in alert.text] == [
+            "mien-coordinator fleet continue 1"
+        ]
+        new.measure(made, gain=0.1)
+        fleet_said = part(reader.ask(lambda db: collapse.collapse_page(db, now_ms)), "fleet", Table)
+        assert texts(fleet_said, "Effective dimension") == ["40.0"]
+    finally:
+        reader.close()
+        new.close()
+
+
+def test_replicas_are_listed_where_there_are_several(tmp_path: Path) -> None:
+    new = Fleet(tmp_path)
+    now_ms = round(new.end.timestamp() * 1000)
+
+    def replica(name: str) -> dict[str, object]:
+        return {"replica_id": name * 32, "name": f"north-{name}", "address": "10.0.0.1:7446", "software": "mien 0.1",
+                "started_ms": now_ms - 60_000, "seen_ms": now_ms - 2000}  # fmt: skip
+
+    new.store.privacy(lambda db: db.execute(sa.insert(REPLICAS).values(**replica("a"))))
+    reader = Reader.open(new.home.database_url(new.home.resolve().config))
+    try:
+        known = reader.ask(lambda db: fleets.read(db, now_ms))
+        alone = reader.ask(lambda db: overview.overview(db, situation(now_ms), known))
+        assert "replicas" not in [section.anchor for section in alone.sections]
+        new.store.privacy(lambda db: db.execute(sa.insert(REPLICAS).values(**replica("b"))))
+        page = reader.ask(lambda db: overview.overview(db, situation(now_ms), known))
+        assert sorted(texts(part(page, "replicas", Table), "Replica")) == ["north-a", "north-b"]
+    finally:
+        reader.close()
+        new.close()
 
 
 def test_the_audit_log_is_filtered_and_paged(reader: Reader, chain: ChainState) -> None:
