@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
+from rich.console import RenderableType
 
 from coordinator.commands.common import Home, Json, moment, say
+from coordinator.commands.tables import Column, listing
 from coordinator.home import CoordinatorHome
 from mien.shell import cli as shell
+
+if TYPE_CHECKING:
+    from coordinator.replicas.registry import Replica
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Coordinators that run as one.")
 
@@ -20,7 +27,6 @@ def list_replicas(home: Home, as_json: Json = False) -> None:
     Example: mien-coordinator replica list --home C
     """
     from coordinator.clock import Clock
-    from coordinator.commands.tables import Column, listing
     from coordinator.replicas.registry import listed
     from coordinator.store.store import Store
 
@@ -31,6 +37,19 @@ def list_replicas(home: Home, as_json: Json = False) -> None:
         found = store.privacy(lambda db: listed(db, config.replica_lease_s))
     finally:
         store.close()
+
+    def human() -> None:
+        if found:
+            shell.OUT.print(replica_table(found, shell.OUT.width))
+        else:
+            say("No replicas: this coordinator runs alone (replica_address is empty), or does not run.")
+
+    result = {"replicas": [asdict(replica) for replica in found]}
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def replica_table(replicas: Sequence[Replica], width: int) -> RenderableType:
+    """Return replicas as a table for people, within `width` characters."""
     columns = (
         Column("id"),
         Column("address"),
@@ -52,14 +71,6 @@ def list_replicas(home: Home, as_json: Json = False) -> None:
             moment(replica.started_ms),
             replica.software,
         )
-        for replica in found
+        for replica in replicas
     ]
-
-    def human() -> None:
-        if rows:
-            shell.OUT.print(listing(columns, rows, shell.OUT.width))
-        else:
-            say("No replicas: this coordinator runs alone (replica_address is empty), or does not run.")
-
-    result = {"replicas": [asdict(replica) for replica in found]}
-    shell.emit(result, as_json=as_json, human=human)
+    return listing(columns, rows, width)
