@@ -60,8 +60,14 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
             continue
         _common.progress(f"{scenario.name}, seed {seed}")
         results.append(scenarios.play_here(scenario, seed, until=until))
-        _common.progress(f"{results[-1].kills} kills in {results[-1].seconds} s; again: {results[-1].replay}")
+        _common.progress(_in_words(results[-1]))
     return _summary(results, skipped, seed, quick=args.quick)
+
+
+def _in_words(result: Any) -> str:
+    counts = ", ".join(f"{len(getattr(result, name))} {name}" for name in ("lost", "wrong", "stuck"))
+    closed = sum(result.rounds_closed.values())
+    return f"{result.kills} kills, {closed} rounds closed, {counts} in {result.seconds} s; again: {result.replay}"
 
 
 def _summary(results: Sequence[Any], skipped: Mapping[str, str], seed: int, *, quick: bool) -> dict[str, Any]:

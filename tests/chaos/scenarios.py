@@ -58,7 +58,12 @@ ALL: Final[Mapping[str, Scenario]] = {**FULL, **{small.name: small for small in 
 def missing(scenario: Scenario) -> str:
     """Return why a scenario cannot be played here, nothing if it can."""
     reasons = {"postgres": postgres.missing, "bucket": s3.missing}
-    return next((reason for name in scenario.faults if name in reasons and (reason := reasons[name]())), "")
+    return next((reason for name in _needs(scenario) if (reason := reasons[name]())), "")
+
+
+def _needs(scenario: Scenario) -> tuple[str, ...]:
+    """Return which of the database server and the object store a scenario runs on."""
+    return tuple(name for name in AWAY if name in scenario.faults or scenario.replicas > 1)
 
 
 def play_here(scenario: Scenario, seed: int, *, until: float = float("inf")) -> Result:
@@ -74,10 +79,10 @@ def _servers(
     """Lend the database server and the object store that a scenario's faults are about."""
     with contextlib.ExitStack() as stack:
         database, bucket = None, None
-        if "postgres" in scenario.faults:
+        if "postgres" in _needs(scenario):
             server = stack.enter_context(postgres.postgres_server())
             database = (server, stack.enter_context(server.database()))
-        if "bucket" in scenario.faults:
+        if "bucket" in _needs(scenario):
             store = stack.enter_context(s3.s3_server())
             bucket = (store, f"s3://{store.new_bucket()}/mien")
         yield database, bucket

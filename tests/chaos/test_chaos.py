@@ -8,6 +8,7 @@ from tests.chaos import scenarios
 from tests.chaos.engine import Result
 
 SEED = 1
+ON_SERVERS = ("replicas", "servers", "small-servers")
 
 
 def check(result: Result) -> None:
@@ -28,3 +29,11 @@ def test_database_and_object_store_that_come_and_go_lose_nothing() -> None:
     if reason := scenarios.missing(scenarios.SMALL_SERVERS):
         pytest.skip(reason)
     check(scenarios.play_here(scenarios.SMALL_SERVERS, SEED))
+
+
+@pytest.mark.parametrize("name", sorted(scenarios.ALL))
+def test_every_scenario_has_the_servers_that_it_runs_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are not installed it says so before it begins."""
+    monkeypatch.setattr(scenarios.postgres, "missing", lambda: "no database")
+    monkeypatch.setattr(scenarios.s3, "missing", lambda: "no bucket")
+    assert scenarios.missing(scenarios.ALL[name]) == ("no database" if name in ON_SERVERS else "")
