@@ -17,7 +17,7 @@ import pytest
 from coordinator import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from mien.errors import CertificateError, PermissionDeniedError, UnavailableError, UnreachableError, VersionError
-from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
+from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, TaskSpec
 from mien.wire.v1 import common_pb2, replicas_pb2, rounds_pb2
 from tests.integration.house import log_lines, masked_task, run, tiny_task
 from tests.integration.light_device import THETA, LightDevice, answer, contribution, raised, ref_of
@@ -188,6 +188,41 @@ def test_a_replica_that_is_lost_with_its_disk_loses_nothing(cluster: Cluster, is
     cluster.replace(lost)
     with cluster.first.store() as store:
         assert [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)] == [(1, 1, "closed")]
+
+
+def test_cohorts_in_flight_outlive_the_owner_of_their_task(cluster: Cluster) -> None:
+    """The second one has made a model when the owner is lost, the first one is training: it counts by half."""
+    spec = AsynchronousSpec(max_concurrency=2, max_staleness=8, staleness_exponent=1.0)
+    task = task_of("lanes", 3, is_masked=True, rounds=2, asynchronous=spec)
+    owner, *left = cluster.replicas
+
+    async def chosen(devices: list[LightDevice], number: int) -> list[Way]:
+        found = await asyncio.gather(*(persistently(device.assignment) for device in devices))
+        return [Way(d, a, task, 10 * number + i) for i, (d, a) in enumerate(zip(devices, found, strict=True))]
+
+    async def story() -> None:
+        await submitted(owner, task)
+        async with (
+            Balancer([replica.address for replica in left]) as balancer,
+            cluster.devices(task.population, [balancer.address] * 6) as devices,
+        ):
+            slow = await chosen(devices[:3], 1)
+            quick = await chosen(devices[3:], 2)
+            assert [slow[0].ref.round, quick[0].ref.round] == [1, 2]
+            theta = THETA
+            for ways, weight in ((quick, 1.0), (slow, 0.5)):
+                await asyncio.gather(*(persistently(way.report) for way in ways))
+                (event, *_) = await asyncio.gather(*(way.to_the_end() for way in ways))
+                assert (event.stage, event.num_reports) == (rounds_pb2.CLOSED, 3)
+                step = expected_theta(theta, task, [way.data for way in ways]) - theta
+                found = await theta_of(devices[0], event.model_id)
+                assert np.abs(found - (theta + weight * step)).max() <= 2 * bound(task)
+                theta = found
+                if ways is quick:
+                    owner.lose_everything()
+
+    run(story())
+    cluster.replace(owner)
 
 
 def test_an_owner_that_was_paused_while_another_took_over_commits_nothing(cluster: Cluster) -> None:
