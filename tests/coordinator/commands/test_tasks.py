@@ -60,3 +60,32 @@ def test_the_table_fits_an_ordinary_terminal() -> None:
     text = drawn.get()
     assert "…" not in text
     assert all(words in text for words in ("asked, trained, sent", "200, 200, 200", "12.000 → 11.500", "abababababab"))
+
+
+def test_cohorts_in_flight_say_which_model_they_are_on() -> None:
+    """Cohort 2 made the first model while cohort 1, on none, still trains; cohort 3 begins on that model."""
+    task = operator_pb2.TaskStatus(
+        name="overlap",
+        state="running",
+        rounds_closed=1,
+        rounds_total=5,
+        task_json=b'{"asynchronous":{},"name":"overlap"}',
+    )
+    cohorts = [
+        operator_pb2.RoundReport(round=rounds_pb2.RoundRef(round=2, attempt=1), stage=rounds_pb2.CLOSED),
+        operator_pb2.RoundReport(round=rounds_pb2.RoundRef(round=1, attempt=1), stage=rounds_pb2.TRAINING),
+        operator_pb2.RoundReport(
+            round=rounds_pb2.RoundRef(round=3, attempt=1), stage=rounds_pb2.SELECTING, base_version=1
+        ),
+    ]
+    cohorts[0].metrics["staleness"] = 0
+    view = _View()
+    events = [operator_pb2.TaskEvent(task=task, round=cohort) for cohort in cohorts]
+    lines = [view.news(event) for event in events]
+    assert lines[1] == "cohort 1: training, phones 0, 0, 0, on model 0, 1 behind"
+    assert lines[2] == "cohort 3: selecting, phones 0, 0, 0, on model 1"
+    table = view.draw()
+    assert table.title == "overlap: running, 1/5 models, 2 cohorts in flight"
+    assert [column.header for column in table.columns][-1] == "on"
+    assert list(table.columns[-1].cells) == ["model 0, 1 behind", "model 0", "model 1"]
+    assert _event(events[1])["round"]["base_version"] == 0
