@@ -8,6 +8,7 @@ import functools
 import hashlib
 import re
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -397,13 +398,15 @@ class _Kept:
     def __init__(self, seconds: float, look: Callable[[], Any]) -> None:
         self._seconds, self._look = seconds, look
         self._until, self._value = 0.0, None
+        self._lock = threading.Lock()
 
     def value(self) -> Any:
-        """Return it, looked up again where it is old."""
-        if time.monotonic() >= self._until:
-            self._value = self._look()
-            self._until = time.monotonic() + self._seconds
-        return self._value
+        """Return it, looked up again where it is old, by one thread for all that ask."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._value = self._look()
+                self._until = time.monotonic() + self._seconds
+            return self._value
 
 
 def _id(request: Request, name: str) -> str:

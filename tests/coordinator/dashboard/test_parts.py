@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from starlette.types import Message
 
 from coordinator.clock import Clock
 from coordinator.dashboard import charts, words
 from coordinator.dashboard.guard import host_name
-from coordinator.dashboard.live import MAX_OF_ONE, Live, News
+from coordinator.dashboard.live import MAX_OF_ONE, EventStream, Live, News
 from coordinator.dashboard.reading import Reader, revision
 from coordinator.dashboard.sections import Cell, Column, Table
 from coordinator.dashboard.views.fleet import HOUR_MS, read
@@ -287,3 +288,25 @@ def test_one_person_listens_so_often_and_no_more() -> None:
     live.admit("bob")
     live.dismiss("alice")
     live.admit("alice")
+
+
+def test_a_browser_that_makes_no_room_for_events_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.dashboard.live.SEND_S", 0.02)
+    sent, done = list[str](), list[bool]()
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()  # its buffer is full, and stays so
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario() -> None:
+        live = Live(Store_().look)
+        stream = EventStream(live.events("", _welcome), lambda: done.append(True))
+        await asyncio.wait_for(stream({"type": "http"}, receive, send), 30)
+
+    asyncio.run(scenario())
+    assert (sent, done) == (["http.response.start", "http.response.body"], [True])
