@@ -68,6 +68,7 @@ reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--
 		$(BIN)/mien-sim reproduce $$name --jobs $(or $(JOBS),1) $(if $(FACES),--faces $(FACES)) $(ARGS) || exit 1; \
 	done
 	$(BIN)/mien-sim report out/reproduce
+	$(BIN)/python -m benchmarks.device --parity $(if $(MIEN_DATA),,--quick) $(ARGS) --json > out/reproduce/parity.json
 
 tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
 	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl

@@ -54,6 +54,8 @@ def main() -> None:
     parser = _common.options("device", (__doc__ or "").split("\n\n")[0])
     parser.add_argument("--parity", action="store_true", help="the updates' distances to torch's alone, of everything")
     parser.add_argument("--model", action="append", help="one of the networks (may be repeated)")
+    parser.add_argument("--part", choices=("tail", "full", "both"), default="both", help="the default part, or all")
+    parser.add_argument("--engine", choices=tuple(SUFFIXES), help="one of the engines beside torch, instead of both")
     parser.add_argument("--int8", action="store_true", help="what inference in int8 costs and gains, alone")
     args = parser.parse_args()
     chosen = parity if args.parity else int8 if args.int8 else benchmark
@@ -64,7 +66,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        cases = _tiny_cases() if args.quick else _real_cases(Path(folder), args.model)
+        cases = _tiny_cases() if args.quick else _real_cases(Path(folder), args)
         rows = [row for case in cases for row in _rows(case, in_float64=not args.quick)]
     return {
         "benchmark": "device",
@@ -187,8 +189,8 @@ def parity(args: argparse.Namespace) -> Mapping[str, Any]:
     started = time.monotonic()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        cases = _tiny_cases(everything=True) if args.quick else _real_cases(Path(folder), args.model, everything=True)
-        for case in cases:
+        tiny = _tiny_cases(everything=True) if args.quick else None
+        for case in tiny or _real_cases(Path(folder), args, everything=True):
             for steps in PARITY_STEPS:
                 rows += _parity_rows(case, steps)
     return {
@@ -258,21 +260,22 @@ def _tiny_cases(*, everything: bool = False) -> Iterator[Case]:
         yield Case("tiny", tiny.spec, tiny.layout, tiny.theta, part, crops, objectives, FOLDER, is_tiny=True)
 
 
-def _real_cases(folder: Path, only: list[str] | None, *, everything: bool = False) -> Iterator[Case]:
+def _real_cases(folder: Path, args: argparse.Namespace, *, everything: bool = False) -> Iterator[Case]:
     """Yield the public recognisers with graphs made now."""
     crops = _crops()
     few = (standard_forms("positive_hinge")[0], *standard_forms("cosface"))
     every = tuple(form for name in exportable() for form in standard_forms(name))
     for name, model in _models():
-        if only and name not in only:
+        if args.model and name not in args.model:
             continue
         default, whole = model.layout.part(model.spec.trainable), model.layout.part()
-        for part in [default] if name.endswith("_adapter") else [default, whole]:
+        parts = [default] if name.endswith("_adapter") else [default, whole]
+        for part in [each for each in parts if args.part == "both" or (each is whole) == (args.part == "full")]:
             forms = every if everything and part is default else few
-            engines: tuple[GraphEngine, ...] = ("onnxruntime", "executorch")
+            engines: tuple[GraphEngine, ...] = (args.engine,) if args.engine else ("onnxruntime", "executorch")
             if part.size > MOST_FOR_EXECUTORCH:
                 engines = ("onnxruntime",)
-            elif part is whole:
+            elif part is whole and "executorch" in engines:
                 forms = few[:1]
             _common.progress(f"{name}: making the graphs of {part.size} parameters")
             graphs = folder_for(folder, model.layout)

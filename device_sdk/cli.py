@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from device_sdk.home import Home as HomeFolder
@@ -501,6 +501,21 @@ def participate(
     charging: Annotated[bool, typer.Option("--charging/--not-charging", help="Simulates the battery.")] = True,
     idle: Annotated[bool, typer.Option("--idle/--in-use", help="Simulates whether the phone is in use.")] = True,
     unmetered: Annotated[bool, typer.Option("--unmetered/--metered", help="Simulates the network.")] = True,
+    conditions: Annotated[
+        str | None,
+        typer.Option(
+            help="stated: as these options say. system: this machine is asked (battery, load, network) where it tells."
+        ),
+    ] = None,
+    max_training_s: Annotated[
+        float | None, typer.Option(help="Leave rounds whose training would take longer than this.")
+    ] = None,
+    max_memory_mb: Annotated[
+        float | None, typer.Option(help="Train in smaller pieces, or not, where it is likely to take more memory.")
+    ] = None,
+    nice: Annotated[
+        int | None, typer.Option(help="This process's priority: 0, as it was started, to 19, after everything else.")
+    ] = None,
     runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
@@ -519,7 +534,8 @@ def participate(
 
     Example: mien-device participate --validate --source faces/held-out --until-idle
     """
-    from device_sdk.conditions import StatedConditions
+    from device_sdk.conditions import StatedConditions, conditions_from
+    from device_sdk.manners import lower_priority
     from device_sdk.participate import Counted
 
     if source_aligned and source is None:
@@ -533,13 +549,20 @@ def participate(
         "participation.allow_plain_sums": allow_plain_sums,
         "participation.allow_evaluation": evaluation,
         "participation.max_epsilon": max_epsilon,
+        "participation.conditions": conditions,
+        "participation.max_training_s": max_training_s,
+        "participation.max_memory_mb": max_memory_mb,
+        "participation.nice": nice,
     }
+    stated = StatedConditions(idle=idle, charging=charging, unmetered=unmetered)
     counted = ended = 0
     with _device(home, as_json, options, says_it_waits=True) as device:
+        settings = device.config.values.participation
+        lower_priority(settings.nice)  # of the whole process: it cannot be raised again between rounds
         for outcome in device.participate(
             rounds=rounds,
             idle_s=idle_s if until_idle else None,
-            conditions=StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
+            conditions=conditions_from(settings.conditions, stated),
             source=source,
             source_aligned=source_aligned,
             validate=validate,
@@ -567,6 +590,39 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
         else "The released model is in use, with the thresholds that the coordinator has for it now."
     )
     shell.emit(result, as_json=as_json, human=lambda: _say(text))
+
+
+@app.command()
+def bench(
+    home: Home,
+    save: Annotated[bool, typer.Option("--save", help="Keep the fastest engine as `runtime` in device.toml.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what each engine costs on this device: an embedding, a training step, and the memory of one.
+
+    Example: mien-device bench --save
+    """
+    from device_sdk.bench import fastest, keep_choice, measure_engines
+
+    with _device(home, as_json) as device:
+        model = device.recogniser().model
+        figures = measure_engines(model, device.home.graphs, threads=device.config.values.threads)
+        best = fastest(figures)
+        if save:
+            keep_choice(device.home.config, best.engine)
+
+    def human() -> None:
+        table = Table("engine", "embedding (ms)", "step (ms)", "memory of a step (MB)", "", box=None)
+        for each in figures:
+            numbers = (
+                "-" if value is None else f"{value:.1f}" for value in (each.embed_ms, each.step_ms, each.step_mb)
+            )
+            table.add_row(each.engine, *numbers, each.lacks)
+        shell.OUT.print(table)
+        _say(f"The fastest is {best.engine}" + (", and used from now on." if save else "; --save keeps that."))
+
+    rows = [dataclasses.asdict(each) for each in figures]
+    shell.emit({"engines": rows, "fastest": best.engine, "saved": save}, as_json=as_json, human=human)
 
 
 # --- looking ---
@@ -670,7 +726,10 @@ def _system_errors() -> Iterator[None]:
 
 @contextmanager
 def _narrator(as_json: bool) -> Iterator[Listener]:
-    """A listener for events: a line each, transfers as a progress bar for people and not at all for machines."""
+    """A listener for events: a line each, transfers and training as a bar for people.
+
+    Machines get lines of JSON, without transfers; people who look at no terminal get no bars.
+    """
     if as_json:
         yield _print_json
         return
@@ -679,28 +738,43 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
         return
     from device_sdk.participate import Transfer
 
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=shell.ERR, transient=True
-    ) as bar:
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}")
+    with Progress(*columns, console=shell.ERR, transient=True) as bar:
         running: dict[str, TaskID] = {}
 
+        def show(what: str, done: int, total: int, amount: str) -> None:
+            if what not in running:
+                running[what] = bar.add_task(what, amount="")
+            bar.update(running[what], total=total, completed=done, amount=amount)
+            if done == total:
+                bar.remove_task(running.pop(what))
+
         def tell(event: Event | Transfer) -> None:
-            if not isinstance(event, Transfer):
+            if isinstance(event, Transfer):
+                amount = f"{event.done_bytes / 1e6:.1f} of {event.total_bytes / 1e6:.1f} MB"
+                show(event.what, event.done_bytes, event.total_bytes, amount)
+            elif steps := _steps(event):
+                show("training", *steps, f"{steps[0]} of {steps[1]} steps")
+            else:
+                if "training" in running and event.kind != "alive":  # it ended, or pauses
+                    bar.remove_task(running.pop("training"))
                 shell.ERR.print(event.text, markup=False, highlight=False)
-                return
-            if event.what not in running:
-                running[event.what] = bar.add_task(event.what)
-            bar.update(running[event.what], total=event.total_bytes, completed=event.done_bytes)
-            if event.done_bytes == event.total_bytes:
-                bar.remove_task(running.pop(event.what))
 
         yield tell
+
+
+def _steps(event: Event) -> tuple[int, int] | None:
+    """Return the steps done and of all that an event tells of, None for any other event."""
+    if event.kind != "progress":
+        return None
+    done, total = event.facts["steps_done"], event.facts["steps"]
+    return (done, total) if isinstance(done, int) and isinstance(total, int) else None
 
 
 def _print_line(event: Event | Transfer) -> None:
     from device_sdk.participate import Event
 
-    if isinstance(event, Event):
+    if isinstance(event, Event) and event.kind != "progress":
         shell.ERR.print(event.text, markup=False, highlight=False, soft_wrap=True)
 
 

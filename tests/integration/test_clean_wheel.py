@@ -122,6 +122,7 @@ def release_with_graphs(fleet: RealFleet, key: Path) -> None:
     program(COORDINATOR, "model", "release", model.model_id, "--bundle", str(folder), *home)
 
 
+@pytest.mark.timeout(900)
 def test_a_phone_without_torch_takes_part(installed: Path, tmp_path: Path) -> None:
     key = tmp_path / "release.key"
     release_key = json.loads(program(COORDINATOR, "release-key", "init", str(key), "--json").stdout)["release_key"]
@@ -154,6 +155,13 @@ def test_a_phone_without_torch_takes_part(installed: Path, tmp_path: Path) -> No
         found = phone("doctor")
         engines = [row for row in json.loads(found.stdout)["findings"] if row["what"] == "engine"]
         assert engines == [{"what": "engine", "ok": True, "detail": "onnxruntime"}]
+
+        benched = phone("bench", "--save")
+        assert benched.returncode == 0, benched.stderr
+        told = json.loads(benched.stdout)
+        assert (told["fastest"], (home / "device.toml").read_text()) == ("onnxruntime", 'runtime = "onnxruntime"\n')
+        lacking = {row["engine"] for row in told["engines"] if "pip install" in row["lacks"]}
+        assert lacking == {"torch", "executorch"}
 
         for name, words in (("torch", "pip install mien[train]"), ("executorch", "pip install mien[executorch]")):
             refused = phone("verify", "Ada", pictures[0], "--runtime", name)
