@@ -14,8 +14,11 @@ PACKAGES = ("mien", "coordinator", "device_sdk", "simulation")
 SHELL_MODULES = {"socket", "ssl", "time", "pathlib", "subprocess", "tempfile", "sqlite3", "asyncio"}
 CLOCKS = {"now", "utcnow", "today"}
 TORCH_ROOMS = ("mien.backbones", "mien.heads", "mien.losses", "mien.domain_losses")
-TORCH_RUNTIME = tuple(f"device_sdk.runtimes.{name}" for name in ("torch_runtime", "objectives"))
-TORCH_EXPORT = tuple(f"device_sdk.export.{name}" for name in ("build", "decompositions", "onnx_graph", "steps"))
+TORCH_RUNTIME = tuple(f"device_sdk.runtimes.{name}" for name in ("torch_runtime", "objectives", "executorch_runtime"))
+TORCH_EXPORT = tuple(
+    f"device_sdk.export.{name}"
+    for name in ("build", "decompositions", "executorch_rules", "onnx_graph", "pte_graph", "rewrites", "steps")
+)
 
 
 def modules(package: str) -> list[tuple[str, Path]]:
