@@ -91,16 +91,19 @@ class Turns:
 
     def _check_later(self) -> None:
         if self._check is None:
-            self._check = asyncio.get_running_loop().call_later(self._slow_s, self._pass_over)
+            loop = asyncio.get_running_loop()
+            self._check = loop.call_at(loop.time() + self._slow_s, self._pass_over)
 
     def _pass_over(self) -> None:
         """Take their turns from those of whom nothing is heard."""
+        assert self._check is not None, "it has just come due"
+        late_s = asyncio.get_running_loop().time() - self._check.when()
         self._check = None
         num_heard = sum(turn.num_heard for turn in self._holders)
         limit_s = self._slow_s * (_PATIENCE if num_heard > len(self._holders) else 1)
         for turn in [*self._holders]:
             turn.num_heard = 0
-            if turn.silent_s() >= limit_s:
+            if turn.silent_s() >= limit_s and late_s < self._slow_s:  # else nobody was heard: this program stood still
                 self._holders.remove(turn)
         self._hand_on()
         if self._waiting:
