@@ -42,8 +42,8 @@ def export(
     engine: Annotated[
         list[str] | None, typer.Option(help="onnxruntime (the default) or executorch; may be repeated.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="The most images of a step on ExecuTorch, which plans for them.")] = 8,
-    max_classes: Annotated[int, typer.Option(help="The most classes of a step on ExecuTorch.")] = 256,
+    max_batch: Annotated[int, typer.Option(min=5, help="The most images of a step on ExecuTorch.")] = 8,
+    max_classes: Annotated[int, typer.Option(min=7, help="The most classes of a step on ExecuTorch.")] = 256,
     arcface_margin: Annotated[float, typer.Option(help="The margin of arcface, which its graph has built in.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:

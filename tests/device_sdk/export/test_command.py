@@ -33,11 +33,13 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def test_graphs_of_an_exported_model(model: Path, tmp_path: Path) -> None:
-    done = run(model, "--out", tmp_path / "graphs", "--objective", "positive_hinge", "--json")
+@pytest.mark.parametrize("beside", [True, False])
+def test_graphs_of_an_exported_model(model: Path, tmp_path: Path, beside: bool) -> None:
+    where = () if beside else ("--out", tmp_path / "graphs")
+    done = run(model, *where, "--objective", "positive_hinge", "--json")
     assert done.exit_code == 0
     result = json.loads(done.stdout)
-    graphs = GraphFolder.open(tmp_path / "graphs", SPEC, LAYOUT)
+    graphs = GraphFolder.at(model, SPEC, LAYOUT) if beside else GraphFolder.open(tmp_path / "graphs", SPEC, LAYOUT)
     assert Path(result["folder"]) == graphs.folder
     assert result["num_graphs"] == len(graphs.manifest.graphs) == 7  # three of inference, two steps, two losses
     assert graphs.find("train", stage="embedding", part=LAYOUT.part(("embedding.*",)).names, form="positive_hinge")
@@ -49,6 +51,7 @@ def test_graphs_of_an_exported_model(model: Path, tmp_path: Path) -> None:
         (("--objective", "dan"), ConfigError, "'dan' compares faces of two domains"),
         (("--objective", "hinge"), ConfigError, "'hinge' is unknown"),
         (("--trainable", "embeding.*"), ConfigError, "matches no tensor"),
+        (("--engine", "tensorflow"), ConfigError, "no engine 'tensorflow' to export for; choose from onnxruntime"),
     ],
 )
 def test_refusals(model: Path, tmp_path: Path, options: tuple[str, ...], error: type[MienError], message: str) -> None:
