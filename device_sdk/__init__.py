@@ -25,7 +25,7 @@ from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
     from device_sdk.client import Wait
-    from device_sdk.conditions import Conditions, StatedConditions
+    from device_sdk.conditions import Conditions, StatedConditions, SystemConditions
     from device_sdk.device import Device, DeviceStatus, ModelUpdate
     from device_sdk.enroll import Enrollment, RefusedImage
     from device_sdk.gallery import Person
@@ -58,6 +58,7 @@ __all__ = [
     "PresentationAttack",
     "RefusedImage",
     "StatedConditions",
+    "SystemConditions",
     "Transfer",
     "Unknown",
     "Wait",
@@ -73,7 +74,7 @@ _HOME_OF: Final = {
     **dict.fromkeys(("Enrollment", "RefusedImage"), "enroll"),
     "Person": "gallery",
     "Identity": "identity",
-    **dict.fromkeys(("Conditions", "StatedConditions"), "conditions"),
+    **dict.fromkeys(("Conditions", "StatedConditions", "SystemConditions"), "conditions"),
     **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "participate"),
     "PadCheck": "liveness",
     "Personalised": "personal",

@@ -528,7 +528,11 @@ def participate(
     do, which are read anew at each start and never stored. With --validate these faces train nothing: they judge the
     candidates of tasks with federated validation. Keep them apart from faces that train, in a home of their own.
 
+    Training pauses while the phone is in use, not charging or on a metered network, and goes on in the same round.
+
     Example: mien-device participate --until-idle
+
+    Example: mien-device participate --conditions system --max-training-s 600 --max-memory-mb 300
 
     Example: mien-device participate --source faces/source --until-idle
 

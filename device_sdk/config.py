@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from device_sdk.conditions import ConditionSource
 from device_sdk.faces import QualityPolicy
 from device_sdk.runtimes import RuntimeName
 from mien.errors import ConfigError
@@ -29,6 +30,10 @@ class ParticipationConfig:
     `allow_plain_sums`: the coordinator may see this device's updates. `allow_evaluation`: these images also measure
     models, by sums of scores. `max_epsilon`: the most that all sums together may tell, None without limit. `person`:
     whose images train, if not those of everybody who agreed.
+
+    `conditions`: whether the machine is asked if it charges, is idle and on an unmetered network. `max_training_s` and
+    `max_memory_mb`: what one round's training may take, None without limit. `nice`: the priority that `mien-device
+    participate` gives itself, 0 (as it was started) to 19 (after everything else).
     """
 
     min_cohort: int = 16
@@ -38,6 +43,10 @@ class ParticipationConfig:
     allow_evaluation: bool = True
     max_epsilon: float | None = None
     person: str = ""
+    conditions: ConditionSource = "stated"
+    max_training_s: float | None = None
+    max_memory_mb: float | None = None
+    nice: int = 10
 
     def __post_init__(self) -> None:
         if self.min_cohort < 2:
@@ -50,6 +59,12 @@ class ParticipationConfig:
                 raise ConfigError(f"participation.{name} names {unknown}; known: {list(known)}")
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise ConfigError(f"participation.max_epsilon is {self.max_epsilon}; it must be positive")
+        for name in ("max_training_s", "max_memory_mb"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < math.inf:
+                raise ConfigError(f"participation.{name} is {limit}; it must be positive, or left out for no limit")
+        if not 0 <= self.nice <= 19:
+            raise ConfigError(f"participation.nice is {self.nice}; it must lie between 0 and 19 (the lowest priority)")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from device_sdk.attempts import Attempts
 from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Duty, Manifest
 from device_sdk.clock import Clock, SystemClock
-from device_sdk.conditions import Conditions, StatedConditions
+from device_sdk.conditions import Conditions, StatedConditions, conditions_from
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.disclosure import Agreement
 from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
@@ -27,6 +27,7 @@ from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
 from device_sdk.keystore import KeyStore, open_key_store
 from device_sdk.liveness import PadCheck, checked
+from device_sdk.manners import TrainingBudget
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
     Event,
@@ -472,8 +473,9 @@ class Device:
         """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
 
         After each round the released model is taken over if it is another one. One process per home may take part.
-        `source` is a folder of labelled faces that train in place of the people enrolled here; see `read_source`. With
-        `validate` this device judges candidate models on its faces, and trains nothing.
+        `conditions` say when it may; without them `participation.conditions` does. `source` is a folder of labelled
+        faces that train in place of the people enrolled here; see `read_source`. With `validate` this device judges
+        candidate models on its faces, and trains nothing. The program's priority is left as it is.
         """
         settings = self.config.values.participation
         agreement = Agreement(
@@ -485,6 +487,7 @@ class Device:
             max_epsilon=settings.max_epsilon,
             person=settings.person,
         )
+        asked = conditions or conditions_from(settings.conditions, StatedConditions())
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
             if source is not None and settings.person:
                 raise person_beside_source()
@@ -496,13 +499,14 @@ class Device:
                     self.gallery,
                     self.models,
                     agreement,
-                    conditions or StatedConditions(),
+                    asked,
                     self._runtime,
                     self.attempts,
                     self.clock,
                     self._tell,
                     source=faces,
                     duty=Duty.VALIDATE if validate else Duty.TRAIN,
+                    budget=TrainingBudget(settings.max_training_s, settings.max_memory_mb),
                 )
 
             def after_round(_outcome: RoundOutcome) -> None:

@@ -34,6 +34,7 @@ from device_sdk.disclosure import (
 )
 from device_sdk.gallery import Gallery, Pending, consent_ended
 from device_sdk.judging import Judged, check_apart, check_duty, judge, stage_of
+from device_sdk.manners import MannerlyRuntime, TrainingBudget
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
 from device_sdk.models import Model, ModelStore
 from device_sdk.pool import Pool, RoundFaces, pool_of
@@ -65,7 +66,6 @@ from mien.methods.base import (
     DeviceOutput,
     Method,
     Runtime,
-    StoppableRuntime,
     shared_words,
 )
 from mien.records import from_mapping
@@ -196,8 +196,8 @@ class Participant:
     """A device that takes part in rounds. `runtime_for` gives the runtime that trains a model.
 
     With a `source` its faces train instead of the gallery's people. `duty` is what this device offers: to train, or to
-    judge candidates on faces that do not. `random_bytes` and `local_seed` are where chance comes in: keys, masks and
-    rounding from the one, batches and mirrored images from the other.
+    judge candidates on faces that do not. `budget` is what a round's training may take. `random_bytes` and `local_seed`
+    are where chance comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
     """
 
     client: CoordinatorClient
@@ -213,6 +213,7 @@ class Participant:
     source: SourceFaces | None = None
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
     duty: Duty = Duty.TRAIN
+    budget: TrainingBudget = field(default_factory=TrainingBudget)
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
@@ -415,12 +416,33 @@ class Participant:
         return told
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
-        """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it."""
-        watch = TrainingWatch(self.client, plan.assignment.round, self.conditions, self.clock)
+        """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it.
+
+        Raises ConfigError where training would take more than the owner gives.
+        """
+        ref, budget = plan.assignment.round, self.budget
+
+        def tell_pause(kind: str, text: str) -> None:
+            self.tell(Event(kind, text, {"round": ref.round}))
+
+        def tell_progress(done: int, total: int) -> None:
+            self.tell(Event("progress", f"Trained {done} of {total} steps.", {"steps_done": done, "steps": total}))
+
+        watch = TrainingWatch(
+            self.client, ref, self.conditions, self.clock, max_training_s=budget.max_training_s, tell=tell_pause
+        )
+        runtime = MannerlyRuntime(
+            self.runtime_for(plan.model),
+            plan.model.spec.backbone,
+            watch,
+            self.clock,
+            max_memory_mb=budget.max_memory_mb,
+            tell=tell_progress,
+        )
         try:
-            return plan.method.device_round(inp, StoppableRuntime(self.runtime_for(plan.model), watch))
+            return plan.method.device_round(inp, runtime)
         except LateError as error:
-            raise LateError(watch.reason or error.message) from error
+            raise (watch.error or error) from error
 
     def _finish(self, pending: Pending) -> RoundOutcome | Failed:
         """Bring a round that this device trained for to its end, from wherever it is."""

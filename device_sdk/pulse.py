@@ -25,9 +25,10 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def __call__(self, event: Event | Transfer) -> None:
-        """Pass an event on; it is a sign of life itself."""
+        """Pass an event on; it is a sign of life itself, but for progress, which is not shown everywhere."""
         self._last = event.text if isinstance(event, Event) else f"{event.what}: {event.done_bytes / 1e6:.1f} MB"
-        self._last_s = self._beat_s = time.monotonic()
+        if not isinstance(event, Event) or event.kind != "progress":
+            self._last_s = self._beat_s = time.monotonic()
         self._tell(event)
 
     def __enter__(self) -> Pulse:

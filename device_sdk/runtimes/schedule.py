@@ -53,3 +53,14 @@ def batches(local: LocalSpec, num_crops: int, rng: np.random.Generator) -> Itera
             if num_batches == local.steps:
                 return
         epoch += 1
+
+
+def num_steps(local: LocalSpec, num_crops: int) -> int:
+    """Return how many batches a round has (see `batches`)."""
+    if local.steps:
+        return local.steps
+    size = local.batch_size or max(num_crops, 1)
+    starts = range(0, num_crops, size)
+    if local.batch_norm == "train":  # one image has no statistics
+        starts = range(0, num_crops - 1, size) if size > 1 else range(0)
+    return local.epochs * len(starts)

@@ -142,6 +142,20 @@ class TorchRuntime:
             velocity=job.velocity_arrays(),
         )
 
+    def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
+        """Return whether a batch's images can be worked out one after another (`in_pieces`), with the same step."""
+        return local.batch_norm == "eval" and is_mean_over_images(objective.name)
+
+    @contextlib.contextmanager
+    def in_pieces(self, num_images: int) -> Iterator[None]:
+        """Hold at most so many images of a batch in memory at once, while the block runs."""
+        before = self._micro_batch
+        self._micro_batch = min(before, num_images) if before else num_images
+        try:
+            yield
+        finally:
+            self._micro_batch = before
+
     def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
         """Raise for what cannot be trained, before anything is loaded."""
         check_trainable(self._layout, part, len(crops))

@@ -75,9 +75,15 @@ def test_a_home_is_private_and_must_be_a_folder(tmp_path: Path) -> None:
         ('allow_profiles = ["any"]', "honest_but_curious"),
         ("max_epsilon = 0.0", "must be positive"),
         ("max_epsilon = inf", "must be positive"),
+        ('conditions = "guessed"', "'stated', 'system'"),
+        ("max_training_s = 0.0", "max_training_s is 0.0"),
+        ("max_memory_mb = -1.0", "max_memory_mb is -1.0"),
+        ("max_memory_mb = inf", "no limit"),
+        ("nice = 20", "between 0 and 19"),
+        ("nice = -1", "between 0 and 19"),
     ],
 )
-def test_what_protects_updates_is_checked(tmp_path: Path, line: str, words: str) -> None:
+def test_what_protects_updates_and_the_phone_is_checked(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "device.toml"
     path.write_text(f"[participation]\n{line}\n")
     with pytest.raises(ConfigError, match=words):
