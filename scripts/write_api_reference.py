@@ -1,0 +1,115 @@
+"""Write docs/api.md from the docstrings and signatures of the public device SDK, so that the page cannot drift."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import device_sdk
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+INTRODUCTION = """# The device SDK: reference
+
+Every public name of `device_sdk`, from its docstring. Start with the [guide](device.md). What each error means, and its
+code, is in [errors.md](errors.md). Written by `python -m scripts.write_api_reference`.
+"""
+_MARKED = re.compile(r"(?<![`\w])((?:[A-Z]\w+)?Error)\b(?!`)")
+
+
+def written() -> str:
+    """Return the page."""
+    names = sorted(device_sdk.__all__, key=lambda name: (name != "Device", name))
+    contents = ", ".join(f"[`{name}`](#{name.lower()})" for name in names)
+    return "\n".join([INTRODUCTION, contents, *(part for name in names for part in _entry(name))]) + "\n"
+
+
+def _entry(name: str) -> Iterator[str]:
+    found = getattr(device_sdk, name)
+    yield f"\n## {name}\n"
+    if not inspect.isclass(found):  # one of several records
+        yield f"One of {', '.join(f'`{option.__name__}`' for option in typing.get_args(found))}."
+        return
+    yield _text(found.__doc__)
+    if dataclasses.is_dataclass(found):
+        yield from _fields(found)
+    for member_name, member in vars(found).items():
+        if not member_name.startswith("_"):
+            yield from _member(found, member_name, member)
+
+
+def _fields(record: type[Any]) -> Iterator[str]:
+    own = [field for field in dataclasses.fields(record) if not field.name.startswith("_")]
+    if not own:
+        return
+    yield "\n```python\n" + "\n".join(_field(field) for field in own) + "\n```"
+
+
+def _field(field: dataclasses.Field[Any]) -> str:
+    default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+    if field.default_factory is not dataclasses.MISSING:
+        default = " = ..."
+    return f"{field.name}: {_plain(str(field.type))}{default}"
+
+
+def _member(owner: type[Any], name: str, member: object) -> Iterator[str]:
+    if isinstance(member, property):
+        yield f"\n### `{owner.__name__}.{name}`\n"
+        yield _text(member.__doc__)
+        return
+    kind = "classmethod" if isinstance(member, classmethod) else ""
+    function = inspect.unwrap(member.__func__ if isinstance(member, classmethod) else member)  # type: ignore[arg-type]
+    if not inspect.isfunction(function):
+        return
+    yield f"\n### `{owner.__name__}.{name}`\n"
+    decorator = f"@{kind}\n" if kind else "@contextmanager\n" if function is not member and not kind else ""
+    yield f"```python\n{decorator}{_signature(function)}\n```\n"
+    yield _text(function.__doc__)
+
+
+def _signature(function: Any) -> str:
+    """Return a function's signature as it is written, without `self`; a long one has a line for each parameter."""
+    node = ast.parse(inspect.cleandoc("\n" + inspect.getsource(function)))
+    definition = next(each for each in ast.walk(node) if isinstance(each, ast.FunctionDef))
+    arguments = definition.args
+    arguments.args = [each for each in arguments.args if each.arg not in ("self", "cls")]
+    returns = f" -> {ast.unparse(definition.returns)}" if definition.returns else ""
+    line = f"{definition.name}({ast.unparse(arguments)}){returns}"
+    if len(line) <= 100:
+        return line
+    parts = _arguments(arguments)
+    return f"{definition.name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
+
+
+def _arguments(arguments: ast.arguments) -> list[str]:
+    positional = arguments.posonlyargs + arguments.args
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    parts = [_argument(*each) for each in zip(positional, defaults, strict=True)]
+    if arguments.kwonlyargs:
+        parts.append("*")
+        parts += [_argument(*each) for each in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return parts
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    return ast.unparse(argument) + ("" if default is None else f" = {ast.unparse(default)}")
+
+
+def _text(docstring: str | None) -> str:
+    """Return a docstring as Markdown: names of errors are code, examples stay as they are."""
+    text = inspect.cleandoc(docstring or "")
+    return _MARKED.sub(r"`\1`", text)
+
+
+def _plain(annotation: str) -> str:
+    """Return an annotation without the modules that its names come from."""
+    return re.sub(r"\b[a-z_]\w*(?:\.\w+)*\.(?=\w)", "", annotation)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(), encoding="utf-8")
