@@ -100,13 +100,13 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
 
 async def _under_load(folder: Path, sizes: Sizes) -> dict[str, Any]:
     site = Site(folder)
-    phones = [site.device() for _ in range(max(sizes.devices, sizes.connected))]
+    phones = [site.device() for _ in range(max(sizes.devices + 1, sizes.connected))]
     with site.coordinator() as coordinator, site.sink() as sink:
         async with site.operator() as operator:
             await site.give_model(operator)
             load = _Load(site, operator, coordinator, sink)
             _common.progress(f"uploads of {sizes.devices} devices beside the bare sink, {sizes.repetitions} times")
-            timed = [await load.ingest(phones[: sizes.devices]) for _ in range(sizes.repetitions)]
+            timed = [await load.ingest(phones[: sizes.devices + 1]) for _ in range(sizes.repetitions)]
             _common.progress(f"control calls beside {sizes.connected} devices that follow a round")
             control = await load.control(phones[: sizes.connected])
     return {**_ingest_figures(timed, sizes.devices), **control}
@@ -150,7 +150,7 @@ async def _peak_bytes(num_devices: int) -> int:
             async with site.operator() as operator:
                 await site.give_model(operator)
                 load = _Load(site, operator, coordinator, sink)
-                return (await load.ingest([site.device() for _ in range(num_devices)])).peak_bytes
+                return (await load.ingest([site.device() for _ in range(num_devices + 1)])).peak_bytes
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,10 @@ class _Load:
         self._count = 0
 
     async def ingest(self, phones: Sequence[Phone]) -> _Ingest:
-        """Return how long the coordinator and the sink take for one contribution of each device."""
+        """Return how long the servers take for one contribution of each device but the last.
+
+        The last one keeps the round from closing: its sum is not ingest, and has memory of its own.
+        """
         channels = [phone.channel(self._site.port) for phone in phones]
         bare = [phone.channel(self._sink.port) for phone in phones]
         stubs = [rounds_pb2_grpc.RoundsStub(channel) for channel in channels]
@@ -195,18 +198,21 @@ class _Load:
         await asyncio.gather(*(stub.ReportTrained(rounds_pb2.ReportTrainedRequest(round=ref)) for stub in stubs))
         data = [_load.contribution(task, seed) for seed in range(len(phones))]
         hashes = [_load.sha256_of(sent) for sent in data]
+        every = [*zip(channels, [ref] * len(data), data, hashes, strict=True)]
         await asyncio.gather(*(_load.send_to_sink(channel, b"x") for channel in bare))  # open connections
         sink, work = [
-            await self._timed(self._sink, [_load.send_to_sink(*sent, method) for sent in zip(bare, data, strict=True)])
+            await self._timed(
+                self._sink, [_load.send_to_sink(*sent, method) for sent in zip(bare[:-1], data[:-1], strict=True)]
+            )
             for method in (_load.COUNT_METHOD, _load.KEEP_METHOD)
         ]
         self._coordinator.forget_peak()
-        sends = [_load.upload(*sent) for sent in zip(channels, [ref] * len(data), data, hashes, strict=True)]
-        mien = await self._timed(self._coordinator, sends)
+        mien = await self._timed(self._coordinator, [_load.upload(*sent) for sent in every[:-1]])
         peak_bytes = self._coordinator.peak_bytes
+        await _load.upload(*every[-1])
         await _until(stubs[0], ref, rounds_pb2.CLOSED)
         await _close([*channels, *bare])
-        return _Ingest(sum(map(len, data)), sink, work, mien, peak_bytes)
+        return _Ingest(sum(map(len, data[:-1])), sink, work, mien, peak_bytes)
 
     async def control(self, phones: Sequence[Phone]) -> dict[str, Any]:
         """Return how soon control calls are answered while devices follow a round, and while they send to it."""
