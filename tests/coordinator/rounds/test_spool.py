@@ -120,7 +120,7 @@ def judged(data: bytes, announced: BlobId | None = None, *, step: int = 65_537) 
 
 
 def test_what_comes_after_its_round_is_late_and_leaves_nothing_behind(spool: Spool) -> None:
-    """A thread that was about to open the file when the round ended would make the folder anew, until the next start."""
+    """A thread about to open the file when the round ended would make the folder anew, until the next start."""
     with spool.open(7, "a" * 32) as file:
         file.append(b"data", offset=0)
     spool.remove_round(7)
