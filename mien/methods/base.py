@@ -119,33 +119,6 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True)
-class StoppableRuntime:
-    """A runtime whose training ends, with LateError, as soon as `should_stop` says so: at a deadline, by the owner."""
-
-    runtime: Runtime
-    should_stop: Callable[[], bool]
-
-    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return what the runtime embeds."""
-        return self.runtime.embed(theta, crops)
-
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what the runtime trains; raises LateError when either `should_stop` says so."""
-        return self.runtime.train(
-            theta, part, crops, objective, local, seed, lambda: self.should_stop() or should_stop()
-        )
-
-
-@dataclass(frozen=True)
 class DeviceInput:
     """All that a device half may look at: the task, the global model, this device's crops and private state.
 

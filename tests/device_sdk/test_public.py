@@ -88,8 +88,9 @@ def test_the_whole_package_imports_without_torch() -> None:
     code = (
         "import importlib, pkgutil, sys\n"
         "sys.modules['torch'] = None\n"
-        "exporter = ['build', 'decompositions', 'onnx_graph', 'steps']\n"
-        "torchs = ['device_sdk.runtimes.torch_runtime', 'device_sdk.runtimes.objectives']\n"
+        "exporter = ['build', 'decompositions', 'executorch_rules', 'onnx_graph', 'pte_graph', 'rewrites', 'steps']\n"
+        "engines = ['torch_runtime', 'executorch_runtime', 'objectives']\n"
+        "torchs = [f'device_sdk.runtimes.{name}' for name in engines]\n"
         "torchs += [f'device_sdk.export.{name}' for name in exporter]\n"
         "import device_sdk\n"
         "for name in device_sdk.__all__: getattr(device_sdk, name)\n"

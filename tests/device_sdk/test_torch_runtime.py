@@ -15,7 +15,7 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import load_theta, theta_of
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Objective, StepRule, StoppableRuntime, Trained
+from mien.methods.base import Crops, Objective, StepRule, Trained
 from mien.specs import LocalSpec
 from tests.tiny import Tiny, made_up_crops, tiny_cnn
 
@@ -366,8 +366,8 @@ def test_training_stops_between_batches_and_leaves_the_runtime_usable() -> None:
     runtime = tiny.runtime()
     undisturbed = runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
     with pytest.raises(LateError, match="nothing was changed or sent"):
-        StoppableRuntime(runtime, lambda: True).train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
-    again = StoppableRuntime(runtime, lambda: False).train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
+        runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0, lambda: True)
+    again = runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0, lambda: False)
     np.testing.assert_array_equal(again.theta, undisturbed.theta)
 
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import EmptyFolderError
 from mien.evaluation import all_pairs
 from mien.layout import Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, Embeddings, StoppableRuntime, never_stop
+from mien.methods.base import Crops, Embeddings
 from mien.records import from_mapping
 from mien.specs import TaskSpec
 from simulation.engine import Cohort, PublicFaces, run_task
@@ -140,14 +141,14 @@ def test_a_model_that_has_collapsed_is_a_coin_toss() -> None:
 
 
 def test_public_people_are_embedded_once_a_round() -> None:
-    class Counting(StoppableRuntime):
+    class Counting(TorchRuntime):
         calls: ClassVar[int] = 0
 
         def embed(self, theta: Vector, crops: Crops) -> Embeddings:
             Counting.calls += 1
             return super().embed(theta, crops)
 
-    runtime = OncePerRound(Counting(TINY.runtime(), never_stop))
+    runtime = OncePerRound(Counting(TINY.spec, TINY.layout, backbone=TINY.backbone))
     theta, crops = TINY.theta, made_up_crops(2, seed=0)
     runtime.embed(theta, crops)
     runtime.embed(theta, crops)
