@@ -167,12 +167,12 @@ def test_a_closed_stdin_is_no_consent(phone: Phone, tmp_path: Path) -> None:
 
 
 def test_a_source_that_cannot_be_is_said_before_anything_is_read(phone: Phone, tmp_path: Path) -> None:
-    said = phone.refuses("participate", "--source-aligned", error=ConfigError)
+    said = phone.refuses("participate", "--nice", "0", "--source-aligned", error=ConfigError)
     assert said.startswith("--source-aligned says how the pictures of --source are")
-    said = phone.refuses("participate", "--source", tmp_path, "--person", "Ada", error=ConfigError)
+    said = phone.refuses("participate", "--nice", "0", "--source", tmp_path, "--person", "Ada", error=ConfigError)
     assert said.startswith("--person and --source say two things")
-    said = phone.refuses("participate", "--source", tmp_path / "nowhere", error=NotFoundError)
+    said = phone.refuses("participate", "--nice", "0", "--source", tmp_path / "nowhere", error=NotFoundError)
     assert said.endswith("check --source")
     (tmp_path / "empty").mkdir()
-    said = phone.refuses("participate", "--source", tmp_path / "empty", error=ConfigError)
+    said = phone.refuses("participate", "--nice", "0", "--source", tmp_path / "empty", error=ConfigError)
     assert "one folder a person" in said
