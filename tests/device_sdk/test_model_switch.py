@@ -68,7 +68,7 @@ def test_killed_at_random_points_the_gallery_is_one_models(tmp_path: Path) -> No
     gallery.close()
     assert check(tmp_path) == MODEL_A
 
-    draw, seen = random.Random(7), set[str]()
+    draw = random.Random(7)
     for _ in range(KILLS):
         with subprocess.Popen(
             [sys.executable, "-c", SWITCHING, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -81,5 +81,10 @@ def test_killed_at_random_points_the_gallery_is_one_models(tmp_path: Path) -> No
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(draw.uniform(0.0, 0.02 if near_the_switch else 0.3))
             process.kill()
-        seen.add(check(tmp_path))
-    assert seen == {MODEL_A, MODEL_B}
+        before = check(tmp_path)
+    # On which side of a switch a kill falls is chance; that the next one goes through is not.
+    after = MODEL_B if before == MODEL_A else MODEL_A
+    gallery = Gallery.open(tmp_path / "device.db", FileKeyStore(tmp_path / "keys"))
+    gallery.reembed(after, SPEC, lambda crops: project(crops, seed=SEEDS[after]))
+    gallery.close()
+    assert check(tmp_path) == after
