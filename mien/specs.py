@@ -143,8 +143,8 @@ class CohortSpec:
 class DeadlineSpec:
     """How long each stage of a round may take, in seconds.
 
-    From `*_soft_s` on a stage goes on as soon as `min_reports` devices are there, and waits no longer for the others; 0:
-    it waits for them until its deadline.
+    From `*_soft_s` on a stage goes on as soon as `min_reports` devices are there, and waits no longer for the others;
+    with 0 it waits for them until its deadline.
     """
 
     selecting_s: float = 300.0
