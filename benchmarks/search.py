@@ -19,7 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import _common
-from device_sdk.gallery import BackedUp, Gallery, References, Template
+from device_sdk.enrolled import BackedUp, References, Template
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from mien.specs import FaceInputSpec
 from mien.template_protection import rotate, unrotate

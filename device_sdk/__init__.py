@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from device_sdk.conditions import Conditions, StatedConditions, SystemConditions
     from device_sdk.device import Device, DeviceStatus, ModelUpdate
     from device_sdk.enroll import Enrollment, RefusedImage
-    from device_sdk.gallery import Person
+    from device_sdk.enrolled import Person
     from device_sdk.identity import Identity
     from device_sdk.liveness import PadCheck
     from device_sdk.participate import Counted, Event, NotCounted, Transfer
@@ -72,7 +72,7 @@ _HOME_OF: Final = {
     "Wait": "client",
     **dict.fromkeys(("Device", "DeviceStatus", "ModelUpdate"), "device"),
     **dict.fromkeys(("Enrollment", "RefusedImage"), "enroll"),
-    "Person": "gallery",
+    "Person": "enrolled",
     "Identity": "identity",
     **dict.fromkeys(("Conditions", "StatedConditions", "SystemConditions"), "conditions"),
     **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "participate"),

@@ -19,8 +19,9 @@ from device_sdk.conditions import Conditions, StatedConditions, conditions_from
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.disclosure import Agreement
 from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
+from device_sdk.enrolled import Person, name_is_taken
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
-from device_sdk.gallery import Gallery, Person, from_plain, name_is_taken
+from device_sdk.gallery import Gallery, from_plain
 from device_sdk.graphs import fetch_graphs
 from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles

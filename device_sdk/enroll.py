@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.enrolled import Person
 from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
-from device_sdk.gallery import Gallery, Person
+from device_sdk.gallery import Gallery
 from device_sdk.recogniser import MASTER, Recogniser
 from mien.errors import (
     ConfigError,

@@ -32,7 +32,8 @@ from device_sdk.disclosure import (
     judging_disclosure,
     measuring_disclosure,
 )
-from device_sdk.gallery import Gallery, Pending, consent_ended
+from device_sdk.enrolled import consent_ended
+from device_sdk.gallery import Gallery
 from device_sdk.judging import Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.manners import MannerlyRuntime, TrainingBudget
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
@@ -40,6 +41,7 @@ from device_sdk.models import Model, ModelStore
 from device_sdk.pool import Pool, RoundFaces, pool_of
 from device_sdk.recogniser import fit_crops
 from device_sdk.source import SourceFaces
+from device_sdk.trained import Pending
 from device_sdk.watch import TrainingWatch
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (

@@ -15,7 +15,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.gallery import Gallery, Person
+from device_sdk.enrolled import Person
+from device_sdk.gallery import Gallery
 from device_sdk.recogniser import Recogniser, fit_crops
 from device_sdk.stored_personal import StoredPersonal
 from mien.errors import ConfigError, NotFoundError

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.client import Duty
-from device_sdk.gallery import Gallery, Person, not_agreed
+from device_sdk.enrolled import Person, not_agreed
+from device_sdk.gallery import Gallery
 from device_sdk.source import SourceFaces
 from mien.contribution import Arrays
 from mien.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from device_sdk.gallery import Template
+from device_sdk.enrolled import Template
 from device_sdk.models import Model
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods.base import Crops, Embeddings, Runtime

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.enrolled import Person
 from device_sdk.faces import FacePipeline, ImageSource
-from device_sdk.gallery import Gallery, Person
+from device_sdk.gallery import Gallery
 from device_sdk.liveness import PadCheck, is_attack
 from device_sdk.personal import PersonalRecogniser
 from device_sdk.recogniser import Operating, Recogniser

@@ -17,12 +17,14 @@ from device_sdk.attempts import Attempts
 from device_sdk.client import ClientSettings, CoordinatorClient
 from device_sdk.conditions import StatedConditions
 from device_sdk.disclosure import Agreement
-from device_sdk.gallery import Gallery, Pending, Template
+from device_sdk.enrolled import Template
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import KeyStore
 from device_sdk.models import ModelStore
 from device_sdk.participate import Event, Participant, Transfer
 from device_sdk.retry import RetryPolicy
 from device_sdk.runtimes.torch_runtime import TorchRuntime
+from device_sdk.trained import Pending
 from mien.contribution import ContributionLayout
 from mien.methods import METHODS
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec

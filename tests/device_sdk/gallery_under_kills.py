@@ -20,8 +20,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.gallery import Gallery, Pending, Template
+from device_sdk.enrolled import Template
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
+from device_sdk.trained import Pending
 from mien.specs import FaceInputSpec
 
 SPEC = FaceInputSpec(dim=16)

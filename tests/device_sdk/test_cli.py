@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from device_sdk.backup import unseal_backup
 from device_sdk.cli import app
-from device_sdk.gallery import Gallery, Pending
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore, open_key_store
+from device_sdk.trained import Pending
 from mien.errors import (
     TABLE,
     AlreadyExistsError,

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from device_sdk.backup import seal_backup, unseal_backup
-from device_sdk.gallery import Gallery, Pending, Template, from_plain
+from device_sdk.enrolled import Template
+from device_sdk.gallery import Gallery, from_plain
 from device_sdk.keystore import FileKeyStore
+from device_sdk.trained import Pending
 from device_sdk.vault import SCHEMA_VERSION
 from mien.errors import (
     AlreadyExistsError,

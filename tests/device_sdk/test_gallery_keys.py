@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.gallery import Gallery, _unpack
+from device_sdk.enrolled import unpack_template
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from device_sdk.protection import LABEL
 from mien.errors import KeyStoreError, MienError, UnreachableError
@@ -33,7 +34,7 @@ def embedding(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 def stored_rows(gallery: Gallery) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     """Return the templates as they lie, sealed no more: what a thief of the data key would have."""
     with gallery._vault.reading() as view:
-        return [_unpack(record).row for record in view.select("templates")]
+        return [unpack_template(record).row for record in view.select("templates")]
 
 
 # --- the key that seals ---

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from device_sdk.client import Duty
-from device_sdk.gallery import Gallery, Pending
+from device_sdk.gallery import Gallery
 from device_sdk.judging import JUDGED, Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.keystore import FileKeyStore
 from device_sdk.pool import Pool, pool_of
 from device_sdk.source import SourceFaces
+from device_sdk.trained import Pending
 from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.methods import METHODS

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.gallery import Gallery, Template
+from device_sdk.enrolled import Template
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project
 

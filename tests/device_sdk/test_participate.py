@@ -16,7 +16,8 @@ from device_sdk import participate
 from device_sdk.client import Duty, RoundRef, Wait
 from device_sdk.conditions import StatedConditions
 from device_sdk.disclosure import Agreement
-from device_sdk.gallery import Gallery, Pending, Person, Template
+from device_sdk.enrolled import Person, Template
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from device_sdk.models import Model
 from device_sdk.participate import (
@@ -30,6 +31,7 @@ from device_sdk.participate import (
     take_part,
 )
 from device_sdk.source import SourceFaces
+from device_sdk.trained import Pending
 from mien.errors import (
     ConfigError,
     CorruptDataError,

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from device_sdk.enroll import enroll
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.gallery import Gallery, Pending
+from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from device_sdk.personal import PersonalRecogniser, personalise
 from device_sdk.recogniser import MASTER, Operating, Recogniser, fit_crops, operating_point
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from device_sdk.stored_personal import StoredPersonal
+from device_sdk.trained import Pending
 from device_sdk.verify import Match, Unknown, identify, verify
 from mien.errors import ConfigError, NotFoundError, UnreachableError
 from mien.methods.fedfr import PREVIOUS

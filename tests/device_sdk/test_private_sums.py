@@ -14,10 +14,10 @@ import pytest
 
 from device_sdk.client import RoundRef, Stage
 from device_sdk.disclosure import Agreement
-from device_sdk.gallery import Pending
 from device_sdk.keystore import FileKeyStore
 from device_sdk.masked import SumTerms
 from device_sdk.participate import Counted, Event, Failed, NotCounted, Step
+from device_sdk.trained import Pending
 from mien.errors import (
     BudgetExceededError,
     CertificateError,
