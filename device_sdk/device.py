@@ -273,11 +273,11 @@ class Device:
         return self.gallery.forget_personal()
 
     def _personal(self, recogniser: Recogniser) -> PersonalRecogniser | None:
-        """Return the personal model; a threshold given by hand is for the released one."""
-        if self.config.values.verification.threshold is not None:
-            return None
+        """Return the personal model; under another threshold than it was carried over from the released one serves."""
         stored = self.gallery.personal(recogniser.model_id)
-        return None if stored is None else PersonalRecogniser(recogniser, stored)
+        if stored is None or stored.released_threshold != self.operating_point(recogniser.model).value:
+            return None
+        return PersonalRecogniser(recogniser, stored)
 
     def remove(self, name: str) -> Person:
         """Remove a person and everything that was made of them."""
@@ -393,7 +393,9 @@ class Device:
         if manifest.model_id == before:
             remember()  # other thresholds of the model in use are in force once they are fetched
             if not self.models.holds(manifest):
-                self._recogniser(self._fetch(client, manifest))
+                recogniser = self._recogniser(self._fetch(client, manifest))
+                if (personal := self.gallery.personal(before)) is not None and self._personal(recogniser) is None:
+                    self._fit_again(recogniser, personal.form)
             return ModelUpdate(before, changed=False, num_templates=0)
         recogniser = self._recogniser(self._fetch(client, manifest))
         personal = None if before is None else self.gallery.personal(before)

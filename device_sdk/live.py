@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.clock import Clock
+from device_sdk.enroll import UNREADABLE
 from device_sdk.faces import decode_image, iter_image_files
-from device_sdk.verify import Match, Outcome
+from device_sdk.verify import LowQuality, Match, Outcome
 from mien.errors import ImageError, NotFoundError
 
 FILM_SUFFIXES: Final = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v")
@@ -33,10 +34,18 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """A file among others that is no picture, and what to do about it."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Source:
     """Where frames come from. `is_moving`: a camera or film, whose frames resemble each other."""
 
-    frames: Iterable[Frame]
+    frames: Iterable[Frame | Unreadable]
     is_moving: bool
 
 
@@ -72,7 +81,7 @@ def open_input(path: Path) -> Source:
     """
     if path.is_dir():
         files = iter_image_files(path)
-        return Source((Frame(decode_image(file), file.name) for file in files), is_moving=False)
+        return Source(map(_read, files), is_moving=False)
     if not path.exists():
         raise NotFoundError(f"there is no file or folder {path.name!r}; check the path")
     if path.suffix.lower() in FILM_SUFFIXES:
@@ -88,9 +97,12 @@ def watch(
     `every_s` is the least time between two looks: frames in between are passed over, so that a phone stays cool.
     """
     told: object = None
-    seen, times = None, 0
+    seen, times, last = None, 0, None
     next_look_s = -np.inf
     for frame in source.frames:
+        if isinstance(frame, Unreadable):
+            yield Sighting(frame.name, LowQuality((UNREADABLE,), frame.message))
+            continue
         if source.is_moving and clock.monotonic_s() < next_look_s:
             continue
         next_look_s = clock.monotonic_s() + every_s
@@ -99,10 +111,19 @@ def watch(
             yield Sighting(frame.name, outcome)
             continue
         what = (type(outcome), outcome.name if isinstance(outcome, Match) else "")
-        seen, times = what, times + 1 if what == seen else 1
+        seen, times, last = what, times + 1 if what == seen else 1, Sighting(frame.name, outcome)
         if times >= _STEADY and what != told:
             told = what
-            yield Sighting(frame.name, outcome)
+            yield last
+    if told is None and last is not None:  # a film too short for anything to be steady
+        yield last
+
+
+def _read(file: Path) -> Frame | Unreadable:
+    try:
+        return Frame(decode_image(file), file.name)
+    except (ImageError, NotFoundError) as error:
+        return Unreadable(file.name, error.message)
 
 
 def _film(path: Path) -> Iterator[Frame]:

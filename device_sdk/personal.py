@@ -100,7 +100,8 @@ def personalise(
     made = _released(own, recogniser) if form == "released" else _local(own, recogniser, gallery)
     thresholds = dict(zip([person.id for person in people], made.thresholds, strict=True))
     if made.is_better:
-        kept = StoredPersonal(recogniser.model_id, form, made.branch.weight, made.branch.bias, made.values, thresholds)
+        weight, bias = made.branch.weight, made.branch.bias
+        kept = StoredPersonal(recogniser.model_id, form, weight, bias, made.values, thresholds, released_threshold)
         gallery.keep_personal(kept, state)
     else:
         gallery.forget_personal()

@@ -23,7 +23,7 @@ _WHAT: Final = "the personal model"
 class StoredPersonal:
     """Pi (D, D) with its bias (D,); `values` are the trained part of an own backbone, None on the released one.
 
-    `thresholds` are by the person's id in the gallery.
+    `thresholds` are by the person's id in the gallery; they were carried over from `released_threshold`.
     """
 
     model_id: str
@@ -32,6 +32,7 @@ class StoredPersonal:
     pi_bias: NDArray[np.float32] = field(repr=False)
     values: NDArray[np.float32] | None = field(repr=False)
     thresholds: Mapping[int, PersonalThreshold]
+    released_threshold: float
 
     def to_bytes(self) -> bytes:
         """Return the model as it is sealed."""
@@ -39,7 +40,8 @@ class StoredPersonal:
         if self.values is not None:
             tensors["values"] = self.values
         thresholds = {str(person): to_mapping(at) for person, at in self.thresholds.items()}
-        return pack_tensors(tensors, {"facts": json.dumps({"form": self.form, "thresholds": thresholds})})
+        facts = {"form": self.form, "thresholds": thresholds, "released_threshold": self.released_threshold}
+        return pack_tensors(tensors, {"facts": json.dumps(facts)})
 
     @classmethod
     def from_bytes(cls, model_id: str, data: bytes) -> StoredPersonal:
@@ -53,7 +55,13 @@ class StoredPersonal:
                 int(person): from_mapping(PersonalThreshold, stored) for person, stored in facts["thresholds"].items()
             }
             return cls(
-                model_id, facts["form"], tensors["pi_weight"], tensors["pi_bias"], tensors.get("values"), thresholds
+                model_id,
+                facts["form"],
+                tensors["pi_weight"],
+                tensors["pi_bias"],
+                tensors.get("values"),
+                thresholds,
+                float(facts["released_threshold"]),
             )
         except (KeyError, ValueError) as error:
             raise CorruptDataError(f"{_WHAT} is of another format; run `mien-device personalise` again") from error

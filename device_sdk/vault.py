@@ -27,7 +27,14 @@ from typing import Any, Final
 
 from device_sdk.keystore import KeyStore
 from device_sdk.sealing import NONCE_BYTES, RandomBytes, SecretKey, bind, seal, unseal
-from mien.errors import CorruptDataError, DiskFullError, KeyStoreError, UnreachableError, VersionError
+from mien.errors import (
+    CorruptDataError,
+    DiskFullError,
+    KeyStoreError,
+    StorageError,
+    UnreachableError,
+    VersionError,
+)
 from mien.shell.files import storage_errors, sync_folder
 from mien.wire.canonical import parse_json, to_canonical_json
 
@@ -199,17 +206,18 @@ class Vault:
             self._key_store.destroy(old)
 
     def _destroy_unused_key(self) -> None:
-        """Destroy what a rotation that was interrupted left in the key store."""
+        """Destroy what a rotation that was interrupted left in the key store, if that can be done now."""
         if not self._key_store.exists(self._kind.other_label(self._opened.label)):
             return
-        with self._rotating() as may:
+        with contextlib.suppress(StorageError), self._rotating() as may:
             if may:
                 self._key_store.destroy(self._kind.other_label(self._opened.label))
 
     @contextlib.contextmanager
     def _rotating(self) -> Iterator[bool]:
         """A block that one process at a time may be in; tells whether this one is. The key in use is then known."""
-        lock = os.open(self._path.with_name(f".{self._path.name}.rotation"), os.O_RDWR | os.O_CREAT, 0o600)
+        with storage_errors(f"the folder of {self._kind.what}"):
+            lock = os.open(self._path.with_name(f".{self._path.name}.rotation"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -400,7 +408,7 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
     draft.unlink(missing_ok=True)
     # Created by us first, so that it is private before SQLite writes to it.
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    label = kind.label
+    label = _label_to_start_with(key_store, kind)
     wrapping = key_store.read(label) if key_store.exists(label) else key_store.create(label)
     key = SecretKey.generate()
     with _connected(draft, kind) as connection:
@@ -429,6 +437,19 @@ class _Opened:
     key: SecretKey
     label: str
     wrapped: bytes = field(repr=False)
+
+
+def _label_to_start_with(key_store: KeyStore, kind: VaultKind) -> str:
+    """Return the label of a new vault's key: one that is there is used, for the vault that it opens may come back.
+
+    Raises KeyStoreError where both are there: one of them opens a vault that was being given another key.
+    """
+    there = [label for label in kind.labels if key_store.exists(label)]
+    if len(there) > 1:
+        raise KeyStoreError(
+            f"there are keys of {kind.what}, but its file is not here; put it back, or wipe it and begin anew"
+        )
+    return there[0] if there else kind.label
 
 
 def _unwrap(connection: sqlite3.Connection, key_store: KeyStore, kind: VaultKind) -> _Opened:

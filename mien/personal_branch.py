@@ -26,6 +26,8 @@ Indices = NDArray[np.int64]
 
 MIN_IMAGES: Final = 3
 MIN_PUBLIC_PEOPLE: Final = 20
+_LEAST_SPREAD: Final = 1e-6
+"""Of scores: below this all are the same but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -280,8 +282,11 @@ def carried_over(
 ) -> tuple[float, int, int]:
     """Return the threshold that lies among a person's non-mated scores where the released one lies among theirs.
 
-    With it: how many of how many public people have a picture that scores at least that.
+    With it: how many of how many public people have a picture that scores at least that. Raises ConfigError where all
+    score the same.
     """
+    if min(float(released_M.std()), float(personal_M.std())) < _LEAST_SPREAD:
+        raise ConfigError("the public faces all look alike to this model; ask the operator for other ones")
     people, person_M = np.unique(label_M, return_inverse=True)
     draws = []
     for _ in range(200):
@@ -295,7 +300,7 @@ def carried_over(
 
 def _moments(score_M: Floats, weight_M: NDArray[np.int64]) -> tuple[float, float]:
     mean = float(np.average(score_M, weights=weight_M))
-    return mean, math.sqrt(float(np.average((score_M - mean) ** 2, weights=weight_M)))
+    return mean, max(_LEAST_SPREAD, math.sqrt(float(np.average((score_M - mean) ** 2, weights=weight_M))))
 
 
 def _threshold(at: _Carried, results: Sequence[tuple[float, bool, bool]]) -> PersonalThreshold:

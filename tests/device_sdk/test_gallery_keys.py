@@ -20,6 +20,7 @@ from mien.errors import KeyStoreError, MienError, UnreachableError
 from mien.records import to_mapping
 from mien.wire.tensors import pack_tensors
 from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
+from tests.integration.house import is_root
 
 
 def enroll(gallery: Gallery, name: str, seed: int) -> None:
@@ -119,6 +120,52 @@ def test_a_file_that_names_a_foreign_key_is_refused(tmp_path: Path, gallery: Gal
         Gallery.open(tmp_path / "home" / "device.db", FileKeyStore(tmp_path / "home" / "keys"))
 
 
+@pytest.mark.parametrize("rotations", [0, 1, 2, 3])
+def test_a_gallery_that_was_away_for_a_while_still_opens(tmp_path: Path, gallery: Gallery, rotations: int) -> None:
+    """As when a folder is restored file by file: what opened the gallery must not be destroyed meanwhile."""
+    enroll(gallery, "Ada", 1)
+    for _ in range(rotations):
+        gallery.rotate_key()
+    gallery.close()
+    file, keys = tmp_path / "home" / "device.db", FileKeyStore(tmp_path / "home" / "keys")
+    aside = file.rename(tmp_path / "aside.db")
+    for _ in range(2):
+        empty = Gallery.open(file, keys)
+        assert empty.people() == ()
+        empty.close()
+    aside.replace(file)
+    back = Gallery.open(file, keys)
+    np.testing.assert_array_equal(back.training_crops("Ada"), noise_crops(1))
+    back.close()
+
+
+def test_two_keys_without_their_gallery_are_both_left_alone(tmp_path: Path, key_store: FileKeyStore) -> None:
+    for label in ("gallery", "gallery-2"):
+        key_store.create(label)
+    with pytest.raises(KeyStoreError, match="put it back"):
+        Gallery.open(tmp_path / "home" / "device.db", key_store)
+    assert key_store.exists("gallery")
+    assert key_store.exists("gallery-2")
+
+
+@pytest.mark.skipif(is_root(), reason="root may write everywhere")
+def test_in_a_folder_that_cannot_be_written_the_gallery_is_read_and_rotation_refused(
+    tmp_path: Path, gallery: Gallery, key_store: FileKeyStore
+) -> None:
+    enroll(gallery, "Ada", 1)
+    key_store.create("gallery-2")  # as an interrupted rotation leaves it
+    home = tmp_path / "home"
+    home.chmod(0o500)
+    try:
+        again = Gallery.open(home / "device.db", key_store)
+        assert [person.name for person in again.people()] == ["Ada"]
+        with pytest.raises(MienError):
+            again.rotate_key()
+        again.close()
+    finally:
+        home.chmod(0o700)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_each_of_150_kills_the_gallery_holds_one_consistent_state(tmp_path: Path, seed: int) -> None:
     """Enrolment, removal, re-embedding, both kinds of key rotation, training and consent; each seed kills 150 times."""
@@ -198,6 +245,22 @@ def test_templates_of_earlier_programs_compare_until_they_are_turned(gallery: Ga
     gallery.renew("Ada")
     assert not np.allclose(stored_rows(gallery)[0], embedding(1), atol=0.1)
     np.testing.assert_allclose(gallery.scores("Ada", MODEL_A, embedding(1)), [1.0], atol=1e-5)
+
+
+def test_a_gallery_of_an_earlier_program_alone_needs_no_rotation_key(tmp_path: Path, gallery: Gallery) -> None:
+    enroll(gallery, "Ada", 1)
+    facts = {"num_images": 3, "input": to_mapping(SPEC)}
+    with gallery._vault.writing() as change:
+        (record,) = change.select("templates")
+        change.replace(record, pack_tensors({"template": embedding(1)}, {"facts": json.dumps(facts)}))
+        del change._new_facts["rotation"]
+    FileKeyStore(tmp_path / "home" / "keys").destroy(LABEL)
+    old = Gallery.open(tmp_path / "home" / "device.db", FileKeyStore(tmp_path / "home" / "keys"))
+    np.testing.assert_allclose(old.scores("Ada", MODEL_A, embedding(1)), [1.0], atol=1e-6)
+    np.testing.assert_allclose(old.references(MODEL_A).embeddings[0], embedding(1), atol=1e-6)
+    old.renew("Ada")
+    np.testing.assert_allclose(old.scores("Ada", MODEL_A, embedding(1)), [1.0], atol=1e-5)
+    old.close()
 
 
 def test_references_are_read_again_only_when_the_gallery_changed(tmp_path: Path, gallery: Gallery) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from device_sdk.live import Frame, Source, open_camera, open_input, watch
 from device_sdk.recogniser import Operating
-from device_sdk.verify import Match, NoFace, Outcome, Unknown
+from device_sdk.verify import LowQuality, Match, NoFace, Outcome, Unknown
 from mien.errors import EmptyFolderError, ImageError, NotFoundError
 from tests.device_sdk.clocks import HandClock
 from tests.device_sdk.synthetic import OWNER, images_of
@@ -35,6 +35,21 @@ def seen(outcomes: Sequence[Outcome], *, is_moving: bool) -> list[tuple[str, Out
 def test_in_a_moving_picture_a_change_is_told_once_it_is_steady() -> None:
     outcomes = [NONE, NONE, ADA, NONE, ADA, ADA, ADA, NOBODY, BO, BO, BO, NONE, NONE]
     assert seen(outcomes, is_moving=True) == [("1", NONE), ("5", ADA), ("9", BO), ("12", NONE)]
+
+
+def test_a_film_that_is_too_short_for_anything_to_be_steady_tells_what_came_last() -> None:
+    assert seen([ADA], is_moving=True) == [("0", ADA)]
+    assert seen([NONE, ADA], is_moving=True) == [("1", ADA)]
+    assert seen([], is_moving=True) == []
+
+
+def test_a_file_that_is_no_picture_stops_nobody_from_looking_at_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    (tmp_path / "b.jpg").write_bytes(images_of(OWNER)[0].read_bytes())
+    first, second = watch(open_input(tmp_path), lambda _pixels: ADA, HandClock())
+    assert isinstance(first.outcome, LowQuality)
+    assert first.outcome.reasons == ("unreadable",)
+    assert (first.frame, second.frame, second.outcome) == ("a.jpg", "b.jpg", ADA)
 
 
 def test_of_single_pictures_each_is_told() -> None:

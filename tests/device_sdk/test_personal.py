@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from device_sdk import Device
 from device_sdk.enroll import enroll
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.gallery import Gallery
@@ -118,7 +119,7 @@ def test_people_whom_it_was_not_made_for_are_compared_with_the_released_model(
 def stored(recogniser: Recogniser) -> StoredPersonal:
     dim = recogniser.input.dim
     eye, zero = np.eye(dim, dtype=np.float32), np.zeros(dim, np.float32)
-    return StoredPersonal(recogniser.model_id, "released", eye, zero, None, {})
+    return StoredPersonal(recogniser.model_id, "released", eye, zero, None, {}, 0.75)
 
 
 @pytest.mark.parametrize("change", ["enroll", "remove", "withdraw", "reembed", "restore"])
@@ -141,6 +142,22 @@ def test_any_change_takes_the_personal_model_along(gallery: Gallery, recogniser:
         case "restore":
             gallery.restore([])
     assert gallery.personal(recogniser.model_id) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "serves"),
+    [({}, True), ({"verification.max_fmr": 1e-4}, False), ({"verification.threshold": 0.75}, True)],
+)
+def test_under_another_threshold_than_it_was_made_for_the_released_model_serves(
+    tmp_path: Path, recogniser: Recogniser, option: dict[str, float], serves: bool
+) -> None:
+    strict = replace(recogniser.model.spec.thresholds[0], value=0.9, fmr=1e-4)
+    model = replace(
+        recogniser.model, spec=replace(recogniser.model.spec, thresholds=(*sface().spec.thresholds, strict))
+    )
+    with Device.open(tmp_path / "phone", options={"keystore": "file", **option}) as device:
+        device.gallery.keep_personal(stored(recogniser), device.gallery.state)
+        assert (device._personal(replace(recogniser, model=model)) is not None) == serves
 
 
 def test_new_rotations_and_keys_leave_it_in_use(gallery: Gallery, recogniser: Recogniser) -> None:

@@ -129,6 +129,14 @@ def test_the_judgement_names_what_is_missing() -> None:
         judge(own, label, public[:38], public_label[:38], 0.5, SPEC, 0)
 
 
+@pytest.mark.parametrize("num_public", [60, 1000])
+def test_a_model_to_which_all_public_faces_look_alike_is_an_error_with_words(num_public: int) -> None:
+    own, label = pictures(population(1, seed=1), 4, 2)
+    same = np.repeat(own[:1], num_public, axis=0)
+    with pytest.raises(ConfigError, match="look alike"):
+        judge(own, label, same, np.arange(num_public), 0.5, SPEC, 0)
+
+
 def test_how_sure_a_threshold_is() -> None:
     assert upper_bound(0, 300) == 0.01
     # Wilson, z = 1.645: (0.1 + 1.645^2 / 200 + 1.645 sqrt(0.1 * 0.9 / 100 + (1.645 / 200)^2)) / (1 + 1.645^2 / 100)
