@@ -78,6 +78,90 @@ def test_roll_out_and_back(store: Store) -> None:
     assert [event[1:] for event in store.events(A)][-1] == ("bob", "model.rollback")
 
 
+def in_force(store: Store, *populations: str | None) -> list[str]:
+    """Return the first letters of the models that all phones of these populations have, - for none."""
+    found = [store.released(population) for population in populations]
+    return ["-" if release is None else release.model_id[0] for release in found]
+
+
+@pytest.mark.parametrize("asked", [None, "alpha", "beta", "gamma"])
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_a_roll_back_for_all_gives_each_population_what_it_had_itself(
+    store: Store, asked: str | None, share: float
+) -> None:
+    everyone = (None, "alpha", "beta", "gamma")
+    for name in "bde":
+        store.add_model(model(name), actor="alice")
+    store.release("d" * 64, population="alpha", actor="alice")
+    store.release("e" * 64, population="beta", actor="alice")
+    store.release(B, population=None, actor="alice", share=share)
+    back = {None: A, "alpha": "d" * 64, "beta": "e" * 64, "gamma": A}
+    assert set(store.ways_back(asked)) == {(B, model_id) for model_id in back.values()}
+    assert store.roll_back(asked, actor="bob").model_id == back[asked]
+    assert in_force(store, *everyone) == ["a", "d", "e", "a"]
+    assert store.released_ids() == set(back.values())
+    assert store.standings()[B].state == "retired"
+    newest = [store.newest_release(population) for population in everyone]
+    assert [release.share for release in newest if release] == [1.0] * 4
+    assert store.roll_back("alpha", actor="bob").model_id == A  # one further concerns alpha's own release only
+    assert in_force(store, *everyone) == ["a", "a", "e", "a"]
+
+
+def test_a_roll_back_for_all_leaves_what_a_population_was_released_since(store: Store) -> None:
+    for name in "bdef":
+        store.add_model(model(name), actor="alice")
+    store.release(B, population=None, actor="alice")
+    store.release("d" * 64, population="alpha", actor="alice")
+    store.release("e" * 64, population="beta", actor="alice", share=0.1)
+    store.release(A, population="delta", actor="alice")
+    assert set(store.ways_back("gamma")) == {(B, A)}
+    assert store.roll_back("gamma", actor="bob").model_id == A
+    assert in_force(store, None, "alpha", "beta", "gamma", "delta") == ["a", "d", "a", "a", "a"]
+    newest = store.newest_release("beta")
+    assert newest is not None
+    assert (newest.model_id, newest.population, newest.share) == ("e" * 64, "beta", 0.1)
+    assert store.roll_back("alpha", actor="bob").model_id == A  # B, which was rolled back from, does not come back
+    assert in_force(store, None, "alpha", "beta") == ["a", "a", "a"]
+
+
+def test_where_the_others_have_nothing_to_go_back_to_a_population_goes_back_alone(database_url: str) -> None:
+    store = Store.open(database_url, Clock())
+    for name in "bd":
+        store.add_model(model(name), actor="alice")
+    store.release("d" * 64, population="alpha", actor="alice")
+    store.release(B, population=None, actor="alice")
+    with pytest.raises(NotFoundError, match="no earlier release"):
+        store.roll_back("gamma", actor="bob")
+    assert store.roll_back("alpha", actor="bob").model_id == "d" * 64
+    assert in_force(store, None, "alpha", "gamma") == ["b", "d", "b"]
+    store.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["back", 0.1, 1.0]), POPULATIONS, st.sampled_from("abcd")), max_size=14))
+@settings(max_examples=60, deadline=None)
+def test_no_history_gives_a_population_a_model_that_was_never_released_to_it(
+    steps: list[tuple[str | float, str | None, str]],
+) -> None:
+    everyone = [None, "alpha", "beta"]
+    store = Store.open("sqlite://", Clock())
+    for name in "abcd":
+        store.add_model(model(name), actor="alice")
+    mine: dict[str | None, set[str]] = {population: set() for population in everyone}
+    for what, population, name in steps:
+        before = in_force(store, *everyone)
+        with contextlib.suppress(ConfigError, NotFoundError):
+            if isinstance(what, str):
+                store.roll_back(population, actor="bob")
+            else:
+                store.release(name * 64, population=population, actor="alice", share=what)
+                for each in everyone if population is None else [population]:
+                    mine[each].add(name)
+        for each, had, has in zip(everyone, before, in_force(store, *everyone), strict=True):
+            assert has == "-" or has in mine[each]
+            assert what != "back" or population is None or each in (None, population) or has in (had, *mine[each])
+    store.close()
+
+
 def test_a_share_needs_a_model_for_the_others(tmp_path: Path) -> None:
     store = Store.open(sqlite_url(tmp_path / "other.db"), Clock())
     store.add_model(model("a"), actor="alice")
@@ -157,7 +241,7 @@ def test_bundles_are_kept_with_their_release_in_the_order_of_their_numbers(store
     store.release(B, population=None, actor="alice", bundle=signed(B, 5))  # the same again
     with pytest.raises(ConfigError, match="sequence number 5, an earlier one had 5"):
         store.release(A, population=None, actor="alice", bundle=signed(A, 5, b"[]"))
-    assert store.way_back("default") == (B, A)
+    assert store.ways_back("default") == [(B, A)]
     store.release(B, population=None, actor="alice", bundle=signed(B, 6, b"[]"))
     kept = store.bundle(B)
     assert kept is not None
