@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, ParamSpec, Protocol
 
 import numpy as np
 import structlog
@@ -32,12 +34,14 @@ from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.buffered import staleness, weighed, weight
 from mien.contribution import Arrays, ContributionLayout, Total
+from mien.errors import MienError
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState
 from mien.wire.canonical import to_canonical_json
 from mien.wire.tensors import pack_tensors
 
 _LOG: Final = structlog.get_logger()
+P = ParamSpec("P")
 
 
 class PartialSums(Protocol):
@@ -89,6 +93,16 @@ class Closed:
         """What is told of the round."""
         return self.result.metrics
 
+    @property
+    def model_blobs(self) -> set[str]:
+        """The hashes of what the model consists of."""
+        return {blob.sha256 for blob in (self.model.theta, self.model.changes) if blob is not None}
+
+    @property
+    def state_blobs(self) -> set[str]:
+        """The hashes of the server state that the step leaves."""
+        return {sha256 for sha256 in (self.arrays_sha256, self.revealed_sha256) if sha256}
+
 
 @dataclass(frozen=True)
 class Offered:
@@ -96,6 +110,16 @@ class Offered:
 
     candidates_sha256: str
     metrics: Mapping[str, float]
+
+    @property
+    def model_blobs(self) -> set[str]:
+        """The hashes of what a model consists of: there is none."""
+        return set()
+
+    @property
+    def state_blobs(self) -> set[str]:
+        """The hash of the total."""
+        return {self.candidates_sha256}
 
 
 @dataclass(frozen=True)
@@ -126,12 +150,20 @@ class Closer:
         self._state: ServerState | None = None
         self._candidates: tuple[str, Arrays] | None = None
         self._blobs = task.state_blobs
+        self._held: Counter[str] = Counter()
+        """Server state of steps that are not committed yet, as often as it was put."""
+        self._pending: list[Closed] = []
+        self._reading = asyncio.Lock()
 
     async def server_state(self, task: TaskRecord) -> ServerState:
-        """Return what the server carries from round to round; read from disk when it is first needed."""
-        if self._state is None or self._state.rounds != task.rounds_closed:
-            self._state = await self._load(task)
-        return self._state
+        """Return what the server carries from round to round; read from disk when it is first needed.
+
+        Once, however many devices are told of the round at the same time: each reading holds a model in memory.
+        """
+        async with self._reading:
+            if self._state is None or self._state.rounds != task.rounds_closed:
+                self._state = await self._load(task)
+            return self._state
 
     async def _load(self, task: TaskRecord) -> ServerState:
         model = await self._stores.thread.run(self._stores.store.model, task.model_id)
@@ -224,8 +256,8 @@ class Closer:
     def _offer(self, task: TaskRecord, server: ServerState, summed: _Sum) -> Offered:
         """Keep the trainers' total, of which validators judge the candidates."""
         candidates = self._make_candidates(server, summed.total)  # what could not become a model is refused here
-        sha256 = self._stores.states.put_total(task.task_id, summed.total)
-        self._blobs |= {sha256}
+        sha256 = self._put(self._stores.states.put_total, task.task_id, summed.total)
+        assert sha256 is not None, "a total is never empty"
         self._candidates = sha256, {CANDIDATES: candidates}
         return Offered(sha256, summed.metrics)
 
@@ -268,10 +300,23 @@ class Closer:
             task_id=task.task_id,
             round=state.rounds,
         )
-        arrays_sha256 = await in_thread(states.put_arrays, state.arrays)
-        revealed_sha256 = await in_thread(states.put_revealed, task.task_id, state.revealed)
-        self._blobs |= {sha256 for sha256 in (arrays_sha256, revealed_sha256) if sha256}
-        return Closed(state, result, model, arrays_sha256, revealed_sha256, next_clip)
+        arrays_sha256 = await in_thread(self._put, states.put_arrays, state.arrays)
+        try:
+            revealed_sha256 = await in_thread(self._put, states.put_revealed, task.task_id, state.revealed)
+        except MienError:
+            self._let_go({arrays_sha256: 1} if arrays_sha256 else {})  # the whole step is taken again
+            raise
+        closed = Closed(state, result, model, arrays_sha256, revealed_sha256, next_clip)
+        self._pending.append(closed)
+        return closed
+
+    def _put(self, put: Callable[P, str | None], *args: P.args, **kwargs: P.kwargs) -> str | None:
+        """Lay server state down, which is held until its step is committed or dropped."""
+        sha256 = put(*args, **kwargs)
+        if sha256 is not None:
+            self._blobs |= {sha256}
+            self._held[sha256] += 1
+        return sha256
 
     async def _keep_measured(self, task: TaskRecord, record: RoundRecord, result: ClosedRound) -> Closed:
         """Return a round that leaves the model as it is, with what it says of that."""
@@ -291,21 +336,40 @@ class Closer:
         tensors = self._plan.layout.unflatten(theta)
         return pack_tensors({name: tensors[name] for name in self._plan.part.names})
 
-    async def committed(self, closed: Closed) -> None:
+    async def committed(self, closed: Closed | Offered) -> None:
         """Go on from the committed state, and forget the one that it replaced."""
+        self._settle(closed)
+        if isinstance(closed, Offered):
+            return
         self._state, self._candidates = closed.state, None
         await self.forget_unneeded()
         store = self._stores.store
         gone = await self._stores.thread.run(store.forget_round_models, self._task_id, self._keep_round_models)
-        for sha256 in gone:
+        await self._remove_models(set(gone))
+
+    async def drop(self, closed: Closed | Offered) -> None:
+        """Delete what a step that will not be committed has laid down, unless it is another one's as well."""
+        self._settle(closed)
+        thread, store = self._stores.thread, self._stores.store
+        await self._remove_models(closed.model_blobs - await thread.run(store.model_blobs))
+        await self._remove_states(closed.state_blobs - await thread.run(store.state_blobs))
+
+    def _settle(self, closed: Closed | Offered) -> None:
+        """Hold a step's blobs no longer: it is committed, or never will be."""
+        self._pending = [each for each in self._pending if each is not closed]
+        self._let_go({sha256: 1 for sha256 in closed.state_blobs if self._held[sha256]})
+
+    def _let_go(self, held: Mapping[str, int]) -> None:
+        self._held -= Counter(held)
+        self._stores.states.let_go(held)
+
+    async def _remove_models(self, hashes: set[str]) -> None:
+        for sha256 in hashes.difference(*(each.model_blobs for each in self._pending)):
             await in_thread(self._stores.models.remove, sha256)
 
-    async def drop(self, closed: Closed) -> None:
-        """Delete the model of a step that will not be committed, unless it is another one's as well."""
-        made = {blob.sha256 for blob in (closed.model.theta, closed.model.changes) if blob is not None}
-        for sha256 in made - await self._stores.thread.run(self._stores.store.model_blobs):
-            await in_thread(self._stores.models.remove, sha256)
-        await self.forget_unneeded()
+    async def _remove_states(self, hashes: set[str]) -> None:
+        await in_thread(self._stores.states.remove, hashes)
+        self._blobs -= hashes.difference(self._held)
 
     async def go_back(self) -> None:
         """Go on from what the task's record names, which is another model than that of the last round."""
@@ -313,7 +377,14 @@ class Closer:
         await self.forget_unneeded()
 
     async def forget_unneeded(self) -> None:
-        """Delete the server state that no task goes on from: all of this one's once it is over."""
-        needed = await self._stores.thread.run(self._stores.store.state_blobs)
-        await in_thread(self._stores.states.remove, self._blobs - needed)
-        self._blobs &= needed
+        """Delete the server state that no task goes on from and no step is about to commit."""
+        await self._remove_states(self._blobs - await self._stores.thread.run(self._stores.store.state_blobs))
+
+    async def forget_all(self) -> None:
+        """Delete the server state of a task that is over; its steps that are yet to be committed leave none."""
+        self.give_up()
+        await self.forget_unneeded()
+
+    def give_up(self) -> None:
+        """Hold nothing any more for steps that are not committed: nobody will commit them with their state."""
+        self._let_go(dict(self._held))

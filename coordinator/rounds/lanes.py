@@ -79,3 +79,4 @@ class TaskLanes:
     async def abandon(self) -> None:
         """Give up sums that are being taken, so that other runners can take them."""
         await asyncio.gather(*(lane.abandon() for lane in self.lanes))
+        self._shared.closer.give_up()

@@ -294,7 +294,7 @@ class TaskRunner:
             _refuse(waiting, LateError(f"the task is {self.task.state}") if self.task.state.is_over else away)
         if self._closing is not None:  # a sum that nobody wants any more writes state until it is through
             await asyncio.wait({self._closing})
-        await self._tidy(self._closer.forget_unneeded())
+        await self._tidy(self._closer.forget_all())
 
     @property
     def _goes_on(self) -> bool:
@@ -367,11 +367,13 @@ class TaskRunner:
             await self._carry_through(await self._without_overtaken(messages))
 
     async def _without_overtaken(self, messages: Sequence[_Message]) -> list[_Message]:
-        """Return the messages without steps on models that are not the newest any more: these are taken again."""
+        """Return the messages without steps of attempts that were given up, and without those on models that are not
+        the newest any more: these are taken again.
+        """
         kept = []
         for message in messages:
             closed = message.closed
-            if not isinstance(closed, Closed) or not self._shared.is_overtaken(closed):
+            if closed is None or (self._is_closing(message.round_id) and not self._shared.is_overtaken(closed)):
                 kept.append(message)
                 continue
             await self._tidy(self._closer.drop(closed))
@@ -700,7 +702,7 @@ class TaskRunner:
         if change.task is not None:
             self.task = change.task
             closed = next((m.closed for m in accepted if m.closed is not None), None)
-            if isinstance(closed, Closed):
+            if closed is not None:
                 await self._tidy(self._closer.committed(closed))
         return True
 
@@ -753,7 +755,7 @@ class TaskRunner:
         while True:
             try:
                 async with self._shared.stepping():
-                    if not self._is_closing(record):
+                    if not self._is_closing(record.id):
                         return
                     closed = await self._closer.close(self.task, record, device_ids, self._masking.current)
             except (StorageError, UnreachableError) as error:
@@ -769,9 +771,9 @@ class TaskRunner:
                 self._inbox.put_nowait(_Message(Summed(), record.id, closed=closed))
                 return
 
-    def _is_closing(self, record: RoundRecord) -> bool:
+    def _is_closing(self, round_id: int | None) -> bool:
         """Return whether a sum is still wanted: its attempt may have been given up while it waited for its turn."""
-        is_current = self.round is not None and self.round.id == record.id
+        is_current = self.round is not None and self.round.id == round_id
         return is_current and self.state is not None and self.state.stage is Stage.CLOSING
 
     def _closing_ended(self, ended: asyncio.Task[None]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from coordinator.rounds.closing_io import Closed, Closer
+from coordinator.rounds.closing_io import Closed, Closer, Offered
 from coordinator.rounds.machine import Event, RoundState, Stage, Step, TimePassed
 from coordinator.rounds.pulse import Pulse
 from coordinator.store.records import RoundRecord, TaskRecord, TaskState
@@ -98,9 +98,9 @@ class SharedTask:
         version, base = task.rounds_closed, lane.round.base_version
         return overdue_in_words(spec, version, base) if is_overdue(spec, version, base) else ""
 
-    def is_overtaken(self, closed: Closed) -> bool:
+    def is_overtaken(self, closed: Closed | Offered) -> bool:
         """Return whether a step was taken on a model that is not the newest any more, or may not be followed yet."""
-        if not self.is_asynchronous:
+        if not self.is_asynchronous or isinstance(closed, Offered):
             return False
         is_behind = closed.state.rounds != self._record.rounds_closed + 1
         return is_behind or self._record.state is TaskState.CHECKING

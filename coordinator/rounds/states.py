@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -16,28 +18,33 @@ from mien.wire.tensors import pack_tensors, unpack_tensors
 
 
 class ServerStates:
-    """Reads and writes server state in a blob store of its own, which no download ever reaches."""
+    """Reads and writes server state in a blob store of its own, which no download ever reaches.
+
+    What is put is held until `let_go`: no task that tidies up deletes what another step, not committed yet, names.
+    """
 
     def __init__(self, blobs: BlobStore, key: MasterKey) -> None:
         self._blobs = blobs
         self._sealer = key.sealer("revealed")
         self._totals = key.sealer("totals")
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def put_arrays(self, arrays: Arrays) -> str | None:
         """Return the address of public arrays, None for none."""
-        return self._blobs.put(pack_tensors(arrays)).sha256 if arrays else None
+        return self._put(pack_tensors(arrays)) if arrays else None
 
     def put_revealed(self, task_id: str, revealed: Mapping[str, Arrays]) -> str | None:
         """Return the address of what devices showed in clear, sealed for this task; None for nothing."""
         if not revealed:
             return None
         named = {f"{device}/{lane}": values for device, lanes in revealed.items() for lane, values in lanes.items()}
-        return self._blobs.put(self._sealer.seal(pack_tensors(named), place=task_id.encode())).sha256
+        return self._put(self._sealer.seal(pack_tensors(named), place=task_id.encode()))
 
     def put_total(self, task_id: str, total: Total) -> str:
         """Return the address of a cohort's total, sealed for this task."""
         packed = pack_tensors({"total": total.vector, "num_reports": np.array([total.num_reports], np.int64)})
-        return self._blobs.put(self._totals.seal(packed, place=task_id.encode())).sha256
+        return self._put(self._totals.seal(packed, place=task_id.encode()))
 
     def total(self, task_id: str, sha256: str, layout: ContributionLayout) -> Total:
         """Return a cohort's total, to the last bit; raises CorruptDataError for one of another task or layout."""
@@ -62,10 +69,23 @@ class ServerStates:
             revealed.setdefault(device, {})[lane] = values
         return dict(revealed)
 
+    def _put(self, data: bytes) -> str:
+        with self._lock:
+            sha256 = self._blobs.put(data).sha256
+            self._held[sha256] += 1
+            return sha256
+
+    def let_go(self, held: Mapping[str, int]) -> None:
+        """Hold state no longer, as often as it was put: it is committed, or never will be."""
+        with self._lock:
+            self._held -= Counter(held)
+
     def remove(self, hashes: Collection[str]) -> None:
-        """Forget state that no task needs any more."""
+        """Forget state that no task needs any more, unless it is held."""
         for sha256 in hashes:
-            self._blobs.remove(sha256)
+            with self._lock:
+                if sha256 not in self._held:
+                    self._blobs.remove(sha256)
 
     def keep_only(self, hashes: Collection[str]) -> None:
         """Forget everything else: what a crash left between a blob and its commit."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.rounds.closing_io import Closed
 from coordinator.rounds.engine import Assigned, Caller
 from coordinator.rounds.machine import Stage
+from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.verdicts import Verdict
 from coordinator.store.records import BlobId, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.errors import DiskFullError, LateError, UnavailableError
-from mien.specs import AsynchronousSpec, GateSpec
+from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
 from mien.wire.uploads import UploadPiece
 from tests.coordinator.rounds.test_runner import Rounds, rounds
 from tests.integration.house import run
@@ -128,6 +130,77 @@ def test_while_gates_judge_a_model_no_other_follows_it_and_what_was_overtaken_is
             assert [model.round for model in models] == [1, 2, 3]
             assert [model.parent_model_id for model in models[1:]] == [model.model_id for model in models[:2]]
             assert blobs_on_disk(tmp_path) == house.stores.store.model_blobs(), "an overtaken step leaves no model"
+
+    run(story())
+
+
+def states_on_disk(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "states").rglob("*") if path.is_file() and len(path.name) == 64}
+
+
+class SlowTurns:
+    """Lets lanes commit a step that they have taken only once the test says so; all else goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ready: dict[int, asyncio.Event] = {}
+        self.taken: list[Closed] = []
+        handle = TaskRunner._handle
+
+        async def slowly(runner: TaskRunner, messages: Sequence[Any]) -> None:
+            for message in messages:
+                if isinstance(message.closed, Closed):
+                    self.taken.append(message.closed)
+                    self.ready[message.round_id] = asyncio.Event()
+                    await self.ready[message.round_id].wait()
+            await handle(runner, messages)
+
+        monkeypatch.setattr(TaskRunner, "_handle", slowly)
+
+    async def release(self, cohort: RoundRecord) -> None:
+        """Let a cohort's lane go on with the step that it has taken, once it has."""
+        await until(lambda: cohort.id in self.ready)
+        self.ready.pop(cohort.id).set()
+
+
+def test_no_lane_deletes_what_a_step_of_another_is_about_to_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third cohort's step on the newest model is laid down, not committed, while the second's is overtaken."""
+    spec, turns = AsynchronousSpec(max_concurrency=3), SlowTurns(monkeypatch)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            server = ServerSpec(momentum=0.9)
+            task = await house.submit(rounds=4, asynchronous=spec, server=server)
+            pairs = [await Pair.of(house, names) for names in PAIRS]
+            first, second, third = house.stores.store.open_rounds(task.task_id)
+            await asyncio.gather(pairs[0].upload(), pairs[1].upload())
+            await until(lambda: len(turns.taken) == 2)
+            await turns.release(first)
+            await until(lambda: house.task(task.task_id).rounds_closed == 1)
+            await pairs[2].upload()
+            await until(lambda: len(turns.taken) == 3)
+            await turns.release(second)
+            await until(lambda: len(turns.taken) == 4)  # taken again, on the same model as the third's
+            overtaken, ready, again = turns.taken[1:]
+            assert overtaken.state.rounds == 1
+            assert ready.state.rounds == again.state.rounds == 2
+            assert not overtaken.state_blobs & states_on_disk(tmp_path)
+            assert ready.state_blobs <= states_on_disk(tmp_path)
+            assert ready.model_blobs <= blobs_on_disk(tmp_path)
+            await turns.release(third)
+            await until(lambda: house.task(task.task_id).rounds_closed == 2)
+            assert house.task(task.task_id).arrays_sha256 == ready.arrays_sha256
+            await turns.release(second)
+            await until(lambda: len(turns.taken) == 5)
+            assert house.task(task.task_id).state_blobs <= states_on_disk(tmp_path)
+            await turns.release(second)
+            await until(lambda: house.task(task.task_id).rounds_closed == 3)
+            await until(lambda: states_on_disk(tmp_path) == house.task(task.task_id).state_blobs)
+            assert house.task(task.task_id).state_blobs
+            assert blobs_on_disk(tmp_path) == house.stores.store.model_blobs(), "an overtaken step leaves no model"
+            await house.engine.command(task.task_id, TaskState.CANCELLED, actor="alice")
+            await until(lambda: not states_on_disk(tmp_path))
 
     run(story())
 

@@ -189,3 +189,17 @@ def test_a_trainers_total_is_kept_to_the_last_bit_and_sealed(tmp_path: Path) -> 
         states.total("t2", sha256, total.layout)
     with pytest.raises(CorruptDataError, match="another form"):
         states.total("t1", sha256, plan().contribution)
+
+
+def test_state_that_two_tasks_put_alike_stays_until_both_let_it_go(tmp_path: Path) -> None:
+    """A task that tidies up must not delete what a step of another, not committed yet, names."""
+    blobs = BlobStore(str(tmp_path))
+    states, arrays = ServerStates(blobs, MasterKey(bytes(32))), {"momentum": np.ones(3, np.float32)}
+    (sha256,) = {states.put_arrays(arrays), states.put_arrays(arrays)}
+    assert sha256 is not None
+    states.let_go({sha256: 1})
+    states.remove({sha256})
+    assert states.arrays(sha256)["momentum"].tolist() == [1, 1, 1]
+    states.let_go({sha256: 1})
+    states.remove({sha256})
+    assert not blobs.exists(sha256)
