@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coordinator.store.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
@@ -87,6 +87,35 @@ def before(history: History) -> str | None:
     return stack[-2] if len(stack) > 1 else None
 
 
+def history_of(releases: Iterable[ReleaseRecord], population: str | None) -> History:
+    """Return those of all releases that concern a population (None: those for all)."""
+    return [release for release in releases if release.population in (None, population)]
+
+
+def rolled_back(releases: History, population: str | None) -> list[tuple[str, ReleaseRecord]]:
+    """Return what takes back the newest release of a population, each release with the newest one's model before it.
+
+    `releases` are all there are. Where the newest one is for all, every population goes back to what it had itself,
+    and one that was released something of its own since keeps it. Empty where there is nothing to go back to.
+    """
+    mine = history_of(releases, population)
+    earlier = before(mine)
+    if earlier is None:
+        return []
+    everyones = None if mine[-1].population is not None else before(history_of(releases, None))
+    if everyones is None:  # it is the population's own, or the others had none before
+        return [(mine[-1].model_id, ReleaseRecord(earlier, population, 0, "", is_rollback=True))]
+    found = [(mine[-1].model_id, ReleaseRecord(everyones, None, 0, "", is_rollback=True))]
+    for each in sorted({release.population for release in releases if release.population is not None}):
+        theirs = history_of(releases, each)
+        back = before(theirs) if theirs[-1].population is None else None
+        kept = replace(theirs[-1], population=each)
+        release = kept if back is None else ReleaseRecord(back, each, 0, "", is_rollback=True)
+        if (release.model_id, release.share) != (everyones, 1.0):
+            found.append((theirs[-1].model_id, release))
+    return found
+
+
 def standings(
     models: Iterable[ModelRecord], releases: History, candidates: Iterable[CandidateRecord]
 ) -> dict[str, Standing]:
@@ -101,7 +130,7 @@ def _shares(releases: History) -> dict[str, float]:
     """Return the models in force for any population, and for which share of it; the largest of several."""
     shares: dict[str, float] = {}
     for population in {release.population for release in releases}:
-        history = [release for release in releases if release.population in (None, population)]
+        history = history_of(releases, population)
         newest, base = history[-1], in_force(history)
         if base is not None:
             rest = 1.0 if base is newest else 1.0 - newest.share

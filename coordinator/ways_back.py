@@ -9,9 +9,12 @@ from mien.errors import ConfigError
 
 def check_way_back(store: Store, release_key: str, population: str | None) -> None:
     """Raise ConfigError where phones would refuse to go back, because no signature lets them."""
-    way = store.way_back(population)
-    if way is None or not release_key:
-        return
+    if release_key:
+        for way in store.ways_back(population):
+            _check(store, release_key, way)
+
+
+def _check(store: Store, release_key: str, way: tuple[str, str]) -> None:
     newest, earlier = (store.bundle(model_id) for model_id in way)
     if earlier is None:
         raise ConfigError(f"model {way[1][:12]} is not signed, and phones would refuse it; sign and release it")

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from coordinator import audit
 from coordinator.clock import Clock
-from coordinator.releases import Standing, before, in_force, standings
+from coordinator.releases import Standing, in_force, rolled_back, standings
 from coordinator.store.records import (
     BundleRecord,
     CandidateRecord,
@@ -123,33 +123,37 @@ class ReleaseStore(ABC):
         share = share if in_force(history_of(db, population)) is not None else 1.0
         self._release(db, candidate.model_id, population, audit.COORDINATOR, share)
 
-    def way_back(self, population: str | None) -> tuple[str, str] | None:
-        """Return the model of the newest release and the one that a roll-back would put in force."""
+    def ways_back(self, population: str | None) -> list[tuple[str, str]]:
+        """Return whom a roll-back takes from which model to which one."""
         with self._transaction() as db:
-            history = history_of(db, population)
-            earlier = before(history)
-            return None if earlier is None else (history[-1].model_id, earlier)
+            found = rolled_back(history_of(db), population)
+            return [(taken, release.model_id) for taken, release in found if taken != release.model_id]
 
     def roll_back(self, population: str | None, *, actor: str) -> ReleaseRecord:
-        """Return the release of the model that was in force before, now in force again for all devices.
+        """Return the release of the model that a population had before, now in force again for all its devices.
 
-        It concerns the population (None: all, where nothing is released to one) of the newest release that the given
-        population has. Raises NotFoundError when there is nothing to go back to.
+        It takes back the newest release that the given population has. Where that one is for all, every population goes
+        back to what it had itself. Raises NotFoundError when there is nothing to go back to.
         """
         with self._transaction() as db:
             return self._roll_back(db, population, actor)
 
     def _roll_back(self, db: sa.Connection, population: str | None, actor: str) -> ReleaseRecord:
-        history = history_of(db, population)
-        earlier = before(history)
-        if earlier is None:
+        found = rolled_back(history_of(db), population)
+        if not found:
             raise NotFoundError("no earlier release is there to go back to; release another model")
-        newest = history[-1]
-        release = ReleaseRecord(earlier, newest.population, self._clock.now_ms(), actor, share=1.0, is_rollback=True)
-        db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
-        detail = {"population": newest.population, "from": newest.model_id}
-        self._log(db, actor, "model.rollback", earlier, detail)
-        return release
+        made = [
+            (taken, dataclasses.replace(release, released_ms=self._clock.now_ms(), released_by=actor))
+            for taken, release in found
+        ]
+        for taken, release in made:
+            db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
+            whose = {"population": release.population}
+            if taken == release.model_id:  # its own, which it keeps now that the one for all is another
+                self._log(db, actor, "model.release", taken, {**whose, "share": release.share})
+            else:
+                self._log(db, actor, "model.rollback", release.model_id, {**whose, "from": taken})
+        return next((release for _, release in made if release.population == population), made[0][1])
 
     def newest_release(self, population: str | None) -> ReleaseRecord | None:
         """Return the newest release that concerns a population, whatever its share."""

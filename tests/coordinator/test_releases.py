@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.releases import ModelState, Standing, before, in_force, place, standings
+from coordinator.releases import ModelState, Standing, before, history_of, in_force, place, rolled_back, standings
 from coordinator.store.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 
 A, B, C = (letter * 64 for letter in "abc")
@@ -88,6 +88,47 @@ class TestBack:
             history.append(released(earlier, back=True))
         assert before(history) is None
         assert history[-1].model_id == A
+
+
+class TestBackForAll:
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["back", 0.1, 1.0]), st.sampled_from([None, "alpha", "beta"]), st.sampled_from("abcd")
+            ),
+            max_size=16,
+        )
+    )
+    def test_nobody_gets_what_was_not_released_to_them_and_it_ends(
+        self, steps: list[tuple[str | float, str | None, str]]
+    ) -> None:
+        releases = [ReleaseRecord(A, None, 0, "x")]
+        own: dict[str | None, set[str]] = {population: {A} for population in (None, "alpha", "beta", "gamma")}
+
+        def go_back(population: str | None) -> bool:
+            newest = history_of(releases, population)[-1]
+            had = {each: history_of(releases, each)[-1] for each in own}
+            made = rolled_back(releases, population)
+            releases.extend(release for _, release in made)
+            for each, models in own.items():
+                now = history_of(releases, each)
+                assert {release.model_id for release in (now[-1], in_force(now)) if release} <= models
+                if had[each].population != newest.population:  # theirs is not what is taken back
+                    assert (now[-1].model_id, now[-1].share) == (had[each].model_id, had[each].share)
+            return bool(made)
+
+        for what, population, name in steps:
+            if isinstance(what, str):
+                go_back(population)
+                continue
+            releases.append(ReleaseRecord(name * 64, population, 0, "x", share=what))
+            for each in own if population is None else (population,):
+                own[each].add(name * 64)
+        for population in own:
+            for _ in range(2 * len(releases) + 1):
+                if not go_back(population):
+                    break
+            assert rolled_back(releases, population) == []
 
 
 class TestStandings:

@@ -191,6 +191,19 @@ class TestInTheStore:
         assert (release.model_id, release.is_rollback, release.share) == (A, True, 1.0)
         assert store.active_roll_outs() == []
 
+    def test_the_word_of_one_population_gives_no_other_one_its_model(self, store: Store) -> None:
+        store.release(C, population="alpha", actor="alice")
+        made = started(store, spec=replace(STAGES, population="alpha"))
+        assert made.reference_model_id == C
+        store.move_roll_out(made, answered(made, FIGURES, ("worse",)), actor="system:coordinator")
+        found = {name: store.released(name) for name in ("alpha", "gamma", None)}
+        assert {name: release and release.model_id for name, release in found.items()} == {
+            "alpha": C,
+            "gamma": A,
+            None: A,
+        }
+        assert store.standings()[B].state == "retired"
+
     @pytest.mark.parametrize("by", ["release", "roll_back"])
     def test_an_operators_release_replaces_it_and_nothing_is_undone(self, store: Store, by: str) -> None:
         made = started(store)

@@ -137,31 +137,6 @@ def test_where_the_others_have_nothing_to_go_back_to_a_population_goes_back_alon
     store.close()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["back", 0.1, 1.0]), POPULATIONS, st.sampled_from("abcd")), max_size=14))
-@settings(max_examples=60, deadline=None)
-def test_no_history_gives_a_population_a_model_that_was_never_released_to_it(
-    steps: list[tuple[str | float, str | None, str]],
-) -> None:
-    everyone = [None, "alpha", "beta"]
-    store = Store.open("sqlite://", Clock())
-    for name in "abcd":
-        store.add_model(model(name), actor="alice")
-    mine: dict[str | None, set[str]] = {population: set() for population in everyone}
-    for what, population, name in steps:
-        before = in_force(store, *everyone)
-        with contextlib.suppress(ConfigError, NotFoundError):
-            if isinstance(what, str):
-                store.roll_back(population, actor="bob")
-            else:
-                store.release(name * 64, population=population, actor="alice", share=what)
-                for each in everyone if population is None else [population]:
-                    mine[each].add(name)
-        for each, had, has in zip(everyone, before, in_force(store, *everyone), strict=True):
-            assert has == "-" or has in mine[each]
-            assert what != "back" or population is None or each in (None, population) or has in (had, *mine[each])
-    store.close()
-
-
 def test_a_share_needs_a_model_for_the_others(tmp_path: Path) -> None:
     store = Store.open(sqlite_url(tmp_path / "other.db"), Clock())
     store.add_model(model("a"), actor="alice")
