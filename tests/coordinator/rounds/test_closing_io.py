@@ -1,0 +1,25 @@
+"""Closing rounds on disk: what many devices ask for at once is read once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from coordinator.clock import Clock
+from coordinator.rounds.closing_io import Closer
+from tests.coordinator.rounds.test_runner import rounds
+from tests.integration.house import run
+
+
+def test_a_model_is_read_once_however_many_devices_are_told_of_a_round_at_once(tmp_path: Path) -> None:
+    """Read for each, a thousand devices would hold a thousand models in memory."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=1)
+            (runner,) = house.engine._of_population(task.population)
+            closer = Closer(task, runner.plan, house.stores, Clock(), 1.0, 0)
+            first, *others = await asyncio.gather(*(closer.server_state(task) for _ in range(50)))
+            assert all(state is first for state in others)
+
+    run(story())
