@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import typing
 from collections.abc import Iterator
@@ -51,10 +52,15 @@ def _fields(record: type[Any]) -> Iterator[str]:
 
 
 def _field(field: dataclasses.Field[Any]) -> str:
-    default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+    default = "" if field.default is dataclasses.MISSING else f" = {_as_formatted(field.default)}"
     if field.default_factory is not dataclasses.MISSING:
         default = " = ..."
     return f"{field.name}: {_plain(str(field.type))}{default}"
+
+
+def _as_formatted(value: object) -> str:
+    """Return a default as the formatter writes it."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _member(owner: type[Any], name: str, member: object) -> Iterator[str]:
