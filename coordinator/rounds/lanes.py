@@ -10,7 +10,7 @@ from coordinator.rounds.closing_io import Closer, Stores
 from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.runner import RunnerSettings, TaskRunner
 from coordinator.rounds.shared_task import SharedTask
-from coordinator.store.records import RoundRecord, TaskRecord
+from coordinator.store.records import CandidateState, RoundRecord, TaskRecord
 from mien.secagg.keys import VerifyLeaf
 
 
@@ -59,6 +59,8 @@ class TaskLanes:
         if not self._shared.is_asynchronous:
             await self.lead.pick_up(last)
             return
+        waiting = await thread.run(store.candidate, task_id, CandidateState.WAITING)
+        self._shared.await_verdict(waiting is not None)
         records: list[RoundRecord] = await thread.run(store.open_rounds, task_id)
         resumed = dict(zip(self.lanes, records, strict=False))
         for lane, record in resumed.items():  # who is busy in one is not to be asked by another

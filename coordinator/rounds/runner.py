@@ -459,6 +459,8 @@ class TaskRunner:
             _refuse([message], error)
             return
         has_gone_back = decision.task.model_id != self.task.model_id
+        if decision.candidate is not None:
+            self._shared.await_verdict(False)
         self.task = decision.task
         if has_gone_back:
             await self._tidy(self._closer.go_back())
@@ -699,6 +701,8 @@ class TaskRunner:
             return False
         self._pauses.reset()
         self.has_committed = True
+        if change.candidate is not None and change.candidate.state is CandidateState.WAITING:
+            self._shared.await_verdict(True)
         if change.task is not None:
             self.task = change.task
             closed = next((m.closed for m in accepted if m.closed is not None), None)

@@ -40,6 +40,7 @@ class SharedTask:
         self._record, self._spec = record, spec
         self._lanes: list[Lane] = []
         self._changed = Pulse()
+        self._awaits_verdict = False
 
     @property
     def is_asynchronous(self) -> bool:
@@ -58,6 +59,17 @@ class SharedTask:
             self._changed.beat()
             for lane in self._lanes:  # whose cohort may be overdue now, or not wanted any more
                 lane.tell(TimePassed())
+
+    def await_verdict(self, awaits: bool) -> None:
+        """Say whether a candidate waits for the gates: no step is taken then, also while the task is paused."""
+        self._awaits_verdict = awaits
+        self._changed.beat()
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the newest model may not be followed yet."""
+        state = self._record.state
+        return not state.is_over and (self._awaits_verdict or state is TaskState.CHECKING)
 
     def join(self, lane: Lane) -> None:
         """Take a lane in."""
@@ -103,7 +115,7 @@ class SharedTask:
         if not self.is_asynchronous or isinstance(closed, Offered):
             return False
         is_behind = closed.state.rounds != self._record.rounds_closed + 1
-        return is_behind or self._record.state is TaskState.CHECKING
+        return is_behind or self._is_held
 
     @contextlib.asynccontextmanager
     async def stepping(self) -> AsyncIterator[None]:
@@ -116,7 +128,7 @@ class SharedTask:
             return
         while True:
             count = self._changed.count
-            if self._record.state is not TaskState.CHECKING:
+            if not self._is_held:
                 break
             await self._changed.after(count)
         async with self.turn:

@@ -75,7 +75,7 @@ def decide(
     if verdict.problem:
         reason = f"{name} could not be checked: {verdict.problem}; mend that, then task resume"
         return Decision(replace(task, state=TaskState.PAUSED, reason=reason))
-    is_over = task.rounds_closed >= spec.rounds
+    is_over = offer.round >= spec.rounds
     if not verdict.reasons:
         passed = replace(offer, state=CandidateState.PASSED, reason="", decided_ms=now_ms)
         state = TaskState.RUNNING if task.state is TaskState.CHECKING else task.state

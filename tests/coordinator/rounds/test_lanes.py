@@ -16,7 +16,7 @@ from coordinator.rounds.engine import Assigned, Caller
 from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.verdicts import Verdict
-from coordinator.store.records import BlobId, CandidateState, RoundRecord, TaskRecord, TaskState
+from coordinator.store.records import BlobId, CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.errors import DiskFullError, LateError, UnavailableError
 from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
 from mien.wire.uploads import UploadPiece
@@ -134,6 +134,91 @@ def test_while_gates_judge_a_model_no_other_follows_it_and_what_was_overtaken_is
     run(story())
 
 
+@pytest.mark.parametrize("pause", ["operator", "problem", "restart"])
+def test_while_a_candidate_waits_no_other_follows_it_also_where_the_task_is_paused(tmp_path: Path, pause: str) -> None:
+    """The gates judge the first cohort's model, or cannot; the second's sum is ready in the meantime."""
+    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
+
+    async def waiting(house: Rounds, task: TaskRecord, version: int) -> CandidateRecord:
+        await until(lambda: house.stores.store.candidate(task.task_id, CandidateState.WAITING) is not None)
+        candidate = house.stores.store.candidate(task.task_id, CandidateState.WAITING)
+        assert candidate is not None
+        assert candidate.round == version
+        return candidate
+
+    async def story() -> None:
+        async with rounds(tmp_path, has_gates=True) as house:
+            task = await house.submit(rounds=2, asynchronous=spec, gates=gates)
+            first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
+            await first.upload()
+            candidate = await waiting(house, task, 1)
+            if pause == "problem":
+                await until(lambda: bool(house.engine.checking()))
+                await house.engine.checking()[0].hear(Verdict(candidate, problem="no folder"))
+            else:
+                await house.engine.command(task.task_id, TaskState.PAUSED, actor="alice")
+            assert house.task(task.task_id).state is TaskState.PAUSED
+            if pause == "restart":
+                await house.engine.let_go("p")
+                await house.engine.take_over("p")
+            await second.upload()
+            await asyncio.sleep(0.3)
+            assert house.task(task.task_id).rounds_closed == 1, "the sum waits"
+            await house.engine.command(task.task_id, TaskState.RUNNING, actor="alice")
+            assert house.task(task.task_id).state is TaskState.CHECKING
+            await house.engine.checking()[0].hear(Verdict(await waiting(house, task, 1)))
+            candidate = await waiting(house, task, 2)
+            await until(lambda: bool(house.engine.checking()))
+            await house.engine.checking()[0].hear(Verdict(candidate))
+            await until(lambda: house.task(task.task_id).state is TaskState.DONE)
+            assert [record.metrics["staleness"] for record in closed(house, task)] == [0, 1]
+
+    run(story())
+
+
+def test_a_verdict_that_comes_while_the_task_is_paused_lets_the_next_step_through(tmp_path: Path) -> None:
+    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
+
+    async def story() -> None:
+        async with rounds(tmp_path, has_gates=True) as house:
+            task = await house.submit(rounds=3, asynchronous=spec, gates=gates)
+            first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
+            await first.upload()
+            await until(lambda: bool(house.engine.checking()))
+            judged = house.engine.checking()[0]
+            candidate = house.stores.store.candidate(task.task_id, CandidateState.WAITING)
+            assert candidate is not None
+            await house.engine.command(task.task_id, TaskState.PAUSED, actor="alice")
+            await second.upload()
+            await asyncio.sleep(0.1)
+            assert house.task(task.task_id).rounds_closed == 1, "the sum waits"
+            await judged.hear(Verdict(candidate))
+            await until(lambda: house.task(task.task_id).rounds_closed == 2)
+            assert house.task(task.task_id).state is TaskState.PAUSED
+            await house.engine.command(task.task_id, TaskState.CANCELLED, actor="alice")
+            await until(lambda: not house.engine.tasks_now())
+
+    run(story())
+
+
+def test_a_cancelled_task_does_not_wait_for_a_verdict(tmp_path: Path) -> None:
+    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
+
+    async def story() -> None:
+        async with rounds(tmp_path, has_gates=True) as house:
+            task = await house.submit(rounds=3, asynchronous=spec, gates=gates)
+            first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
+            await first.upload()
+            await until(lambda: bool(house.engine.checking()))
+            await house.engine.command(task.task_id, TaskState.PAUSED, actor="alice")
+            await second.upload()
+            await house.engine.command(task.task_id, TaskState.CANCELLED, actor="alice")
+            await until(lambda: not house.stores.store.open_rounds(task.task_id) and not house.engine.tasks_now())
+            assert house.task(task.task_id).rounds_closed == 1
+
+    run(story())
+
+
 def states_on_disk(folder: Path) -> set[str]:
     return {path.name for path in (folder / "states").rglob("*") if path.is_file() and len(path.name) == 64}
 
@@ -143,18 +228,22 @@ class SlowTurns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ready: dict[int, asyncio.Event] = {}
-        self.taken: list[Closed] = []
+        self.taken: list[tuple[int, Closed]] = []
         handle = TaskRunner._handle
 
         async def slowly(runner: TaskRunner, messages: Sequence[Any]) -> None:
             for message in messages:
                 if isinstance(message.closed, Closed):
-                    self.taken.append(message.closed)
+                    self.taken.append((message.round_id, message.closed))
                     self.ready[message.round_id] = asyncio.Event()
                     await self.ready[message.round_id].wait()
             await handle(runner, messages)
 
         monkeypatch.setattr(TaskRunner, "_handle", slowly)
+
+    def steps_of(self, cohort: RoundRecord) -> list[Closed]:
+        """Return the steps that a cohort's lane has taken so far."""
+        return [step for round_id, step in self.taken if round_id == cohort.id]
 
     async def release(self, cohort: RoundRecord) -> None:
         """Let a cohort's lane go on with the step that it has taken, once it has."""
@@ -182,7 +271,7 @@ def test_no_lane_deletes_what_a_step_of_another_is_about_to_commit(
             await until(lambda: len(turns.taken) == 3)
             await turns.release(second)
             await until(lambda: len(turns.taken) == 4)  # taken again, on the same model as the third's
-            overtaken, ready, again = turns.taken[1:]
+            (overtaken, again), (ready,) = turns.steps_of(second), turns.steps_of(third)
             assert overtaken.state.rounds == 1
             assert ready.state.rounds == again.state.rounds == 2
             assert not overtaken.state_blobs & states_on_disk(tmp_path)
@@ -198,7 +287,7 @@ def test_no_lane_deletes_what_a_step_of_another_is_about_to_commit(
             await until(lambda: house.task(task.task_id).rounds_closed == 3)
             await until(lambda: states_on_disk(tmp_path) == house.task(task.task_id).state_blobs)
             assert house.task(task.task_id).state_blobs
-            assert blobs_on_disk(tmp_path) == house.stores.store.model_blobs(), "an overtaken step leaves no model"
+            await until(lambda: blobs_on_disk(tmp_path) == house.stores.store.model_blobs())
             await house.engine.command(task.task_id, TaskState.CANCELLED, actor="alice")
             await until(lambda: not states_on_disk(tmp_path))
 

@@ -34,7 +34,7 @@ def with_gates(**changes: object) -> TaskSpec:
 def judged(
     *reasons: str, spec: TaskSpec = SPEC, task: TaskRecord = TASK, passed: CandidateRecord | None = None
 ) -> Decision:
-    return decide(spec, task, Verdict(OFFER, reasons=reasons), passed, 9)
+    return decide(spec, task, Verdict(replace(OFFER, round=task.rounds_closed), reasons=reasons), passed, 9)
 
 
 class TestAfterARound:
@@ -110,6 +110,11 @@ class TestPassed:
     def test_after_the_last_round_the_task_is_done(self) -> None:
         after = judged(task=replace(TASK, rounds_closed=4)).task
         assert (after.state, after.ended_ms, after.arrays_sha256) == (TaskState.DONE, 9, None)
+
+    def test_only_the_verdict_on_the_last_rounds_model_ends_the_task(self) -> None:
+        for reasons in ((), ("too weak",)):
+            after = decide(SPEC, replace(TASK, rounds_closed=4), Verdict(OFFER, reasons=reasons), None, 9).task
+            assert not after.state.is_over
 
     def test_a_task_paused_meanwhile_stays_so(self) -> None:
         assert judged(task=replace(TASK, state=TaskState.PAUSED)).task.state is TaskState.PAUSED
