@@ -43,9 +43,11 @@ class RollOutStore(ReleaseStore, ABC):
                     "a roll-out goes from a model that all phones have to another one: release the first model to all, "
                     "and name one that is not in force already"
                 )
-            active = [each for each in _active(db) if each.population == spec.population]
-            if any(each.model_id == model_id for each in active):
-                raise ConfigError("this model is being rolled out already; fleet roll-outs says how far it is")
+            if is_under_way(db, model_id):
+                raise ConfigError(
+                    "this model is being rolled out already, and one population's word would not count beside "
+                    "another's; fleet roll-outs says how far it is, fleet stop ends it"
+                )
             if bundle is not None:
                 self._keep_bundle(db, bundle, actor)
             self._release(db, model_id, population, actor, spec.stages[0], despite_gates=despite_gates)
@@ -164,6 +166,11 @@ def _active(db: sa.Connection) -> list[RollOutRecord]:
     states = [state.value for state in RollOutState if not state.is_over]
     wanted = sa.select(ROLL_OUTS).where(ROLL_OUTS.c.state.in_(states)).order_by(ROLL_OUTS.c.id)
     return [_roll_out(row) for row in db.execute(wanted)]
+
+
+def is_under_way(db: sa.Connection, model_id: str) -> bool:
+    """Return whether a model has a roll-out, whoever is asked: a second one would move the same release."""
+    return any(each.model_id == model_id for each in _active(db))
 
 
 def _values(record: RollOutRecord) -> dict[str, Any]:

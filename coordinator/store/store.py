@@ -38,7 +38,7 @@ from coordinator.store.records import (
     TaskState,
     UploadRecord,
 )
-from coordinator.store.rollouts import RollOutStore
+from coordinator.store.rollouts import RollOutStore, is_under_way
 from coordinator.store.tables import (
     AUDIT,
     BUNDLES,
@@ -183,7 +183,8 @@ class Store(RollOutStore):
     def save_verdict(self, decision: Decision, verdict: Verdict) -> None:
         """Commit what the gates say of a candidate, what that makes of its task, and a release where it is due.
 
-        A release to a share of the devices is one to all where nothing is released to the others.
+        A release to a share of the devices is one to all where nothing is released to the others. What an operator
+        rolls out already is left to that roll-out.
         """
         task, candidate, offer = decision.task, decision.candidate, verdict.candidate
         detail: dict[str, object] = {"task": task.task_id, "round": offer.round}
@@ -199,7 +200,8 @@ class Store(RollOutStore):
             releases.keep_evaluations(db, verdict.evaluations)
             outcome = "unjudged" if candidate is None else candidate.state.value
             self._log(db, audit.COORDINATOR, f"gates.{outcome}", offer.model_id, detail)
-            if candidate is not None and decision.release_share > 0:
+            is_due = decision.release_share > 0
+            if candidate is not None and is_due and not is_under_way(db, candidate.model_id):
                 self._release_candidate(db, candidate, task.population, decision.release_share)
                 if decision.roll_out is not None:
                     self._begin(db, candidate.model_id, decision.roll_out, audit.COORDINATOR)

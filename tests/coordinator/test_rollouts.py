@@ -164,6 +164,38 @@ class TestInTheStore:
         with pytest.raises(ConfigError, match="being rolled out already"):
             started(store)
 
+    @pytest.mark.parametrize("first", ["default", "alpha"])
+    @pytest.mark.parametrize("second", ["default", "alpha", "beta"])
+    @pytest.mark.parametrize("is_taken_back", [False, True])
+    def test_a_model_has_one_roll_out_at_a_time_whoever_is_asked(
+        self, store: Store, first: str, second: str, is_taken_back: bool
+    ) -> None:
+        made = started(store, spec=replace(STAGES, population=first))
+        if is_taken_back:  # which nobody has noticed: releasing it again would make the first one go on beside
+            store.roll_back(None, actor="bob")
+        before = store.last_release()
+        with pytest.raises(ConfigError, match="being rolled out already"):
+            started(store, spec=replace(STAGES, population=second))
+        assert (store.active_roll_outs(), store.last_release()) == ([made], before)
+        store.move_roll_out(made, Move(replace(made, state=RollOutState.STOPPED)), actor="bob")
+        again = started(store, spec=replace(STAGES, population=second))
+        store.move_roll_out(again, answered(again, FIGURES, ("worse",)), actor="system:coordinator")
+        release = store.newest_release(first)
+        assert release is not None
+        assert (release.model_id, release.is_rollback) == (A, True)
+
+    def test_gates_that_pass_what_an_operator_rolls_out_leave_it_to_that_roll_out(self, store: Store) -> None:
+        task = TaskRecord("t1", "spring", "default", b"{}", "token", TaskState.CHECKING, A, B, "alice", 1)
+        store.add_task(task)
+        made = store.start_roll_out(B, STAGES, population="default", actor="alice")
+        made = store.move_roll_out(made, widened(made), actor="system:coordinator")
+        candidate = CandidateRecord(B, "t1", 2, CandidateState.PASSED, 5)
+        done = replace(task, state=TaskState.DONE)
+        store.save_verdict(Decision(done, candidate, 0.01, STAGES), Verdict(candidate))
+        assert (store.roll_outs(), store.task("t1").state) == ([made], TaskState.DONE)
+        back = store.move_roll_out(made, answered(made, FIGURES, ("worse",)), actor="system:coordinator")
+        assert back.state is RollOutState.ROLLED_BACK
+
     def test_it_widens_with_its_release(self, store: Store) -> None:
         made = store.move_roll_out(started(store), widened(started_of(store)), actor="system:coordinator")
         done = store.move_roll_out(made, widened(made), actor="system:coordinator")
