@@ -318,9 +318,14 @@ def open_round(rules: RoundRules, now: float) -> Transition:
 
 
 def wakes_at(rules: RoundRules, state: RoundState, now: float) -> float:
-    """Return when time alone can move the round next: its soft deadline, or once that is past the hard one."""
+    """Return when time alone can move the round next: its soft deadline, or once that is past the hard one.
+
+    That is now where the soft one passed while the driver was away or busy, and the quorum is there.
+    """
     soft = _soft_deadline(rules, state)
-    return min(soft, state.deadline) if now < soft else state.deadline
+    if now < soft:
+        return min(soft, state.deadline)
+    return min(now, state.deadline) if _has_quorum(rules, state, now) else state.deadline
 
 
 def advance(rules: RoundRules, state: RoundState, event: Event, now: float) -> Transition:

@@ -397,6 +397,19 @@ def test_uploads_have_one_too_and_a_restart_moves_it_with_the_deadline() -> None
     assert SumWanted(("a", "b")) in effects
 
 
+@pytest.mark.parametrize("grace_s", [0.0, 30.0])
+def test_a_soft_deadline_that_passed_while_the_driver_was_away_is_not_lost(grace_s: float) -> None:
+    state = in_training(SOFT)
+    for device in "ab":
+        state, _ = advance(SOFT, state, Trained(device), 2.0)
+    resumed, _ = advance(SOFT, state, Resumed(grace_s), 40.0)
+    assert wakes_at(SOFT, resumed, 40.0) == 40.0
+    went_on, _ = advance(SOFT, resumed, TimePassed(), 40.0)
+    assert (went_on.stage, went_on.devices(Step.TRAINED)) == (Stage.UPLOAD, ("a", "b"))
+    alone = replace(state, participants={**state.participants, "b": Step.SELECTED})
+    assert wakes_at(SOFT, alone, 40.0) == 101.0, "the quorum is not there"
+
+
 def test_without_a_soft_deadline_time_changes_nothing_before_the_hard_one() -> None:
     assert wakes_at(RULES, in_training(), 2.0) == 101.0
     rules = RoundRules.of(
@@ -458,6 +471,8 @@ def test_laws(rules: RoundRules, story: list[tuple[float, Event]], sum_succeeds:
             if isinstance(effect, SumWanted):
                 assert effect.device_ids == state.devices(*COUNTED)
                 assert rules.min_reports <= len(effect.device_ids) <= rules.size
+        moved, _ = advance(rules, state, TimePassed(), now)
+        assert (wakes_at(rules, state, now) <= now) == (moved != state), "whoever sleeps until then misses nothing"
         if not isinstance(event, Resumed):
             repeated, again = _repeat(rules, state, event, now)
             assert repeated == state
