@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -113,6 +114,18 @@ class Waiting:
     reason: str
 
 
+STAYS_OUT: Final = Waiting(3600.0, "this device asked to be left out of rounds")
+"""What a device is told that its owner does not let take part."""
+
+
+@dataclass(eq=False)
+class _Held:
+    """A check-in that is being held; `stays_out` once its device has asked to be left out."""
+
+    device_id: str
+    stays_out: bool = False
+
+
 @dataclass(frozen=True)
 class StageNews:
     """Where a round is, as its devices are told."""
@@ -180,7 +193,12 @@ class Engine:
         self._pacer = Pacer(pace, clock, self._count_devices)
         self.is_draining = False
         self._is_stopping = False
-        self.waiting_check_ins = 0
+        self._held: set[_Held] = set()
+
+    @property
+    def waiting_check_ins(self) -> int:
+        """How many check-ins are being held."""
+        return len(self._held)
 
     # Life
 
@@ -346,7 +364,8 @@ class Engine:
         """
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
         offered: TaskRunner | None = None
-        self.waiting_check_ins += 1
+        held = _Held(caller.device_id)
+        self._held.add(held)
         try:
             while True:
                 if self.is_draining:
@@ -358,6 +377,10 @@ class Engine:
                 count = self._arrivals.count
                 if (assigned := await self._assigned(caller)) is not None:
                     return assigned
+                if held.stays_out:
+                    if offered is not None:
+                        await _withdraw(offered, caller.device_id)
+                    return await self._assigned(caller) or STAYS_OUT
                 offered = self._runner_for(caller)
                 if offered is not None:
                     await offered.post(CheckedIn(frozenset({caller.device_id})), duty=caller.duty)
@@ -372,7 +395,20 @@ class Engine:
                 offered.tell(Withdrew(caller.device_id))
             raise
         finally:
-            self.waiting_check_ins -= 1
+            self._held.discard(held)
+
+    async def leave_out(self, device_id: str, population: str, *, stays_out: bool) -> None:
+        """Return once no round that forms from now on chooses a device that stays out, held check-ins included."""
+        mine = [held for held in self._held if held.device_id == device_id]
+        for held in mine:
+            held.stays_out = stays_out
+        if not stays_out:
+            return
+        if mine:
+            self._arrivals.beat()
+        for lane in self._of_population(population):
+            if lane.state is not None and device_id in lane.state.candidates:
+                await _withdraw(lane, device_id)
 
     def _pause_after_drain(self) -> float:
         """Return when a device is to come back: not all at once, or the new process would be busy with greetings."""
@@ -664,6 +700,12 @@ class Engine:
             lanes = [_task_now(lane) for lane in runner.lanes]
             found += [now for now in lanes if now.stage != _IDLE] or lanes[:1]
         return found
+
+
+async def _withdraw(lane: TaskRunner, device_id: str) -> None:
+    """Take a device out of those that a round may choose from."""
+    with contextlib.suppress(LateError, UnreachableError):  # there is no such round any more
+        await lane.post(Withdrew(device_id))
 
 
 def _task_now(runner: TaskRunner) -> TaskNow:

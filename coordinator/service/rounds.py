@@ -12,7 +12,7 @@ import grpc
 
 from coordinator.clock import Clock, to_ms
 from coordinator.pki import PeerIdentity
-from coordinator.rounds.engine import Assigned, Caller, Engine, RoundName, StageNews, Waiting
+from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, RoundName, StageNews, Waiting
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
 from coordinator.service.messages import (
@@ -39,7 +39,6 @@ _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
 _DEFAULT_LIMIT_S: Final = 3600.0
 _MARGIN_S: Final = 2.0
-_STAYS_OUT_S: Final = 3600.0
 
 
 def add_rounds_service(service: RoundsService, server: grpc.aio.Server) -> None:
@@ -77,23 +76,22 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
         if await self._thread.run(self._store.stays_out, device.id):
-            wait = rounds_pb2.Wait(retry_after_s=_STAYS_OUT_S, reason="this device asked to be left out of rounds")
-            return rounds_pb2.CheckInReply(wait=wait)
+            return rounds_pb2.CheckInReply(wait=_wait(STAYS_OUT))
         backbones, methods = tuple(request.backbones), tuple(request.methods)
         offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Waiting):
-            wait = rounds_pb2.Wait(retry_after_s=found.retry_after_s, reason=found.reason)
-            return rounds_pb2.CheckInReply(wait=wait)
+            return rounds_pb2.CheckInReply(wait=_wait(found))
         return rounds_pb2.CheckInReply(assignment=await self._assignment(found))
 
     async def SetParticipation(
         self, request: rounds_pb2.SetParticipationRequest, context: Any
     ) -> rounds_pb2.SetParticipationReply:
-        """Return once it is remembered whether this device may be chosen."""
+        """Return once it is remembered whether this device may be chosen, and a check-in that is held knows."""
         device = caller()
         await self._saw((device.id, device.population or "", printable(request.software)))
         await self._thread.run(self._store.set_participation, device.id, stays_out=request.stays_out)
+        await self._engine.leave_out(device.id, device.population or "", stays_out=request.stays_out)
         return rounds_pb2.SetParticipationReply()
 
     async def FollowRound(
@@ -203,6 +201,10 @@ def _time_left_s(context: Any) -> float:
     """Return how long a call may be held before its caller gives up."""
     left_s = context.time_remaining()
     return _DEFAULT_LIMIT_S if left_s is None else max(left_s - max(_MARGIN_S, 0.1 * left_s), 0.0)
+
+
+def _wait(told: Waiting) -> rounds_pb2.Wait:
+    return rounds_pb2.Wait(retry_after_s=told.retry_after_s, reason=told.reason)
 
 
 def _name(ref: rounds_pb2.RoundRef) -> RoundName:

@@ -17,7 +17,7 @@ from coordinator.clock import Clock
 from coordinator.config import EvaluationSets
 from coordinator.gatekeeper import Gatekeeper
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings, RoundName
+from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings, RoundName, Waiting
 from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
@@ -154,7 +154,7 @@ class Rounds:
 
 
 @contextlib.asynccontextmanager
-async def rounds(folder: Path, *, has_gates: bool = False) -> AsyncIterator[Rounds]:
+async def rounds(folder: Path, *, has_gates: bool = False, hold_s: float = 0.2) -> AsyncIterator[Rounds]:
     """Run an engine in a folder that holds the tiny model."""
     faults = Faults()
     store, blobs = FaultyStore.open(sqlite_url(folder / "test.db"), Clock()), FaultyBlobs(str(folder / "models"))
@@ -166,7 +166,9 @@ async def rounds(folder: Path, *, has_gates: bool = False) -> AsyncIterator[Roun
     stores = Stores(store, thread, blobs, states, Spool(folder / "spool", key))
     theta = blobs.put(THETA.astype("<f4").tobytes())
     store.add_model(ModelRecord(MODEL, model_to_json(SPEC, LAYOUT), LAYOUT.sha256, theta, 1), actor="alice")
-    settings = replace(SETTINGS, runner=RunnerSettings(has_gates=has_gates, keep_round_models=0))
+    settings = replace(
+        SETTINGS, check_in_hold_s=hold_s, runner=RunnerSettings(has_gates=has_gates, keep_round_models=0)
+    )
     engine = Engine(stores, Clock(), settings, lambda _: _no_leaf)
     await engine.start()
     try:
@@ -382,3 +384,47 @@ def test_gates_outlive_a_database_that_is_away_and_a_defect_pauses_the_task(tmp_
     with capture_logs() as logs:
         run(story())
     assert [line for line in logs if line["event"].startswith("gates ")]
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "between"])
+def test_a_device_that_asks_to_be_left_out_is_not_chosen_from_then_on(tmp_path: Path, is_held: bool) -> None:
+    """It had offered itself before: its check-in is still held, or was answered while the round gathers devices."""
+    quitter, others = "a" * 32, ["b" * 32, "c" * 32]
+
+    async def story() -> None:
+        async with rounds(tmp_path, hold_s=20.0) as house:
+            await house.submit()
+            waits = house.engine.check_in(Caller(quitter, "p"), limit_s=20.0 if is_held else 0.2)
+            held = asyncio.create_task(waits)
+            if is_held:
+                await until(lambda: [dict(now.devices) for now in house.engine.tasks_now()] == [{"waiting": 1}])
+            else:
+                assert isinstance(await held, Waiting)
+            await house.engine.leave_out(quitter, "p", stays_out=True)
+            assert [dict(now.devices) for now in house.engine.tasks_now()] == [{}]
+            if is_held:
+                assert await held == STAYS_OUT
+            answers = [await house.engine.check_in(Caller(others[0], "p"), limit_s=0.2)]
+            assert isinstance(answers[0], Waiting), "one of two is there"
+            chosen = await asyncio.gather(
+                *(house.engine.check_in(Caller(device, "p"), limit_s=20.0) for device in others)
+            )
+            assert all(isinstance(each, Assigned) for each in chosen)
+
+    run(story())
+
+
+def test_a_device_that_takes_part_again_at_once_is_still_held(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path, hold_s=20.0) as house:
+            await house.submit()
+            held = asyncio.create_task(house.engine.check_in(Caller("d" * 32, "p"), limit_s=20.0))
+            await until(lambda: [dict(now.devices) for now in house.engine.tasks_now()] == [{"waiting": 1}])
+            await asyncio.gather(
+                house.engine.leave_out("d" * 32, "p", stays_out=True),
+                house.engine.leave_out("d" * 32, "p", stays_out=False),
+            )
+            other = await house.engine.check_in(Caller("e" * 32, "p"), limit_s=20.0)
+            assert [type(each) for each in (await held, other)] == [Assigned, Assigned]
+
+    run(story())
