@@ -324,7 +324,7 @@ def gallery_consent(
     """
     with _device(home, as_json) as device:
         person = device.set_consent(name, agreed=agreed)
-        told = device.tell_participation()
+        told, is_out = device.tell_participation(), device.gallery.wants_out
     result = {
         "name": person.name,
         "trains": person.trains,
@@ -338,7 +338,7 @@ def gallery_consent(
             return
         _say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
         _say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
-        _say_untold(told=told)
+        _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -359,12 +359,12 @@ def gallery_remove(
     _confirm(f"Remove {name} and everything made of their pictures?", yes=yes)
     with _device(home, as_json) as device:
         person = device.remove(name)
-        told = device.tell_participation()
+        told, is_out = device.tell_participation(), device.gallery.wants_out
     result = {"removed": person.name, "images": person.num_images, "coordinator_told": told}
 
     def human() -> None:
         _say(f"{person.name} was removed.")
-        _say_untold(told=told)
+        _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -623,7 +623,10 @@ def bench(
             )
             table.add_row(each.engine, *numbers, each.lacks)
         shell.OUT.print(table)
-        _say(f"The fastest is {best.engine}" + (", and used from now on." if save else "; --save keeps that."))
+        _say(
+            f"{best.engine} has the shortest training step"
+            + (", and used from now on." if save else "; --save keeps that.")
+        )
 
     rows = [dataclasses.asdict(each) for each in figures]
     shell.emit({"engines": rows, "fastest": best.engine, "saved": save}, as_json=as_json, human=human)
@@ -869,10 +872,15 @@ def _password(file: Path | None, *, confirm: bool) -> str:
     return read_password(file, confirm=confirm, can_ask=_somebody_is_there())
 
 
-def _say_untold(*, told: bool) -> None:
-    if not told:
+def _say_told(*, told: bool, is_out: bool) -> None:
+    """Say what the coordinator knows of a device on which nobody agrees any more."""
+    if not is_out:
+        return
+    if told:
+        _say("Nobody here agrees to training any more: the coordinator leaves this device out of rounds from now on.")
+    else:
         _say(
-            "The coordinator cannot be reached now; it is asked to leave this device out of rounds at the next contact."
+            "Nobody here agrees to training any more. The coordinator did not answer; it is asked at the next contact."
         )
 
 

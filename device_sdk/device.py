@@ -51,6 +51,7 @@ from mien.errors import (
     CorruptDataError,
     IntegrityError,
     KeyStoreError,
+    MienError,
     NonFiniteError,
     NotFoundError,
     UnavailableError,
@@ -99,6 +100,7 @@ class DeviceStatus:
     pending_round: str | None
     num_private_sums: int
     measures_models: bool
+    asked_to_stay_out: bool
     personal_model: str | None
     liveness_check: str | None
 
@@ -328,14 +330,15 @@ class Device:
     def tell_participation(self) -> bool:
         """Ask the coordinator to leave this device out of rounds, or no longer, if that is still to be told.
 
-        Returns whether nothing is left to be told; where the coordinator is away it is told at the next connection.
+        Returns whether nothing is left to be told; where the coordinator is away, or no longer admits this device, it
+        is told at the next connection that succeeds.
         """
         if not self._identity_files.joined() or self.gallery.stays_out is None:
             return True
         try:
             with self.connect():
                 return True
-        except UnavailableError:
+        except MienError:  # revoked, expired, a wrong clock: what was withdrawn here stays withdrawn all the same
             return False
 
     def wipe(self) -> None:
@@ -600,6 +603,7 @@ class Device:
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
             num_private_sums=len(self.attempts.participations()) if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
+            asked_to_stay_out=self.gallery.wants_out,
             personal_model=self._personal_form(model_id),
             liveness_check=str(self._pad.report) if self._pad else None,
         )

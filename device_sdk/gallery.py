@@ -208,6 +208,12 @@ class Gallery:
             wanted = view.facts.get(_STAYS_OUT, "no")
             return None if wanted == view.facts.get(_STAYS_OUT_TOLD, "no") else wanted == "yes"
 
+    @property
+    def wants_out(self) -> bool:
+        """Whether this device asks to be left out of rounds, told or not."""
+        with self._vault.reading() as view:
+            return view.facts.get(_STAYS_OUT, "no") == "yes"
+
     def note_told(self, *, stays_out: bool) -> None:
         """Remember what the coordinator was told."""
         with self._vault.writing() as change:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from device_sdk import Device
+from mien.errors import AuthError
 from tests.device_sdk.synthetic import STRANGER, images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 
@@ -61,6 +64,31 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
         with fleet.house.store() as store:
             actions = [action for _, actor, action in store.events(own_id) if actor == f"device:{own_id}"]
         assert actions == ["device.stays_out", "device.takes_part", "device.stays_out"]
+
+
+def test_a_revoked_phone_is_wiped_and_forgets_people_all_the_same(fleet: RealFleet) -> None:
+    with fleet.phone("revoked", POPULATION, "asian_0007") as phone:
+        phone.enroll("Guest", images_of(STRANGER)[:4], consent=True)
+        fleet.revoke(phone.identity.device_id)
+        end = time.monotonic() + 60
+        while not was_refused(phone):
+            assert time.monotonic() < end, "the coordinator did not hear of the revocation"
+            time.sleep(0.2)
+        phone.remove("Guest")
+        phone.set_consent("Owner", agreed=False)
+        assert not phone.tell_participation()
+        phone.wipe()
+        assert not phone.home.gallery.exists()
+        assert not (phone.home.root / "keys" / "gallery.key").exists()
+        assert phone.people() == ()
+
+
+def was_refused(phone: Device) -> bool:
+    try:
+        with phone.connect():
+            return False
+    except AuthError:
+        return True
 
 
 def test_a_phone_that_cannot_reach_the_coordinator_says_so_and_loses_nothing(fleet: RealFleet) -> None:

@@ -12,7 +12,7 @@ import pytest
 from coordinator.clock import Clock
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
-from mien.errors import DatabaseError, DiskFullError, UnreachableError
+from mien.errors import ConfigError, DiskFullError, UnreachableError
 
 
 def test_calls_that_wait_together_are_one() -> None:
@@ -76,7 +76,7 @@ def test_what_cannot_be_stored_is_refused_alone(database_url: str) -> None:
         await blocking
         assert [answers[i] for i in (0, 1, 4)] == [None] * 3
         nul = answers[2]
-        assert nul is None if database_url.startswith("sqlite") else isinstance(nul, DatabaseError)
+        assert nul is None if database_url.startswith("sqlite") else isinstance(nul, ConfigError)
         assert isinstance(answers[3], TypeError)
         await asyncio.wait_for(saw(("f" * 32, "p", "ok")), 10.0)
         thread.close()
