@@ -92,3 +92,20 @@ def test_devices_without_work_are_told_pauses_that_differ(shared_house: House) -
     pauses = run(story())
     assert min(pauses) >= 0.2, "`retry_after_s` is the shortest"
     assert len(set(pauses)) > 1
+
+
+def test_a_phone_that_asks_to_be_left_out_is_told_so_while_its_check_in_is_held(shared_house: House) -> None:
+    task = tiny_task("quit", "quit", cohort=CohortSpec(size=2, min_reports=2))
+
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("quit", 3) as (quitter, *others):
+            status = await operator.submit(task, "quit")
+            held = asyncio.create_task(quitter.check_in())
+            await asyncio.sleep(0.5)
+            await answer(quitter.rounds.SetParticipation(rounds_pb2.SetParticipationRequest(stays_out=True)))
+            assert "left out" in (await held).wait.reason
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(others)))
+            (report,) = await outcome(operator, status.task_id)
+            assert (report.stage, report.num_selected) == (rounds_pb2.CLOSED, 2)
+
+    run(story(), limit_s=60)
