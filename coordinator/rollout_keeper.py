@@ -83,6 +83,9 @@ class RollOutKeeper:
             if error is not None:
                 has_failed = True
                 _log_failure(roll_out.model_id[:12], error)
+        idle = await self._stores.thread.run(self._stores.store.idle_evaluations)
+        for task_id in [task_id for task_id, population in idle if self._leads(population)]:
+            await self._engine.command(task_id, TaskState.CANCELLED, actor=audit.COORDINATOR)
         return has_failed
 
     async def _serve(self, roll_out: RollOutRecord) -> None:
@@ -90,7 +93,6 @@ class RollOutKeeper:
         task = None if roll_out.task_id is None else await thread.run(store.task, roll_out.task_id)
         if not is_in_force(roll_out, await thread.run(store.newest_release, roll_out.population)):
             await self._move(roll_out, Move(roll_out))  # which finds that it is replaced
-            await self._end(task)
         elif roll_out.state is RollOutState.EVALUATING:
             await self._evaluate(roll_out, task)
 
@@ -180,11 +182,6 @@ class RollOutKeeper:
                 reason=after.reason,
             )
         self._engine.changed.beat()
-
-    async def _end(self, task: TaskRecord | None) -> None:
-        """Cancel an evaluation that nobody waits for any more."""
-        if task is not None and not task.state.is_over:
-            await self._engine.command(task.task_id, TaskState.CANCELLED, actor=audit.COORDINATOR)
 
 
 def _log_failure(model: str, error: BaseException) -> None:

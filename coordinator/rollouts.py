@@ -16,6 +16,7 @@ from mien.specs import DeadlineSpec, TaskSpec, Threshold
 from mien.wire.canonical import model_from_json, parse_json, to_canonical_json
 
 MAX_REASON: Final = 400
+_PREFIX: Final = "roll-out/"
 
 
 class RollOutState(StrEnum):
@@ -23,7 +24,8 @@ class RollOutState(StrEnum):
 
     `EVALUATING`: phones of the stage's share compare the model with the one before. `PASSED`: it held, and an operator
     is to say that it goes on. `HELD`: nothing can be said of it, or what was said cannot be carried out; an operator is
-    to look. `DONE`: it has reached its last stage. `REPLACED`: another release took its place.
+    to look. `DONE`: it has reached its last stage. `REPLACED`: a roll-back or another release took its
+    place.
     """
 
     EVALUATING = "evaluating"
@@ -135,7 +137,13 @@ def task_name(roll_out: RollOutRecord) -> str:
 
 def task_token(roll_out: RollOutRecord) -> str:
     """Return what makes submitting a stage's evaluation again, after a crash, give the same task."""
-    return f"roll-out/{roll_out.id}/{roll_out.stage}/{roll_out.attempt}"
+    return f"{_PREFIX}{roll_out.id}/{roll_out.stage}/{roll_out.attempt}"
+
+
+def id_in_token(token: str) -> int | None:
+    """Return the roll-out whose evaluation a task is, by its token; None for any other task."""
+    number = token.removeprefix(_PREFIX).partition("/")[0]
+    return int(number) if token.startswith(_PREFIX) and number.isdecimal() else None
 
 
 # What becomes of the answer

@@ -215,6 +215,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         population = request.population or (None if newest is None else newest.population)
         await self._thread.run(check_way_back, self._store, self._release_key, population)
         release = await self._thread.run(self._store.roll_back, population, actor=caller().id)
+        self._engine.changed.beat()
         return manifest(await self._thread.run(self._store.model, release.model_id), is_released=True)
 
     async def AddEvaluation(

@@ -67,6 +67,11 @@ class ReleaseStore(ABC):
             if bundle is not None:
                 self._keep_bundle(db, bundle, actor)
             self._release(db, model_id, population, actor, share, despite_gates=despite_gates)
+            self._end_replaced(db, actor)
+
+    @abstractmethod
+    def _end_replaced(self, db: sa.Connection, actor: str) -> None:
+        """End the staged roll-outs whose place a release in this transaction took."""
 
     def _keep_bundle(self, db: sa.Connection, bundle: BundleRecord, actor: str) -> None:
         newest = db.execute(sa.select(BUNDLES).order_by(BUNDLES.c.sequence.desc()).limit(1)).first()
@@ -136,7 +141,9 @@ class ReleaseStore(ABC):
         back to what it had itself. Raises NotFoundError when there is nothing to go back to.
         """
         with self._transaction() as db:
-            return self._roll_back(db, population, actor)
+            release = self._roll_back(db, population, actor)
+            self._end_replaced(db, actor)
+            return release
 
     def _roll_back(self, db: sa.Connection, population: str | None, actor: str) -> ReleaseRecord:
         found = rolled_back(history_of(db), population)

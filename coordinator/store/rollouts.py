@@ -10,11 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from coordinator import audit
 from coordinator.releases import in_force
-from coordinator.rollouts import Move, RollOutRecord, RollOutState, spec_to_json
-from coordinator.store.records import BundleRecord, ReleaseRecord
+from coordinator.rollouts import Move, RollOutRecord, RollOutState, cut, id_in_token, spec_to_json
+from coordinator.store.records import BundleRecord, ReleaseRecord, TaskState
 from coordinator.store.releases import ReleaseStore, history_of
-from coordinator.store.tables import RELEASES, ROLL_OUTS
+from coordinator.store.tables import RELEASES, ROLL_OUTS, TASKS
 from mien.errors import ConfigError, LateError, NotFoundError
 from mien.rollouts import RollOutSpec
 
@@ -51,6 +52,7 @@ class RollOutStore(ReleaseStore, ABC):
             if bundle is not None:
                 self._keep_bundle(db, bundle, actor)
             self._release(db, model_id, population, actor, spec.stages[0], despite_gates=despite_gates)
+            self._end_replaced(db, actor)
             return self._begin(db, model_id, spec, actor)
 
     def _begin(self, db: sa.Connection, model_id: str, spec: RollOutSpec, actor: str) -> RollOutRecord:
@@ -116,18 +118,45 @@ class RollOutStore(ReleaseStore, ABC):
             history = history_of(db, before.population)
             after = move.after
             if not _holds(before, history):
-                after = dataclasses.replace(
-                    before, state=RollOutState.REPLACED, reason="another release took its place"
-                )
+                after = _replaced(before, history)
             elif move.widens or move.rolls_back:
                 self._carry_out(db, before, move, history, actor)
             after = dataclasses.replace(after, changed_ms=self._clock.now_ms(), version=before.version + 1)
-            unchanged = sa.and_(ROLL_OUTS.c.id == before.id, ROLL_OUTS.c.version == before.version)
-            if db.execute(sa.update(ROLL_OUTS).where(unchanged).values(**_values(after))).rowcount != 1:
-                raise LateError("somebody else has moved this roll-out; look again")
+            self._write(db, before, after)
             if (after.state, after.stage) != (before.state, before.stage):
                 self._log_move(db, actor, after.state.value, after)
+            if move.widens or move.rolls_back:
+                self._end_replaced(db, actor)
             return after
+
+    def _write(self, db: sa.Connection, before: RollOutRecord, after: RollOutRecord) -> None:
+        unchanged = sa.and_(ROLL_OUTS.c.id == before.id, ROLL_OUTS.c.version == before.version)
+        if db.execute(sa.update(ROLL_OUTS).where(unchanged).values(**_values(after))).rowcount != 1:
+            raise LateError("somebody else has moved this roll-out; look again")
+
+    def _end_replaced(self, db: sa.Connection, actor: str) -> None:
+        """End the roll-outs whose release is not in force any more, in the transaction that took its place."""
+        for before in _active(db):
+            history = history_of(db, before.population)
+            if _holds(before, history):
+                continue
+            after = dataclasses.replace(
+                _replaced(before, history), changed_ms=self._clock.now_ms(), version=before.version + 1
+            )
+            self._write(db, before, after)
+            self._log_move(db, actor, after.state.value, after)
+
+    def idle_evaluations(self) -> list[tuple[str, str]]:
+        """Return the evaluations that go on though their roll-out is over: task and population."""
+        wanted = sa.select(TASKS.c.task_id, TASKS.c.population, TASKS.c.idempotency_token).where(
+            TASKS.c.submitted_by == audit.COORDINATOR,
+            TASKS.c.state.not_in([state.value for state in TaskState if state.is_over]),
+        )
+        with self._transaction() as db:
+            rows = db.execute(wanted).all()
+            active = {each.id for each in _active(db)} if rows else set()
+        found = [(row.task_id, row.population, id_in_token(row.idempotency_token)) for row in rows]
+        return [(task_id, whose) for task_id, whose, of in found if of is not None and of not in active]
 
     def _carry_out(
         self, db: sa.Connection, before: RollOutRecord, move: Move, history: Sequence[ReleaseRecord], actor: str
@@ -160,6 +189,18 @@ def is_in_force(roll_out: RollOutRecord, newest: ReleaseRecord | None) -> bool:
 
 def _holds(roll_out: RollOutRecord, history: Sequence[ReleaseRecord]) -> bool:
     return is_in_force(roll_out, history[-1] if history else None)
+
+
+def _replaced(roll_out: RollOutRecord, history: Sequence[ReleaseRecord]) -> RollOutRecord:
+    """Return a roll-out that is over because a population's newest release is another one, and by whom."""
+    newest = history[-1]
+    if newest.is_rollback:
+        why = f"rolled back by {newest.released_by}"
+    elif newest.model_id == roll_out.model_id:
+        why = f"{newest.released_by} released the model to {newest.share:.4g} of the phones"
+    else:
+        why = f"{newest.released_by} released model {newest.model_id[:12]} in its place"
+    return dataclasses.replace(roll_out, state=RollOutState.REPLACED, reason=cut(why))
 
 
 def _active(db: sa.Connection) -> list[RollOutRecord]:

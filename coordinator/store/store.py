@@ -203,6 +203,7 @@ class Store(RollOutStore):
             is_due = decision.release_share > 0
             if candidate is not None and is_due and not is_under_way(db, candidate.model_id):
                 self._release_candidate(db, candidate, task.population, decision.release_share)
+                self._end_replaced(db, audit.COORDINATOR)
                 if decision.roll_out is not None:
                     self._begin(db, candidate.model_id, decision.roll_out, audit.COORDINATOR)
             _update_task(db, task)

@@ -171,13 +171,15 @@ class TestInTheStore:
         self, store: Store, first: str, second: str, is_taken_back: bool
     ) -> None:
         made = started(store, spec=replace(STAGES, population=first))
-        if is_taken_back:  # which nobody has noticed: releasing it again would make the first one go on beside
+        if is_taken_back:
             store.roll_back(None, actor="bob")
-        before = store.last_release()
-        with pytest.raises(ConfigError, match="being rolled out already"):
-            started(store, spec=replace(STAGES, population=second))
-        assert (store.active_roll_outs(), store.last_release()) == ([made], before)
-        store.move_roll_out(made, Move(replace(made, state=RollOutState.STOPPED)), actor="bob")
+            assert store.active_roll_outs() == []
+        else:
+            before = store.last_release()
+            with pytest.raises(ConfigError, match="being rolled out already"):
+                started(store, spec=replace(STAGES, population=second))
+            assert (store.active_roll_outs(), store.last_release()) == ([made], before)
+            store.move_roll_out(made, Move(replace(made, state=RollOutState.STOPPED)), actor="bob")
         again = started(store, spec=replace(STAGES, population=second))
         store.move_roll_out(again, answered(again, FIGURES, ("worse",)), actor="system:coordinator")
         release = store.newest_release(first)
@@ -236,18 +238,73 @@ class TestInTheStore:
         }
         assert store.standings()[B].state == "retired"
 
-    @pytest.mark.parametrize("by", ["release", "roll_back"])
-    def test_an_operators_release_replaces_it_and_nothing_is_undone(self, store: Store, by: str) -> None:
+    @pytest.mark.parametrize(
+        ("by", "why"),
+        [
+            ("release", f"bob released model {C[:12]} in its place"),
+            ("roll_back", "rolled back by bob"),
+            ("share", "bob released the model to 0.5 of the phones"),
+            ("roll_out", f"bob released model {C[:12]} in its place"),
+            ("gates", f"system:coordinator released model {C[:12]} in its place"),
+        ],
+    )
+    def test_what_takes_its_place_ends_it_at_once_and_nothing_is_undone(self, store: Store, by: str, why: str) -> None:
         made = started(store)
         if by == "release":
             store.release(C, population=None, actor="bob")
-        else:
+        elif by == "roll_back":
             store.roll_back("default", actor="bob")
-        for move in (widened(made), answered(made, FIGURES, ("worse",))):
-            before = store.newest_release("default")
-            after = store.move_roll_out(store.roll_out(made.id), move, actor="system:coordinator")
-            assert after.state is RollOutState.REPLACED
+        elif by == "share":
+            store.release(B, population=None, actor="bob", share=0.5)
+        elif by == "roll_out":
+            store.start_roll_out(C, STAGES, population=None, actor="bob")
+        else:
+            task = TaskRecord("t1", "spring", "default", b"{}", "token", TaskState.CHECKING, A, C, "alice", 1)
+            store.add_task(task)
+            candidate = CandidateRecord(C, "t1", 2, CandidateState.PASSED, 5)
+            store.save_verdict(Decision(task, candidate, 1.0), Verdict(candidate))
+        after = store.roll_out(made.id)
+        assert (after.state, after.reason) == (RollOutState.REPLACED, why)
+        assert made.id not in [each.id for each in store.active_roll_outs()]
+        assert "rollout.replaced" in [action for _, _, action in store.events(B)]
+        before = store.newest_release("default")
+        for move in (widened(made), answered(made, FIGURES, ("worse",))):  # what was read before that comes too late
+            with pytest.raises(LateError):
+                store.move_roll_out(made, move, actor="system:coordinator")
             assert store.newest_release("default") == before
+
+    def test_a_roll_back_ends_the_roll_outs_of_other_populations_that_it_takes_along(self, store: Store) -> None:
+        made = started(store, spec=replace(STAGES, population="alpha"))
+        store.roll_back("beta", actor="bob")
+        assert store.roll_out(made.id).reason == "rolled back by bob"
+
+    @pytest.mark.parametrize("widens", [True, False])
+    def test_one_for_all_that_widens_ends_a_populations_own_and_one_that_goes_back_does_not(
+        self, store: Store, widens: bool
+    ) -> None:
+        made = started(store)
+        own = store.start_roll_out(C, replace(STAGES, population="alpha"), population="alpha", actor="alice")
+        assert [each.id for each in store.active_roll_outs()] == [made.id, own.id]
+        move = widened(made) if widens else answered(made, FIGURES, ("worse",))
+        store.move_roll_out(made, move, actor="system:coordinator")
+        assert (store.roll_out(own.id).state is RollOutState.REPLACED) == widens
+
+    @pytest.mark.parametrize("is_known", [True, False])  # False: died between submitting it and noting so
+    def test_an_evaluation_ends_with_its_roll_out(self, store: Store, is_known: bool) -> None:
+        made = started(store)
+        task = TaskRecord(
+            "t1", "stage", "default", b"{}", task_token(made), TaskState.RUNNING, B, B, "system:coordinator", 1
+        )
+        store.add_task(task)
+        store.add_task(replace(task, task_id="t2", name="mine", idempotency_token="token"))
+        store.add_task(replace(task, task_id="t3", name="theirs", idempotency_token="roll-out/1", submitted_by="bob"))
+        if is_known:
+            store.move_roll_out(made, Move(replace(made, task_id="t1")), actor="system:coordinator")
+        assert store.idle_evaluations() == []
+        store.roll_back("default", actor="bob")
+        assert store.idle_evaluations() == [("t1", "default")]
+        store.save_task(task.ended(TaskState.CANCELLED, "", 5), actor="system:coordinator", action="task.cancelled")
+        assert store.idle_evaluations() == []
 
     def test_a_candidate_that_passed_begins_one(self, store: Store) -> None:
         spec = RollOutSpec((0.1, 1.0), "default")

@@ -252,3 +252,20 @@ def test_an_operator_is_waited_for(story: tuple[Story, Model, Model, Model]) -> 
     assert (stopped["state"], stopped["reason"]) == ("stopped", "stopped by coordinator")
     refused = CliRunner().invoke(app, ["fleet", "continue", str(held.id), *home])
     assert isinstance(refused.exception, ConfigError)
+
+    # A roll-back ends one that is under way at once, and the evaluation that phones were gathered for with it.
+    running.release(bad, spec)
+    while not (under_way := running.roll_out("evaluating")).task_id:
+        time.sleep(0.05)
+    assert CliRunner().invoke(app, ["model", "rollback", *home]).exit_code == 0
+    shown = json.loads(CliRunner().invoke(app, ["fleet", "roll-outs", *home]).stdout)["roll_outs"][-1]
+    assert (shown["id"], shown["state"], shown["reason"]) == (under_way.id, "replaced", "rolled back by coordinator")
+    end = time.monotonic() + 30  # below the minute after which roll-outs are looked at anyway
+    while task_state(home, under_way.task_id) != "cancelled":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def task_state(home: tuple[str, ...], task_id: str) -> str:
+    tasks = json.loads(CliRunner().invoke(app, ["task", "list", *home]).stdout)["tasks"]
+    return str(next(each["state"] for each in tasks if each["task_id"] == task_id))
