@@ -27,7 +27,7 @@ from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.settings import shown
-from mien.errors import TABLE
+from mien.errors import TABLE, ConfigError
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.files import write_atomically
@@ -87,8 +87,14 @@ def init(
 ) -> None:
     """Create a coordinator: authority, keys, settings, database.
 
-    Example: mien-coordinator init --address coordinator.example:7443 --registrar-ca R/ca.pem
+    Example: mien-coordinator init --home C --address coordinator.example:7443 --registrar-ca R/ca.pem
+    --registrar-address registrar.example:7440
     """
+    if registrar_ca is not None and not registrar_address:
+        raise ConfigError(
+            "--registrar-ca goes with --registrar-address HOST:PORT, where the registrar is asked for revocations; "
+            "without it revoked devices are not noticed"
+        )
     config = CoordinatorConfig(
         address,
         listen=listen,
@@ -123,7 +129,9 @@ def init(
         say(f"Coordinator created in {home}. Its public certificate: {made.ca_path}")
         say(f"CA fingerprint (SHA-256): {ca_sha256}")
         if trusted is None:
-            say("Next: mien-coordinator trust-registrar with the registrar's ca.pem, then")
+            if not registrar_address:
+                say(f"Next: set registrar_address in {made.config_path}, else revoked devices are not noticed, then")
+            say(f"Next: mien-coordinator trust-registrar <registrar's folder>/ca.pem --home {home}, then")
         csr, pem = made.registrar_operator_csr_path, made.registrar_operator_path
         say(
             f"Next: mien-registrar trust-coordinator {made.ca_path} --csr {csr} --out {pem} --home <registrar's folder>"

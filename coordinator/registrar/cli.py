@@ -62,6 +62,8 @@ app.add_typer(operator_app, name="operator")
 app.add_typer(audit_app, name="audit")
 
 _T = TypeVar("_T")
+_ADMIN: Final = "127.0.0.1:7441"
+_OPERATOR_FILES: Final = "--csr C/registrar-operator.csr --out C/registrar-operator.pem"
 
 
 def _default_home() -> Path:
@@ -81,7 +83,7 @@ def init(
     home: Home,
     address: Annotated[str, typer.Option(help="host:port where devices reach this registrar; written into invites.")],
     coordinator_address: Annotated[str, typer.Option(help="host:port of the coordinator, told to devices that join.")],
-    admin_address: Annotated[str, typer.Option(help="host:port for operators.")] = "127.0.0.1:7441",
+    admin_address: Annotated[str, typer.Option(help="host:port for operators.")] = _ADMIN,
     listen: Annotated[str, typer.Option(help="Where to listen for devices; default: every interface.")] = "",
     admin_listen: Annotated[str, typer.Option(help="Where to listen for operators; default: --admin-address.")] = "",
     name: Annotated[
@@ -111,8 +113,13 @@ def init(
         _say(f"Registrar created in {home}. Its public certificate: {made.ca_path}")
         _say(f"CA fingerprint (SHA-256): {ca_sha256}")
         if trusted is None:
-            _say(f"Next: mien-coordinator init --address HOST:PORT --registrar-ca {made.ca_path}, then")
-            _say("mien-registrar trust-coordinator with the ca.pem which that makes.")
+            admin = "" if config.admin_address == _ADMIN else f" --registrar-admin-address {config.admin_address}"
+            _say("Next, with C as the coordinator's folder:")
+            _say(
+                f"  mien-coordinator init --home C --address {config.coordinator_address} "
+                f"--registrar-ca {made.ca_path} --registrar-address {config.address}{admin}"
+            )
+            _say(f"  mien-registrar trust-coordinator C/ca.pem --home {home} {_OPERATOR_FILES}")
         _say("Keep ca.key secret and backed up: whoever has it can admit devices.")
 
     shell.emit(result, as_json=as_json, human=human)
@@ -141,7 +148,14 @@ def trust_coordinator_command(
     if csr is not None and out is not None:
         _sign_operator(registrar, csr, "coordinator", out)
     result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None if out is None else str(out)}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"Coordinator trusted. CA fingerprint: {fingerprint}"))
+
+    def human() -> None:
+        _say(f"Coordinator trusted. CA fingerprint: {fingerprint}")
+        if out is None:
+            _say(f"For mien-coordinator device invite: the same again with {_OPERATOR_FILES}.")
+        _say(f"Next: mien-registrar serve --home {home}, and mien-coordinator serve --home <coordinator's folder>")
+
+    shell.emit(result, as_json=as_json, human=human)
 
 
 @operator_app.command("sign")

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from typer.testing import CliRunner
 
 from coordinator import pki
 from coordinator.registrar import cli
@@ -260,6 +261,33 @@ def test_the_coordinator_becomes_an_operator_by_exchanging_public_files(program:
     program.json("operator", "sign", str(request), "--name", "alice", "--out", str(certificate))
     leaf = pki.load_certificate(certificate.read_bytes())
     assert pki.operator_identity(leaf, ca, datetime.now(UTC)).id == "alice"
+
+
+def test_each_step_of_setting_up_prints_the_whole_next_one(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from coordinator.cli import app as coordinator_app
+
+    address = "--address=registrar.example:7440"
+    made = Program(tmp_path / "R2", capsys)
+    _, out, _ = made.run("init", address, "--coordinator-address=c.example:7443", "--admin-address=r.example:7441")
+    init = next(line.split() for line in out.splitlines() if "mien-coordinator init" in line)
+    folder = tmp_path / "C2"
+    words = [word.replace("C", str(folder), 1) if word == "C" else word for word in init[1:]]
+    assert CliRunner().invoke(coordinator_app, words).exit_code == 0
+    settings = (folder / "coordinator.toml").read_text()
+    assert all(each in settings for each in ("registrar.example:7440", "r.example:7441", "c.example:7443"))
+    trust = next(line.split() for line in out.splitlines() if "mien-registrar trust-coordinator" in line)
+    words = [f"{folder}{word[1:]}" if word.startswith("C/") else word for word in trust[1:]]
+    code, out, _ = made.run(*[word for word in words if word not in ("--home", str(made.home))])
+    assert (code, "mien-registrar serve" in out, (folder / "registrar-operator.pem").is_file()) == (0, True, True)
+    refused = CliRunner().invoke(
+        coordinator_app,
+        ["init", "--home", str(tmp_path / "C3"), "--address=c.example:1", f"--registrar-ca={made.home / 'ca.pem'}"],
+    )
+    assert isinstance(refused.exception, ConfigError)
+    assert "--registrar-address" in str(refused.exception)
+    assert not (tmp_path / "C3").exists()
 
 
 def test_mistakes_are_one_sentence_and_an_exit_code(program: Program, tmp_path: Path) -> None:
