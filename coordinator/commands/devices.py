@@ -72,21 +72,25 @@ def list_devices(home: Home, as_json: Json = False) -> None:
 
 @app.command()
 def revoke(
-    device_id: Annotated[str, typer.Argument(help="The device's id, as device list shows it.")],
+    device_id: Annotated[str, typer.Argument(help="The device's id or its beginning, as device list shows it.")],
     home: Home,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
     as_json: Json = False,
 ) -> None:
     """Shut a device out; its calls are refused within seconds.
 
-    Example: mien-coordinator device revoke 3f0c… --reason "phone lost"
+    Example: mien-coordinator device revoke 3f0c --reason "phone lost"
     """
 
-    async def question(registrar: RegistrarAdmin) -> None:
-        await registrar.revoke_device(device_id, reason=reason)
+    from coordinator.registrar.client import find_device
 
-    _ask(home, question)
-    shell.emit({"device_id": device_id, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {device_id}."))
+    async def question(registrar: RegistrarAdmin) -> str:
+        found = await find_device(registrar, device_id, listed_by="mien-coordinator device list")
+        await registrar.revoke_device(found, reason=reason)
+        return found
+
+    revoked = _ask(home, question)
+    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {revoked}."))
 
 
 def _ask(folder: Path, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]]) -> _T:

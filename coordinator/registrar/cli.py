@@ -244,22 +244,24 @@ def invite(
 
 @app.command()
 def revoke(
-    device_id: Annotated[str, typer.Argument(help="The device's id, as `mien-registrar list` shows it.")],
+    device_id: Annotated[str, typer.Argument(help="The device's id or its beginning, as `list` shows it.")],
     home: Home,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
     as_json: Json = False,
 ) -> None:
     """Take back a device's admission; coordinators refuse it within seconds.
 
-    Example: mien-registrar revoke 3f0c…  --reason "phone lost"
+    Example: mien-registrar revoke 3f0c --reason "phone lost"
     """
-    from coordinator.registrar.client import RegistrarAdmin
+    from coordinator.registrar.client import RegistrarAdmin, find_device
 
-    async def ask(admin: RegistrarAdmin) -> None:
-        await admin.revoke_device(device_id, reason=reason)
+    async def ask(admin: RegistrarAdmin) -> str:
+        found = await find_device(admin, device_id, listed_by="mien-registrar list")
+        await admin.revoke_device(found, reason=reason)
+        return found
 
-    _ask(home, ask)
-    shell.emit({"device_id": device_id, "revoked": True}, as_json=as_json, human=lambda: _say(f"Revoked {device_id}."))
+    revoked = _ask(home, ask)
+    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: _say(f"Revoked {revoked}."))
 
 
 @app.command("list")

@@ -12,7 +12,7 @@ from cryptography import x509
 
 from coordinator import pki
 from coordinator.credentials import OperatorCredentials
-from mien.errors import UnreachableError
+from mien.errors import NotFoundError, UnreachableError
 from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.wire.status import CODE_KEY, from_rpc_error
 from mien.wire.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
@@ -85,6 +85,18 @@ class RegistrarAdmin:
 
     async def _answer(self, call: Awaitable[_T]) -> _T:
         return await _answer(call, self._address)
+
+
+async def find_device(registrar: RegistrarAdmin, wanted: str, *, listed_by: str) -> str:
+    """Return the id of the one device that an id or its beginning means; raises NotFoundError naming `listed_by`."""
+    wanted = wanted.rstrip("….")
+    near = [device.device_id async for device in registrar.list_devices() if device.device_id.startswith(wanted)]
+    if wanted in near:
+        return wanted
+    if not wanted or len(near) != 1:
+        found = "several devices fit" if near else "no device fits"
+        raise NotFoundError(f"{found} {wanted[:32]!r}; give an id that {listed_by} shows")
+    return near[0]
 
 
 @contextlib.asynccontextmanager

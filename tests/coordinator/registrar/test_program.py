@@ -145,7 +145,8 @@ def test_an_operators_day(program: Program) -> None:
         (device,) = program.json("list")["devices"]
         assert (device["device_id"], device["note"], device["revoked"]) == (device_id, "Alice's phone", False)
 
-        program.json("revoke", device_id, "--reason", "lost")
+        told = program.json("revoke", device_id[:6], "--reason", "lost")
+        assert told == {"device_id": device_id, "revoked": True}
         (device,) = program.json("list")["devices"]
         assert device["revoked"] is True
         assert program.refused("revoke", "0" * 32)[0] is NotFoundError
