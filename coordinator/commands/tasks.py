@@ -45,6 +45,7 @@ _STAGES = {
 }
 _VALIDATE = 1
 _OVER = (8, 9)
+_TASK_OVER = ("done", "cancelled", "failed")
 
 
 @app.command()
@@ -190,7 +191,19 @@ def resume(task: Task, home: Home, as_json: Json = False) -> None:
     async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
         return await coordinator.resume((await find_task(coordinator, task)).task_id)
 
-    _tell(ask(home, question), as_json)
+    status = ask(home, question)
+    check_goes_on(status)
+    _tell(status, as_json)
+
+
+def check_goes_on(status: operator_pb2.TaskStatus) -> None:
+    """Raise ConfigError for a task that is over, which cannot be resumed."""
+    if status.state in _TASK_OVER:
+        why = f" ({status.reason})" if status.reason else ""
+        raise ConfigError(
+            f"task {status.name} is {status.state}{why}: it is over and cannot go on; begin another one with "
+            "mien-coordinator task submit. Its models are still there: mien-coordinator model list"
+        )
 
 
 @app.command()

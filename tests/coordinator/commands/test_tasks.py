@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
-from coordinator.commands.tasks import _event, _View
+from coordinator.commands.tasks import _event, _View, check_goes_on
 from coordinator.service.messages import STAGES
+from coordinator.store.records import TaskState
+from mien.errors import ConfigError
 from mien.wire.v1 import operator_pb2, rounds_pb2
 
 
@@ -15,6 +18,16 @@ def event(
     ref = rounds_pb2.RoundRef(task_id="t", round=3, attempt=attempt)
     report = operator_pb2.RoundReport(round=ref, stage=stage, duty=duty)
     return operator_pb2.TaskEvent(task=operator_pb2.TaskStatus(name="silos", state="running"), round=report)
+
+
+@pytest.mark.parametrize("state", list(TaskState))
+def test_what_is_over_is_not_resumed_in_silence(state: TaskState) -> None:
+    status = operator_pb2.TaskStatus(name="spring", state=state, reason="model 3f0c failed")
+    if not state.is_over:
+        check_goes_on(status)
+        return
+    with pytest.raises(ConfigError, match=rf"spring is {state} \(model 3f0c failed\): .* task submit"):
+        check_goes_on(status)
 
 
 def test_every_stage_has_a_name() -> None:
