@@ -34,6 +34,9 @@ app = typer.Typer(
 Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 'released' for the one in force.")]
 
 _MAX_SPEC_BYTES = 1 << 20
+_MAX_REASON = 400
+"""The coordinator keeps as much of a reason."""
+
 SPEC, THETA, SHARD = "model.json", "theta.f32", "public_shard.safetensors"
 FALLBACKS = "fallbacks.txt"
 
@@ -57,6 +60,8 @@ def list_models(
             if models
             else "There is no model yet; mien-coordinator model import brings one."
         )
+        if rejected := next((model.model_id for model, status in models if status.state == "rejected"), None):
+            say(f"Why a model was rejected: mien-coordinator model show {rejected[:12]}")
 
     result = {"models": [{**to_plain(model), **_standing(status)} for model, status in models]}
     shell.emit(result, as_json=as_json, human=human)
@@ -69,15 +74,18 @@ def model_table(
     columns = (
         Column("model"),
         Column("state", folds=True),
+        Column("for", folds=True),
         Column("made from", 1, folds=True),
         Column("created (UTC)", 2),
         Column("size", 3),
         Column("public faces", 4),
     )
+    has_own = any(status.state == "released" and status.population for _, status in models)
     rows = [
         (
             model.model_id[:16],
             _state(status),
+            _whose(status, "all others" if has_own else "all"),
             _origin(model, status),
             moment(model.created_unix_s * 1000),
             "given up" if status.removed else f"{model.theta.size_bytes / 1e6:.1f} MB",
@@ -89,11 +97,15 @@ def model_table(
 
 
 def _state(status: operator_pb2.ModelStatus) -> str:
-    """Return where a model stands, in words."""
-    words = status.state
+    """Return where a model stands, in few words; why is in `model show`, except for what still waits."""
     if status.state == "released" and status.share < 1:
-        words += f" to {percent(status.share)} of the phones"
-    return f"{words}: {status.reason}" if status.reason else words
+        return f"released to {percent(status.share)} of the phones"
+    return f"{status.state}: {status.reason}" if status.state == "candidate" and status.reason else status.state
+
+
+def _whose(status: operator_pb2.ModelStatus, everybody: str) -> str:
+    """Return for whose phones a model is in force."""
+    return (status.population or everybody) if status.state == "released" else "–"
 
 
 def _origin(model: models_pb2.ModelManifest, status: operator_pb2.ModelStatus) -> str:
@@ -144,16 +156,19 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
             measured = f"{threshold['value']:.4f}: FMR {threshold['fmr']:.2g}"
             rows.append((f"threshold on {threshold['dataset']}", measured))
         for record in result["evaluations"]:
-            rows.append((f"{record['protocol']} on {record.get('dataset', 'all sets')}", _in_short(record)))
+            rows.append(
+                (f"{record['protocol']} on {record.get('dataset', 'all sets')}", in_short(record, result["reason"]))
+            )
         shell.OUT.print(facts("", "value", rows))
 
     shell.emit(result, as_json=as_json, human=human)
 
 
-def _in_short(record: Mapping[str, Any]) -> str:
-    """Return the gist of a measurement; --json shows all of it."""
+def in_short(record: Mapping[str, Any], told: str = "") -> str:
+    """Return the gist of a measurement, without reasons that were `told` already; --json shows all of it."""
     if "passed" in record:
-        return "passed" if record["passed"] else "; ".join(record["reasons"])
+        why = "; ".join(record["reasons"])
+        return "passed" if record["passed"] else f"failed: {why}" if why[:_MAX_REASON] != told else "failed"
     rates = [f"{name} {record[name]:.4f}" for name in ("eer", "accuracy") if name in record]
     return ", ".join([*rates, f"{record['mated']} mated, {record['non_mated']} non-mated"])
 

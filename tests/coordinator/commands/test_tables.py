@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coordinator.commands.devices import device_table
 from coordinator.commands.measured import table_of
-from coordinator.commands.models import model_table
+from coordinator.commands.models import in_short, model_table
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.commands.tasks import task_table
 from coordinator.registrar.client import Device
@@ -82,6 +82,28 @@ def test_models(width: int) -> None:
     text = drawn(model_table([(MODEL, STATUS)], width), width)
     assert MODEL.model_id[:16] in text
     assert "10%" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_two_released_models_say_for_whom_and_a_rejected_one_does_not_say_why(width: int) -> None:
+    why = "TAR at FMR 0.001 dropped by 0.07, more than 0.01 allows; " * 4
+    rejected = operator_pb2.ModelStatus(state="rejected", reason=why, population="default")
+    statuses = [
+        operator_pb2.ModelStatus(state="released", share=1.0),
+        operator_pb2.ModelStatus(state="released", share=1.0, population="default", reason=why),
+        rejected,
+    ]
+    table = model_table([(MODEL, status) for status in statuses], width)
+    rows = [[cell.strip() for cell in line.split("│")] for line in drawn(table, width).splitlines()]
+    assert [row[2:4] for row in rows if row[1:2] == [MODEL.model_id[:16]]] == [
+        ["released", "all others"],
+        ["released", "default"],
+        ["rejected", "–"],
+    ]
+    record = {"passed": False, "reasons": [why]}
+    assert [in_short(record, why), in_short(record), in_short({"passed": True, "reasons": []})] == [
+        *("failed", f"failed: {why}", "passed")
+    ]
 
 
 @pytest.mark.parametrize("width", [40, 80])
