@@ -165,7 +165,7 @@ def answered(roll_out: RollOutRecord, found: FleetFigures, reasons: Sequence[str
         why = cut("phones say: " + "; ".join(reasons))
         return Move(replace(told, state=RollOutState.ROLLED_BACK, reason=why), rolls_back=True)
     if roll_out.stage + 1 == len(roll_out.spec.stages):
-        return Move(replace(told, state=RollOutState.DONE, reason="held at its last stage"))
+        return Move(replace(told, state=RollOutState.DONE, reason="done; it held at its last stage"))
     if roll_out.spec.widen == "manual":
         why = "held; fleet continue gives it to the next share of the phones"
         return Move(replace(told, state=RollOutState.PASSED, reason=why))
@@ -177,7 +177,7 @@ def widened(roll_out: RollOutRecord) -> Move:
     after = replace(roll_out, stage=roll_out.stage + 1, attempt=1, task_id=None, reason="")
     is_all = after.spec.stages[after.stage] >= 1
     state = RollOutState.DONE if is_all else RollOutState.EVALUATING
-    return Move(replace(after, state=state, reason="held; all phones have it" if is_all else ""), widens=True)
+    return Move(replace(after, state=state, reason="done; all phones have it" if is_all else ""), widens=True)
 
 
 def continued(roll_out: RollOutRecord) -> Move:

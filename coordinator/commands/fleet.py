@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.specs import CohortSpec
 from mien.toml import parse_toml
+from mien.wire.canonical import task_from_json
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
@@ -122,19 +124,42 @@ def show(
     Example: mien-coordinator fleet show 3f0c --json
     """
 
-    async def question(coordinator: Coordinator) -> tuple[str, list[dict[str, Any]]]:
+    async def question(coordinator: Coordinator) -> tuple[str, list[dict[str, Any]], list[operator_pb2.TaskStatus]]:
         found = await _chosen(coordinator, model)
         records = await coordinator.evaluations(found.model_id)
-        return found.model_id, [record for record in records if record.get("protocol") == "fleet"]
+        said = [record for record in records if record.get("protocol") == "fleet"]
+        return found.model_id, said, asking(await coordinator.tasks(), found.model_id)
 
-    model_id, records = ask(home, question)
+    model_id, records, tasks = ask(home, question)
 
     def human() -> None:
-        nothing = f"No phone was asked about model {model_id[:12]} yet; mien-coordinator fleet evaluate does."
-        rows = [_cells(record["figures"]) for record in records]
-        shell.OUT.print(listing(_SAID, rows, shell.OUT.width) if records else nothing)
+        if records:
+            shell.OUT.print(listing(_SAID, [_cells(record["figures"]) for record in records], shell.OUT.width))
+        for task in tasks:
+            say(waiting(task))
+        if not records and not tasks:
+            say(f"No phone was asked about model {model_id[:12]} yet; mien-coordinator fleet evaluate does.")
 
-    shell.emit({"model_id": model_id, "evaluations": records}, as_json=as_json, human=human)
+    result = {"model_id": model_id, "evaluations": records, "asking": [task.task_id for task in tasks]}
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def asking(tasks: Sequence[operator_pb2.TaskStatus], model_id: str) -> list[operator_pb2.TaskStatus]:
+    """Return the tasks that ask phones about a model now."""
+    from coordinator.store.records import TaskState
+
+    mine = [task for task in tasks if (task.method, task.model_id) == ("federated_evaluation", model_id)]
+    return [task for task in mine if not TaskState(task.state).is_over]
+
+
+def waiting(task: operator_pb2.TaskStatus) -> str:
+    """Return in words that a task waits for phones, and for how many."""
+    cohort = task_from_json(task.task_json).cohort
+    why = f" ({task.reason})" if task.reason else ""
+    return (
+        f"Task {task.name} is {task.state}{why}: it waits for the answers of {cohort.min_reports} phones, up to "
+        f"{cohort.size}; mien-coordinator task watch {task.name} follows it."
+    )
 
 
 _SAID = (
@@ -156,7 +181,7 @@ def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
         str(figures["num_phones"]),
         f"{model['tar']['value']:.4f} at {model['threshold']:.3f}",
         f"{model['fmr']['value']:.2g}",
-        f"{drop['value']:.4f} ({drop['low']:.4f} to {drop['high']:.4f})" if drop else "–",
+        f"{drop['value']:z.4f} ({drop['low']:z.4f} to {drop['high']:z.4f})" if drop else "–",
         f"{model['eer']:.4f}",
         f"{before['tar']['value']:.4f} at {before['threshold']:.3f}" if before else "–",
         f"{before['fmr']['value']:.2g}" if before else "–",
@@ -209,7 +234,7 @@ def _said(figures: dict[str, float]) -> str:
     if not figures:
         return "–"
     text = f"{figures['phones']:.0f} phones: TAR {figures['tar']:.4f}, FMR {figures['fmr']:.2g}"
-    return text + (f", TAR dropped by {figures['tar_drop']:.4f}" if "tar_drop" in figures else "")
+    return text + (f", TAR dropped by {figures['tar_drop']:z.4f}" if "tar_drop" in figures else "")
 
 
 @app.command("continue")

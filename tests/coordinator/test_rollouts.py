@@ -64,6 +64,7 @@ class TestMoves:
     def test_the_last_stage_needs_no_answer_where_it_is_everybody(self) -> None:
         move = answered(record(stage=1), FIGURES, ())
         assert (move.after.state, move.after.share, move.widens) == (RollOutState.DONE, 1.0, True)
+        assert move.after.reason == "done; all phones have it"
 
     def test_a_last_stage_below_everybody_is_judged(self) -> None:
         move = answered(record(RollOutSpec((0.01, 0.1)), stage=1), FIGURES, ())
