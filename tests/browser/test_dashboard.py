@@ -8,9 +8,10 @@ import pytest
 
 from coordinator.dashboard.pages import NAVIGATION
 from coordinator.rounds.machine import Stage
+from mien.format import percent
 from tests.browser.chromium import Browser, Page, needs_chromium, running
 from tests.browser.test_report import LEGIBILITY
-from tests.coordinator.dashboard.made_up import PASSWORD, Fleet, lived_in
+from tests.coordinator.dashboard.made_up import PASSWORD, Fleet, lived_in, people_measured
 from tests.coordinator.dashboard.visitor import Visitor, add_user, served
 
 pytestmark = needs_chromium
@@ -143,6 +144,24 @@ def test_figures_are_drawn_at_any_width(page: Page, address: str) -> None:
             assert num_lines > 5
             assert span > 0.75 * width
             assert is_inside
+
+
+def test_measured_quality_is_on_the_pages(page: Page, address: str, paths: list[str]) -> None:
+    """Records of the program that measures become curves with their table, thresholds, and results in words."""
+    points = people_measured(gain=0.18, dims=64).record["points"]
+    for path, curve in (("models", "TAR over releases"), (paths[-2].lstrip("/"), "DET on public-faces")):
+        page.open(address + path)
+        titles = page.run("[...document.querySelectorAll('h2, h3, figcaption')].map(e => e.textContent.trim())")
+        assert any(curve in title for title in titles), (path, titles)
+        assert page.run("document.querySelectorAll('#det .chart .curve').length") > 3
+        page.run("document.querySelectorAll('#det details').forEach(each => { each.open = true; })")
+        cells = page.run(
+            "[...document.querySelectorAll('#det table tbody tr')].map(r => [...r.cells].map(c => c.innerText.trim()))"
+        )
+        assert [cell[3] for cell in cells[:4]] == [f"{point['fnmr']:.4f}" for point in points], path
+    text = page.run("document.getElementById('measurements').innerText")
+    assert f"EER {percent(people_measured(gain=0.18, dims=64).record['eer'])}; TAR 100" in text
+    assert page.run("document.querySelectorAll('#thresholds tbody tr').length") == 4
 
 
 def test_all_of_it_can_be_reached_by_keyboard(page: Page, address: str) -> None:

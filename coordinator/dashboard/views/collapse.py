@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,7 +15,8 @@ from coordinator.dashboard.views.common import (
     model_standings,
     offered_models,
 )
-from coordinator.dashboard.views.quality import monitor_figure, newest_by_set, sets_measured
+from coordinator.dashboard.views.measured import Measured, Monitors, Record, judged, measured
+from coordinator.dashboard.views.quality import monitor_figure, most_common
 from coordinator.dashboard.views.rollouts import fleet_monitors
 from coordinator.dashboard.words import MODEL_TONES, ago
 from mien.format import percent, score
@@ -33,8 +33,8 @@ def collapse_page(db: sa.Connection, now_ms: int) -> Page:
     """Return the monitors of all models that were measured."""
     models = offered_models(db)[::-1]
     records = evaluations(db, [model.model_id for model in models])
-    measured = {model.model_id: _monitored(records.get(model.model_id, [])) for model in models}
-    sets = sets_measured({model_id: list(each.values()) for model_id, each in measured.items()})
+    monitored = {model.model_id: _monitored(measured(records.get(model.model_id, []))) for model in models}
+    sets = most_common(monitored.values())
     if not sets:
         told = "No model was measured yet. Measure the released one on people who agreed; gates measure candidates."
         command = "mien-coordinator model evaluate released --data ./public"
@@ -43,26 +43,28 @@ def collapse_page(db: sa.Connection, now_ms: int) -> Page:
     sections: list[Section] = []
     for index, name in enumerate(sets, 1):
         course = [
-            (model.model_id, measured[model.model_id][name]) for model in models if name in measured[model.model_id]
+            (model.model_id, monitored[model.model_id][name]) for model in models if name in monitored[model.model_id]
         ]
+        ranks = [(model_id, monitors.effective_rank) for model_id, (_, monitors) in course]
+        alike = [(model_id, monitors.mean_non_mated) for model_id, (_, monitors) in course]
         figures = (
-            monitor_figure(f"rank-{index}", "Effective rank", "effective_rank", course, words=_RANK),
-            monitor_figure(f"alike-{index}", "Mean non-mated cosine", "mean_non_mated", course, words=_ALIKE),
+            monitor_figure(f"rank-{index}", "Effective rank", ranks, words=_RANK, zero=True),
+            monitor_figure(f"alike-{index}", "Mean non-mated cosine", alike, words=_ALIKE),
         )
         sections.append(Columns(f"set-{index}", f"On {name}", figures))
     standings = model_standings(db, models)
     rows = []
     for model in reversed(models):
         state = standings[model.model_id].state.value
-        for name, record in measured[model.model_id].items():
+        for name, (made_ms, monitors) in monitored[model.model_id].items():
             rows.append(
                 (
                     model_link(model.model_id),
                     Cell(state, tone=MODEL_TONES[state]),
                     Cell(name),
-                    Cell(f"{record['monitors']['effective_rank']:.1f}"),
-                    Cell(score(record["monitors"]["mean_non_mated"])),
-                    Cell(ago(record["made_ms"], now_ms)),
+                    Cell(f"{monitors.effective_rank:.1f}"),
+                    Cell(score(monitors.mean_non_mated)),
+                    Cell(ago(made_ms, now_ms)),
                 )
             )
     heads = columns("Model", "State", "Set", "#Effective rank", "#Mean non-mated cosine", "Measured")
@@ -74,24 +76,28 @@ def collapse_page(db: sa.Connection, now_ms: int) -> Page:
     )
 
 
-def _monitored(records: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {name: record for name, record in newest_by_set(records).items() if "monitors" in record}
+def _monitored(found: Sequence[Measured]) -> dict[str, tuple[int, Monitors]]:
+    """Return when a model's monitors were measured last, and what they said, for each data set."""
+    return {each.dataset: (each.made_ms, each.monitors) for each in found if each.monitors is not None}
 
 
-def _limits(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Section]:
+def _limits(records: Mapping[str, Sequence[Record]]) -> list[Section]:
     """Return what the newest gates put up with."""
-    verdicts = [record for each in records.values() for record in each if record.get("protocol") == "gates"]
-    if not verdicts:
+    verdicts = [verdict for each in records.values() for verdict in judged(each)]
+    newest = max(verdicts, key=lambda verdict: verdict.made_ms, default=None)
+    if newest is None or newest.min_rank_share is None or newest.max_cosine_rise is None:
         return []
-    newest = max(verdicts, key=lambda record: record["made_ms"])
     rows = []
-    for evidence in newest["evidence"]["sets"]:
-        least = newest["gates"]["min_rank_share"] * evidence["reference"]["effective_rank"]
-        most = evidence["reference"]["mean_non_mated"] + newest["gates"]["max_cosine_rise"]
-        rows.append((Cell(evidence["name"]), Cell(f"{least:.1f}"), Cell(score(most))))
+    for seen in newest.sets:
+        if seen.reference is not None:
+            least = newest.min_rank_share * seen.reference.effective_rank
+            most = seen.reference.mean_non_mated + newest.max_cosine_rise
+            rows.append((Cell(seen.name), Cell(f"{least:.1f}"), Cell(score(most))))
+    if not rows:
+        return []
     heads = columns("Set", "#Least effective rank", "#Largest mean non-mated cosine")
     note = (
-        f"gates.min_rank_share {percent(newest['gates']['min_rank_share'], 0)} of the released model's rank, "
-        f"gates.max_cosine_rise {newest['gates']['max_cosine_rise']:g} above its cosine."
+        f"gates.min_rank_share {percent(newest.min_rank_share, 0)} of the released model's rank, "
+        f"gates.max_cosine_rise {newest.max_cosine_rise:g} above its cosine."
     )
     return [Table("limits", "What the gates put up with", "Limits of the newest verdict", heads, tuple(rows), note)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -74,10 +74,6 @@ def evaluations(db: sa.Connection, model_ids: Iterable[str] | None = None) -> di
     found: dict[str, list[dict[str, Any]]] = {}
     for row in db.execute(wanted):
         record = parse_json(row.record_json, what="a measurement")
-        found.setdefault(row.model_id, []).append({**record, "made_ms": row.made_ms, "made_by": row.made_by})
+        known = record if isinstance(record, dict) else {}
+        found.setdefault(row.model_id, []).append({**known, "made_ms": row.made_ms, "made_by": row.made_by})
     return found
-
-
-def measured_points(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the operating points of a record that were measured."""
-    return [point for point in record.get("points", ()) if "threshold" in point]

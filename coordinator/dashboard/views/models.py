@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Bar, Cell, Columns, Empty, Facts, Figure, Page, Section, Table
+from coordinator.dashboard.sections import Bar, Cell, Columns, Empty, Facts, Figure, Page, Section, Table, Tone
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
     Row,
     candidates,
     columns,
     evaluations,
-    measured_points,
     model_link,
     model_standings,
     offered_models,
     release_history,
     task_names,
 )
-from coordinator.dashboard.views.quality import det_figure, newest_by_set, tar_figures
+from coordinator.dashboard.views.measured import Compared, Judged, Measured, Monitors, judged, measured
+from coordinator.dashboard.views.quality import det_figure, newest_by_set, number, tar_figures
 from coordinator.dashboard.views.rollouts import roll_out_table
 from coordinator.dashboard.views.tasks import verdict_cell
 from coordinator.dashboard.words import MODEL_TONES, ago, moment, rate, short
@@ -34,6 +33,11 @@ from mien.specs import ModelSpec
 from mien.wire.canonical import model_from_json
 
 _DET_MODELS = 3
+_VERDICTS: Mapping[bool | None, tuple[str, Tone]] = {
+    True: ("passed", "good"),
+    False: ("failed", "bad"),
+    None: ("unknown", "warn"),
+}
 
 
 def model_list(db: sa.Connection, now_ms: int) -> Page:
@@ -46,7 +50,8 @@ def model_list(db: sa.Connection, now_ms: int) -> Page:
                     "mien-coordinator model evaluate released --data ./public --keep-thresholds")  # fmt: skip
         return Page("models", "Models and releases", lede, (Empty("models", "Models", told, commands),))
     releases, standings = release_history(db), model_standings(db, models)
-    records = evaluations(db, [model.model_id for model in models])
+    kept = evaluations(db, [model.model_id for model in models])
+    records = {each: measured(found) for each, found in kept.items()}
     sections: list[Section] = [_in_force(releases, now_ms), *roll_out_table(db, now_ms)]
     figures: list[Figure] = list(tar_figures(releases, records))
     det = det_figure("det", _compared(releases, models), records)
@@ -56,7 +61,7 @@ def model_list(db: sa.Connection, now_ms: int) -> Page:
         sections.append(Columns("quality", "Quality", tuple(figures)))
     else:
         sections.append(
-            Empty("quality", "Quality", "No model was measured yet.",
+            Empty("quality", "Quality", "No measurement has an error rate to draw yet.",
                   ("mien-coordinator model evaluate released --data ./public --keep-thresholds",))
         )  # fmt: skip
     sections += [_verdicts(db, now_ms), _history(list(enumerate(releases, 1)), now_ms), _all(models, standings, now_ms)]
@@ -180,14 +185,15 @@ def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
     shown = {model_id: "this model"}
     if base is not None:
         shown.setdefault(base.model_id, f"released ({short(base.model_id, 8)})")
-    records = evaluations(db, list(shown))
+    kept = evaluations(db, list(shown))
+    records = {each: measured(found) for each, found in kept.items()}
     mine = records.get(model_id, [])
     sections: list[Section] = [_facts(db, row, spec, standing), _thresholds(spec, model_id)]
     det = det_figure("det", list(shown.items()), records)
     if det is not None and newest_by_set(mine):
         sections.append(Columns("quality", "Quality", (det,)))
     sections.append(_measurements(mine, now_ms, model_id))
-    sections += _gates(mine, now_ms)
+    sections += _gates(judged(kept.get(model_id, [])), now_ms)
     numbered = [(number, release) for number, release in enumerate(releases, 1) if release.model_id == model_id]
     if numbered:
         sections.append(_history(numbered, now_ms))
@@ -248,56 +254,64 @@ def _thresholds(spec: ModelSpec, model_id: str) -> Section:
     return Table("thresholds", "Thresholds", "Thresholds with where they come from", heads, rows, note)
 
 
-def _measurements(records: Sequence[Mapping[str, Any]], now_ms: int, model_id: str) -> Table | Empty:
-    measured = [record for record in records if record.get("protocol") != "gates"]
-    if not measured:
+def _measurements(records: Sequence[Measured], now_ms: int, model_id: str) -> Table | Empty:
+    if not records:
         command = f"mien-coordinator model evaluate {short(model_id)} --data ./public"
         return Empty("measurements", "Measurements", "It was not measured yet.", (command,))
     rows = tuple(
         (
-            Cell(
-                str(record.get("dataset", "–")), note=f"{record.get('protocol')} {record.get('protocol_version', '')}"
-            ),
+            Cell(record.dataset, note=record.protocol),
             Cell(_result(record)),
-            Cell(f"{count(record.get('mated', 0))} / {count(record.get('non_mated', 0))}"),
-            Cell(count(record.get("fte", 0))),
-            Cell(ago(record["made_ms"], now_ms), note=f"by {record['made_by']}"),
+            Cell(f"{number(record.mated)} / {number(record.non_mated)}"),
+            Cell(number(record.failures)),
+            Cell(ago(record.made_ms, now_ms), note=f"by {record.made_by}"),
         )
-        for record in reversed(measured)
+        for record in reversed(records)
     )
     heads = columns("Data set", "Result", "#Mated / non-mated", "#No face found", "When")
     return Table("measurements", "Measurements", "Measurements of this model, the newest first", heads, rows)
 
 
-def _result(record: Mapping[str, Any]) -> str:
-    if "accuracy" in record:
-        return f"accuracy {percent(record['accuracy'])}"
-    points = ", ".join(f"{percent(p['tar'], 1)} at {rate(p['target_fmr'])}" for p in measured_points(record))
-    eer = f"EER {percent(record['eer'])}" if "eer" in record else ""
-    return "; ".join(part for part in (eer, f"TAR {points}" if points else "") if part) or "see model show --json"
+def _result(record: Measured) -> str:
+    points = ", ".join(f"{percent(point.tar, 1)} at {rate(point.target_fmr)}" for point in record.points)
+    parts = (
+        "" if record.accuracy is None else f"accuracy {percent(record.accuracy)}",
+        "" if record.eer is None else f"EER {percent(record.eer)}",
+        f"TAR {points}" if points else "",
+    )
+    unknown = "in a form that this dashboard does not know; model show --json has it"
+    return "; ".join(filter(None, parts)) if record.is_known else unknown
 
 
-def _gates(records: Sequence[Mapping[str, Any]], now_ms: int) -> list[Section]:
+def _gates(verdicts: Sequence[Judged], now_ms: int) -> list[Section]:
     """Return what the gates measured, newest verdict first: one table over all verdicts and sets."""
-    verdicts = [record for record in records if record.get("protocol") == "gates"]
-    rows = []
-    for record in reversed(verdicts):
-        for evidence in record["evidence"]["sets"]:
-            before_, after = evidence["reference"], evidence.get("candidate")
-            tar = evidence.get("candidate_tar")
-            rows.append(
-                (
-                    Cell(evidence["name"], note=ago(record["made_ms"], now_ms)),
-                    Cell("passed" if record["passed"] else "failed", tone="good" if record["passed"] else "bad",
-                         note="; ".join(record["reasons"])),
-                    Cell("–" if tar is None else percent(tar), note=f"released {percent(evidence['reference_tar'])}"),
-                    Cell("–" if after is None else f"{after['effective_rank']:.1f}",
-                         note=f"released {before_['effective_rank']:.1f}"),
-                    Cell("–" if after is None else score(after["mean_non_mated"]),
-                         note=f"released {score(before_['mean_non_mated'])}"),
-                )
-            )  # fmt: skip
+    nothing = (Compared("no set", None, None, None, None),)
+    rows = tuple(
+        _evidence_row(verdict, seen, now_ms) for verdict in reversed(verdicts) for seen in verdict.sets or nothing
+    )
     if not rows:
         return []
     heads = columns("Set", "Verdict", "#TAR", "#Effective rank", "#Mean non-mated cosine")
-    return [Table("verdicts", "What its gates measured", "Evidence of the gates, the newest first", heads, tuple(rows))]
+    return [Table("verdicts", "What its gates measured", "Evidence of the gates, the newest first", heads, rows)]
+
+
+def _evidence_row(verdict: Judged, seen: Compared, now_ms: int) -> tuple[Cell, ...]:
+    state, tone = _VERDICTS[verdict.passed]
+    (rank, alike), (rank_before, alike_before) = _figures(seen.monitors), _figures(seen.reference)
+    return (
+        Cell(seen.name, note=ago(verdict.made_ms, now_ms)),
+        Cell(state, tone=tone, note="; ".join(verdict.reasons)),
+        _beside(seen.tar, seen.reference_tar, percent),
+        _beside(rank, rank_before, "{:.1f}".format),
+        _beside(alike, alike_before, score),
+    )
+
+
+def _figures(monitors: Monitors | None) -> tuple[float | None, float | None]:
+    return (None, None) if monitors is None else (monitors.effective_rank, monitors.mean_non_mated)
+
+
+def _beside(found: float | None, released: float | None, words: Callable[[float], str]) -> Cell:
+    """Return a candidate's figure with the released model's below it."""
+    text = "–" if found is None else words(found)
+    return Cell(text, note="" if released is None else f"released {words(released)}")

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from markupsafe import Markup
 
 from coordinator.dashboard import charts
 from coordinator.dashboard.sections import NOTHING, Cell, Column, Figure, Table
-from coordinator.dashboard.views.common import measured_points
+from coordinator.dashboard.views.measured import Measured
 from coordinator.dashboard.words import moment, rate, short
 from coordinator.store.records import ReleaseRecord
 from mien.format import count, percent, score
 
-Records = Mapping[str, Sequence[Mapping[str, Any]]]
+Records = Mapping[str, Sequence[Measured]]
 
 _MAX_SETS: Final = 3
 _FLOOR: Final = -4
 _LOWEST_FNMR: Final = -3
 
 
-def newest_by_set(records: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return a model's newest record with operating points, for each data set."""
-    return {record["dataset"]: record for record in records if record.get("points") and "dataset" in record}
+def newest_by_set(records: Sequence[Measured]) -> dict[str, Measured]:
+    """Return a model's newest measurement with operating points, for each data set."""
+    return {record.dataset: record for record in records if record.points}
 
 
 def sets_measured(records: Records) -> list[str]:
     """Return the data sets, those on which most models were measured first."""
-    counts = Counter(name for each in records.values() for name in newest_by_set(each))
+    return most_common(newest_by_set(each) for each in records.values())
+
+
+def most_common(measured: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return the data sets of models' measurements, those on which most models were measured first."""
+    counts = Counter(name for each in measured for name in each)
     return [name for name, _ in counts.most_common(_MAX_SETS)]
 
 
@@ -45,12 +50,10 @@ def tar_figures(releases: Sequence[ReleaseRecord], records: Records) -> Iterator
             yield figure
 
 
-def _tar_figure(
-    index: int, dataset: str, measured: Sequence[tuple[int, ReleaseRecord, Mapping[str, Any]]]
-) -> Figure | None:
-    targets = sorted({p["target_fmr"] for _, _, rec in measured for p in measured_points(rec)}, reverse=True)
+def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseRecord, Measured]]) -> Figure | None:
+    targets = sorted({p.target_fmr for _, _, rec in measured for p in rec.points}, reverse=True)
     targets = targets[: charts.MAX_SERIES]
-    tars = [{p["target_fmr"]: p["tar"] for p in measured_points(record)} for _, _, record in measured]
+    tars = [{p.target_fmr: p.tar for p in record.points} for _, _, record in measured]
     if not targets:
         return None
     series = [
@@ -83,7 +86,7 @@ def _tar_figure(
     return Figure(
         f"tar-{index + 1}", f"TAR over releases, on {dataset}",
         charts.lines(series, x, y, x_label="release", y_label="TAR"), tuple(legend(series)),
-        f"True accept rate on {count(record['mated'])} mated and {count(record['non_mated'])} non-mated comparisons.",
+        f"True accept rate on {number(record.mated)} mated and {number(record.non_mated)} non-mated comparisons.",
         f"TAR over {len(measured)} releases{': ' + told if told and len(measured) > 1 else ''}.",
         Table(f"tar-{index + 1}-table", "By release", f"TAR over releases on {dataset}", heads, rows),
     )  # fmt: skip
@@ -101,13 +104,12 @@ def det_figure(anchor: str, models: Sequence[tuple[str, str]], records: Records)
     x = charts.decades(_FLOOR, -1, rate)
     y = charts.decades(_LOWEST_FNMR, 0, rate)
     rows = tuple(
-        (Cell(words), Cell(rate(p["target_fmr"])), Cell(f"{p['fmr']:.2g}"), Cell(f"{p['fnmr']:.4f}"),
-         Cell(score(p["threshold"])))
+        (Cell(words), Cell(rate(p.target_fmr)), Cell(f"{p.fmr:.2g}"), Cell(f"{p.fnmr:.4f}"), Cell(score(p.threshold)))
         for words, record in curves
-        for p in measured_points(record)
+        for p in record.points
     )  # fmt: skip
     heads = (Column("Model"), *(Column(name, numeric=True) for name in ("Wanted FMR", "FMR", "FNMR", "Threshold")))
-    told = "; ".join(f"{words}: equal error rate {percent(rec['eer'])}" for words, rec in curves if "eer" in rec)
+    told = "; ".join(f"{words}: equal error rate {percent(rec.eer)}" for words, rec in curves if rec.eer is not None)
     return Figure(
         anchor, f"DET on {dataset}", charts.lines(series, x, y, x_label="FMR", y_label="FNMR"),
         tuple(legend(series)),
@@ -118,24 +120,24 @@ def det_figure(anchor: str, models: Sequence[tuple[str, str]], records: Records)
     )  # fmt: skip
 
 
-def _det_points(record: Mapping[str, Any]) -> list[tuple[float, float]]:
-    points = [(float(point["fmr"]), float(point["fnmr"])) for point in measured_points(record) if point["fmr"] > 0]
-    if 0 < record.get("eer", 0) <= 0.1:  # the axis ends there
-        points.append((float(record["eer"]), float(record["eer"])))
+def _det_points(record: Measured) -> list[tuple[float, float]]:
+    points = [(point.fmr, point.fnmr) for point in record.points if point.fmr > 0]
+    if record.eer is not None and 0 < record.eer <= 0.1:  # the axis ends there
+        points.append((record.eer, record.eer))
     return sorted(points, key=lambda point: (point[0], -point[1]))
 
 
 def monitor_figure(
-    anchor: str, title: str, name: str, measured: Sequence[tuple[str, Mapping[str, Any]]], *, words: str
+    anchor: str, title: str, measured: Sequence[tuple[str, float]], *, words: str, zero: bool = False
 ) -> Figure:
-    """Return a monitor over models, (model id, its record with monitors) each, oldest first."""
-    values = [float(record["monitors"][name]) for _, record in measured]
+    """Return a monitor over models, (model id, its value) each, oldest first."""
+    values = [value for _, value in measured]
     series = [charts.Series(title, tuple((float(n), value) for n, value in enumerate(values, 1)))]
     x = charts.whole_numbers(1, len(values))
-    y = charts.linear(values, words=lambda value: f"{value:g}", zero=name == "effective_rank")
+    y = charts.linear(values, words=lambda value: f"{value:g}", zero=zero)
     rows = tuple(
         (Cell(str(n)), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), Cell(f"{value:.3f}"))
-        for n, ((model_id, _), value) in enumerate(zip(measured, values, strict=True), 1)
+        for n, (model_id, value) in enumerate(measured, 1)
     )
     heads = (Column("Number"), Column("Model"), Column(title, numeric=True))
     return Figure(
@@ -149,3 +151,8 @@ def legend(series: Sequence[charts.Series]) -> Iterator[tuple[Markup, str]]:
     """Yield a swatch and a name for each series, where there are several."""
     if len(series) > 1:
         yield from ((charts.swatch(index), each.name) for index, each in enumerate(series))
+
+
+def number(value: int | None) -> str:
+    """Return a count, a dash where it is not known."""
+    return "–" if value is None else count(value)

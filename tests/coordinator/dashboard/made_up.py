@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
 import random
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from coordinator import audit, pki
 from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
+from coordinator.gatekeeper import _summary
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.privacy import account
 from coordinator.rounds.machine import MASKED, STEP_OF, RoundState, Stage, Step
@@ -23,26 +27,32 @@ from coordinator.store.records import (
     BlobId,
     CandidateRecord,
     CandidateState,
-    EvaluationRecord,
     ModelRecord,
     RoundChange,
     RoundRecord,
     TaskRecord,
     TaskState,
 )
-from coordinator.store.releases import decide, keep_evaluations
+from coordinator.store.releases import decide
 from coordinator.store.store import Store
 from coordinator.store.tables import DEVICES
 from mien.dp.accountant import Release
 from mien.dp.ledger import Opening
+from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
+from mien.evaluation.gates import judge, monitors, tar_at
 from mien.specs import CohortSpec, DpSpec, GateSpec, PrivacySpec, TaskSpec, Threshold
-from mien.wire.canonical import model_to_json, task_to_json, to_canonical_json
-from tests.integration.light_device import LAYOUT, SPEC
+from mien.wire.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
+from simulation.datasets import LabelledCrops
+from simulation.folder_protocol import folder_record
+from simulation.models import Model
+from tests.integration.light_device import LAYOUT, SPEC, THETA
 
 PASSWORD = "correct horse battery"
 DP = DpSpec("central_gaussian", 12.0, epsilon=8.0, delta=1e-6, max_participations=4, min_separation=2)
 RELEASE = Release("central_gaussian", 12.0, 2.0**16, 1000)
 HOUR_MS = 3_600_000
+MEASURED = ((0.0, 64), (0.06, 64), (-0.2, 24), (0.18, 64))
+"""How good the imported model and its candidates are, and in how many directions their embeddings lie, in order."""
 
 
 class SetClock(Clock):
@@ -69,6 +79,31 @@ def device_id(number: int) -> str:
 def model_id(name: str) -> str:
     """Return the id of a made-up model."""
     return hashlib.sha256(f"model {name}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class PeopleMeasured:
+    """Made-up people, measured by the program that measures folders of faces."""
+
+    comparisons: Comparisons
+    monitors: Monitors
+    record: dict[str, Any]
+
+
+@functools.cache
+def people_measured(*, gain: float, dims: int, dataset: str = "public-faces") -> PeopleMeasured:
+    """Return what a model says of 90 people that lie in `dims` directions, each the tighter the larger `gain`."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(90), 5)
+    people, noise = rng.standard_normal((90, 64)), rng.standard_normal((labels.size, 64))
+    embeddings = (people[labels] + 1.15 * (1 - gain) * noise).astype(np.float32)
+    embeddings[:, dims:] = 0
+    comparisons = all_pairs(embeddings, labels)
+    faces = LabelledCrops(np.zeros((labels.size, 1, 1, 3), np.uint8), labels, tuple(map(str, range(90))))
+    record = folder_record(
+        Model(SPEC, LAYOUT, THETA), faces, embeddings, comparisons, dataset=dataset, dataset_sha256="d" * 64
+    )
+    return PeopleMeasured(comparisons, monitors(embeddings, comparisons), record)
 
 
 class Fleet:
@@ -125,48 +160,36 @@ class Fleet:
             task_id=None if task is None else task.task_id, round=round_,
         )  # fmt: skip
 
-    def measure(self, model: str, *, gain: float, dataset: str = "public-faces", rank: float = 41.0) -> None:
-        """Keep a measurement of a model: the better, the larger `gain`."""
-        points = [
-            {"target_fmr": fmr, "fmr": fmr * 0.98, "fnmr": round(fnmr * (1 - gain), 5),
-             "tar": 1 - round(fnmr * (1 - gain), 5), "threshold": 0.2 + 0.1 * n, "num_mated": 3120,
-             "num_non_mated": 401_300}
-            for n, (fmr, fnmr) in enumerate(((1e-1, 0.006), (1e-2, 0.034), (1e-3, 0.112), (1e-4, 0.241)))
-        ]  # fmt: skip
-        record = {
-            "protocol": "folder-all-pairs", "protocol_version": "1", "dataset": dataset, "dataset_sha256": "d" * 64,
-            "model_id": model, "commit": "0123456789ab", "command": "mien-coordinator model evaluate", "seed": 0,
-            "identities": 897, "images": 2024, "fte": 3, "mated": 3120, "non_mated": 401_300,
-            "eer": round(0.021 * (1 - gain), 5), "points": points,
-            "monitors": {"effective_rank": rank, "mean_non_mated": round(0.031 - gain / 40, 5)},
-        }  # fmt: skip
-        self._keep(model, record)
+    def measure(self, model: str, *, gain: float, dataset: str = "public-faces", dims: int = 64) -> None:
+        """Keep what simulation.worker says of a model: the better, the larger `gain`; few `dims` are a collapse."""
+        self.keep(model, people_measured(gain=gain, dims=dims, dataset=dataset).record)
 
-    def _keep(self, model: str, record: dict[str, Any]) -> None:
-        kept = EvaluationRecord(model, to_canonical_json(record), self.clock.now_ms(), "alice")
-        self.store.privacy(lambda db: keep_evaluations(db, [kept]))
+    def keep(self, model: str, record: Mapping[str, Any]) -> None:
+        """Keep a record as model evaluate has it kept."""
+        said = to_canonical_json({**record, "model_id": model})
+        self.store.add_evaluation(model, said, actor="alice")
 
-    def judge(self, task: TaskRecord, model: str, round_: int, *, reasons: tuple[str, ...] = ()) -> None:
-        """Let the gates have judged a candidate of a task."""
-        monitors = {"effective_rank": 41.0, "mean_non_mated": 0.031}
-        evidence = {
-            "name": "public-faces", "num_mated": 3120, "num_non_mated": 401_300, "reference_tar": 0.888,
-            "reference": monitors, "candidate_tar": 0.861 if reasons else 0.904, "problem": "",
-            "candidate": {"effective_rank": 17.2 if reasons else 42.3, "mean_non_mated": 0.118 if reasons else 0.028},
-        }  # fmt: skip
-        self._keep(model, {
-            "protocol": "gates", "protocol_version": "1", "model_id": model, "reference_model_id": task.base_model_id,
-            "gates": {"min_rank_share": 0.5, "max_cosine_rise": 0.1}, "passed": not reasons, "reasons": list(reasons),
-            "evidence": {"is_finite": True, "change": 0.04, "sets": [evidence]},
-        })  # fmt: skip
-        state = CandidateState.FAILED if reasons else CandidateState.PASSED
-        decided = CandidateRecord(
-            model, task.task_id, round_, state, self.clock.now_ms(), reason="; ".join(reasons),
-            decided_ms=self.clock.now_ms(),
+    def judge(self, task: TaskRecord, model: str, round_: int, *, gain: float, dims: int = 64) -> bool:
+        """Let the gates judge a candidate beside the model that its task began with; returns whether it passed."""
+        before, after = people_measured(gain=0.0, dims=64), people_measured(gain=gain, dims=dims)
+        gates = task_from_json(task.task_json).gates
+        compared = before.comparisons
+        tars = [tar_at(det_curve(each.comparisons), gates.fmr) for each in (before, after)]
+        found = SetEvidence("public-faces", compared.num_mated, compared.num_non_mated, tars[0], before.monitors,
+                            candidate_tar=tars[1], candidate=after.monitors)  # fmt: skip
+        evidence = Evidence(is_finite=True, change=0.04, sets=(found,))
+        reasons = judge(gates, evidence)
+        offered = CandidateRecord(
+            model, task.task_id, round_, CandidateState.FAILED if reasons else CandidateState.PASSED,
+            self.clock.now_ms(), reason="; ".join(reasons), decided_ms=self.clock.now_ms(),
         )  # fmt: skip
-        self.store.privacy(lambda db: decide(db, decided))
-        detail = {"task": task.task_id, "round": round_, "reason": "; ".join(reasons)}
-        self.store.log(audit.COORDINATOR, f"gates.{state.value}", model, detail)
+        reference = self.store.model(task.base_model_id)
+        self.keep(model, after.record)
+        self.keep(model, _summary(gates, offered, reference, evidence, reasons))
+        self.store.privacy(lambda db: decide(db, offered))
+        detail = {"task": task.task_id, "round": round_, "reason": offered.reason}
+        self.store.log(audit.COORDINATOR, f"gates.{offered.state.value}", model, detail)
+        return not reasons
 
     # What happens
 
@@ -304,16 +327,10 @@ def _spring(fleet: Fleet, base: str) -> None:
         spring = fleet.play(spring, number, codes=codes, candidate=number % 4 == 0)
         if number % 4 == 0:
             made = spring.model_id
-            collapsed = number == 8
-            told = (
-                "on public-faces, embeddings have collapsed: their effective rank is 17.2, the released model's 41.0 "
-            )
-            reasons = (told + "(gates.min_rank_share)",) if collapsed else ()
-            fleet.measure(
-                made, gain=-0.2 if collapsed else 0.06 * number / 4, rank=17.2 if collapsed else 41 + number / 4
-            )
-            fleet.judge(spring, made, number, reasons=reasons)
-            if not collapsed:
+            gain, dims = MEASURED[number // 4]
+            passed = fleet.judge(spring, made, number, gain=gain, dims=dims)
+            assert passed is (number != 8)
+            if passed:
                 store.release(made, population=None, share=0.1, actor=audit.COORDINATOR)
                 clock.move(7200)
             if number == 4:

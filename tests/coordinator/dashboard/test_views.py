@@ -21,8 +21,9 @@ from coordinator.rollouts import spec_to_json
 from coordinator.store.store import Store
 from coordinator.store.tables import REPLICAS, ROLL_OUTS
 from mien.errors import NotFoundError
+from mien.format import percent
 from mien.rollouts import RollOutSpec
-from tests.coordinator.dashboard.made_up import DP, Fleet, device_id, model_id
+from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
 S = TypeVar("S")
 
@@ -171,11 +172,13 @@ def test_models_show_quality_releases_and_the_roll_out(reader: Reader, now_ms: i
     assert texts(in_force, "Share of phones") == ["10\u202f%", "90\u202f%"]
     assert texts(part(page, "history", Table), "What").count("rolled back to") == 1
     tar = part(page, "tar-1", Figure)
-    assert texts(tar.table, "TAR at FMR 0.001") == ["88.80\u202f%", "89.47\u202f%", "89.47\u202f%", "88.80\u202f%",
-                                                    "89.47\u202f%", "90.82\u202f%"]  # fmt: skip
+    first, better, best = (people_measured(gain=gain, dims=64).record["points"] for gain in (0.0, 0.06, 0.18))
+    over = [percent(1 - points[2]["fnmr"]) for points in (first, better, better, first, better, best)]
+    assert len(set(over)) == 3
+    assert texts(tar.table, "TAR at FMR 0.001") == over
     det = part(page, "det", Figure)
     assert [name.split(" (")[0] for _, name in det.legend[:2]] == ["rolling out", "released"]
-    assert texts(det.table, "FNMR")[:4] == ["0.0049", "0.0279", "0.0918", "0.1976"]
+    assert texts(det.table, "FNMR")[:4] == [f"{point['fnmr']:.4f}" for point in best]
     states = {row[0].text: row[1].text for row in part(page, "models", Table).rows}
     assert states[model_id("spring-8")[:12]] == "rejected"
 
@@ -186,7 +189,8 @@ def test_a_model_shows_thresholds_with_provenance_and_its_gates(reader: Reader, 
     assert texts(thresholds, "Measured on") == ["public-faces"] * 4
     assert texts(thresholds, "Non-mated") == ["401\u202f300"] * 4
     verdict = part(page, "verdicts", Table).rows[0]
-    assert (verdict[1].text, verdict[3]) == ("failed", Cell("17.2", note="released 41.0"))
+    collapsed, released = (people_measured(gain=g, dims=d).monitors.effective_rank for g, d in ((-0.2, 24), (0, 64)))
+    assert (verdict[1].text, verdict[3]) == ("failed", Cell(f"{collapsed:.1f}", note=f"released {released:.1f}"))
     with pytest.raises(NotFoundError):
         reader.ask(lambda db: models.model_page(db, "0" * 64, now_ms))
 
@@ -203,8 +207,9 @@ def test_the_budget_is_shown_as_the_ledger_has_it(reader: Reader) -> None:
 
 def test_collapse_shows_in_the_monitors(reader: Reader, now_ms: int) -> None:
     page = reader.ask(lambda db: collapse.collapse_page(db, now_ms))
-    assert texts(part(page, "rank-1", Figure).table, "Effective rank") == ["41.000", "42.000", "17.200", "44.000"]
-    assert texts(part(page, "limits", Table), "Least effective rank") == ["20.5"]
+    ranks = [people_measured(gain=gain, dims=dims).monitors.effective_rank for gain, dims in MEASURED]
+    assert texts(part(page, "rank-1", Figure).table, "Effective rank") == [f"{rank:.3f}" for rank in ranks]
+    assert texts(part(page, "limits", Table), "Least effective rank") == [f"{ranks[0] / 2:.1f}"]
 
 
 def test_staged_roll_outs_and_what_phones_say_of_them(tmp_path: Path) -> None:
