@@ -23,12 +23,13 @@ _HOURS = 24
 
 @dataclass(frozen=True)
 class Population:
-    """Phones of one population: how many ever called, and lately."""
+    """Phones of one population: how many ever called, lately, and asked to be left out of rounds."""
 
     name: str
     known: int
     day: int
     week: int
+    staying_out: int
     last_seen_ms: int
 
 
@@ -51,6 +52,11 @@ class Fleet:
         """Return how many called within a day."""
         return sum(each.day for each in self.populations)
 
+    @property
+    def staying_out(self) -> int:
+        """Return how many asked to be left out of rounds."""
+        return sum(each.staying_out for each in self.populations)
+
 
 def read(db: sa.Connection, now_ms: int) -> Fleet:
     """Return the fleet: two passes over the devices, so keep the answer for a while."""
@@ -60,7 +66,10 @@ def read(db: sa.Connection, now_ms: int) -> Fleet:
         return sa.func.sum(sa.case((seen > now_ms - age_ms, 1), else_=0))
 
     rows = db.execute(
-        sa.select(DEVICES.c.population, sa.func.count(), within(DAY_MS), within(7 * DAY_MS), sa.func.max(seen))
+        sa.select(
+            *(DEVICES.c.population, sa.func.count(), within(DAY_MS), within(7 * DAY_MS)),
+            *(sa.func.count(DEVICES.c.stays_out_since_ms), sa.func.max(seen)),
+        )
         .group_by(DEVICES.c.population)
         .order_by(DEVICES.c.population)
     )
@@ -90,11 +99,12 @@ def population_table(fleet: Fleet) -> Table | Empty:
             Cell(count(each.known)),
             Cell(count(each.day)),
             Cell(count(each.week)),
+            Cell(count(each.staying_out)),
             Cell(ago(each.last_seen_ms, fleet.now_ms)),
         )
         for each in fleet.populations
     )
-    heads = columns("Population", "#Known", "#In a day", "#In a week", "Last seen")
+    heads = columns("Population", "#Known", "#In a day", "#In a week", "#Left out", "Last seen")
     return Table("phones", "Phones", "Phones by population", heads, rows, note=_software(fleet.software))
 
 

@@ -69,7 +69,7 @@ def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tile
         "figures",
         "In figures",
         (
-            Tile("Phones", count(fleet.known), f"{count(fleet.day)} called within a day", href="#phones"),
+            Tile("Phones", count(fleet.known), _lately(fleet), href="#phones"),
             Tile("Revoked certificates", situation.revoked_words, situation.revocations_words, href="/health"),
             Tile("Running tasks", count(running), f"{count(paused)} paused" if paused else "none paused",
                  tone="warn" if paused else "plain", href="/tasks"),
@@ -77,6 +77,11 @@ def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tile
             release,
         ),
     )  # fmt: skip
+
+
+def _lately(fleet: fleets.Fleet) -> str:
+    stay_out = f", {count(fleet.staying_out)} left out of rounds" if fleet.staying_out else ""
+    return f"{count(fleet.day)} called within a day{stay_out}"
 
 
 def _running(db: sa.Connection, now_ms: int) -> Section:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.reading import Reader
-from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table
+from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
 from coordinator.dashboard.situation import Check, Situation
 from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
@@ -237,6 +237,31 @@ def test_staged_roll_outs_and_what_phones_say_of_them(tmp_path: Path) -> None:
         new.measure(made, gain=0.1)
         fleet_said = part(reader.ask(lambda db: collapse.collapse_page(db, now_ms)), "fleet", Table)
         assert texts(fleet_said, "Effective dimension") == ["40.0"]
+    finally:
+        reader.close()
+        new.close()
+
+
+def test_phones_that_asked_to_be_left_out_are_counted(tmp_path: Path) -> None:
+    new = Fleet(tmp_path)
+    new.add_phones(5, "default")
+    new.add_phones(4, "staff", first=10)
+    now_ms = round(new.end.timestamp() * 1000)
+    reader = Reader.open(new.home.database_url(new.home.resolve().config))
+
+    def shown() -> tuple[list[str], str]:
+        known = reader.ask(lambda db: fleets.read(db, now_ms))
+        page = reader.ask(lambda db: overview.overview(db, situation(now_ms), known))
+        phones = part(page, "figures", Tiles).items[0]
+        return texts(part(page, "phones", Table), "Left out"), phones.note.partition("day")[2]
+
+    try:
+        assert shown() == (["0", "0"], "")
+        for number in (0, 1, 10):
+            new.store.set_participation(device_id(number), stays_out=True)
+        assert shown() == (["2", "1"], ", 3 left out of rounds")
+        new.store.set_participation(device_id(1), stays_out=False)
+        assert shown() == (["1", "1"], ", 2 left out of rounds")
     finally:
         reader.close()
         new.close()
