@@ -96,15 +96,14 @@ def population_table(fleet: Fleet) -> Table | Empty:
     rows = tuple(
         (
             Cell(each.name),
-            Cell(count(each.known)),
+            Cell(count(each.known), note=f"{count(each.staying_out)} left out" if each.staying_out else ""),
             Cell(count(each.day)),
             Cell(count(each.week)),
-            Cell(count(each.staying_out)),
             Cell(ago(each.last_seen_ms, fleet.now_ms)),
         )
         for each in fleet.populations
     )
-    heads = columns("Population", "#Known", "#In a day", "#In a week", "#Left out", "Last seen")
+    heads = columns("Population", "#Known", "#In a day", "#In a week", "Last seen")
     return Table("phones", "Phones", "Phones by population", heads, rows, note=_software(fleet.software))
 
 
