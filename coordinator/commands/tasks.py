@@ -22,6 +22,7 @@ from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.specs import TaskSpec
 from mien.toml import parse_toml
+from mien.wire.canonical import task_from_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -156,16 +157,29 @@ def watch(task: Task, home: Home, as_json: Json = False) -> None:
             async for event in coordinator.watch(found.task_id):
                 if line := view.news(event):
                     shell.OUT.print(line, soft_wrap=True)
-            return
-        with Live(view.draw(), console=shell.OUT, refresh_per_second=4) as live:
-            async for event in coordinator.watch(found.task_id):
-                view.take(event)
-                live.update(view.draw())
+        else:
+            with Live(view.draw(), console=shell.OUT, refresh_per_second=4) as live:
+                async for event in coordinator.watch(found.task_id):
+                    view.take(event)
+                    live.update(view.draw())
+        if view.task is not None and (left := await left_to_do(coordinator, view.task)):
+            say(left)
 
     try:
         ask(home, follow)
     except DrainingError as error:
         raise UnreachableError("the coordinator is shutting down; watch again when it is back") from error
+
+
+async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus) -> str:
+    """Return what a task that ended leaves to its operator: the release of its last model, where its gates say so."""
+    if task.state != "done" or not task.task_json or task_from_json(task.task_json).gates.release != "manual":
+        return ""
+    states = {status.model_id: status.state for _, status in await coordinator.standings()}
+    if states.get(task.model_id) != "candidate":  # released meanwhile, or the task went back to one that is in force
+        return ""
+    name = task.model_id[:12]
+    return f"Model {name} waits for its release by hand: mien-coordinator model show {name}, then model release {name}"
 
 
 @app.command()
@@ -297,18 +311,18 @@ class _View:
     _SHOWN = 20
 
     def __init__(self) -> None:
-        self._task: operator_pb2.TaskStatus | None = None
+        self.task: operator_pb2.TaskStatus | None = None
         self._rounds: dict[tuple[int, int], operator_pb2.RoundReport] = {}
 
     def take(self, event: operator_pb2.TaskEvent) -> None:
         """Note what an event says."""
-        self._task = event.task
+        self.task = event.task
         if event.HasField("round"):
             self._rounds[(event.round.round.round, event.round.round.attempt)] = event.round
 
     def news(self, event: operator_pb2.TaskEvent) -> str:
         """Return an event in one line; nothing for one that tells no more than the last."""
-        before = (self._task and (self._task.state, self._task.reason), {k: r.stage for k, r in self._rounds.items()})
+        before = (self.task and (self.task.state, self.task.reason), {k: r.stage for k, r in self._rounds.items()})
         self.take(event)
         after = (event.task.state, event.task.reason), {k: r.stage for k, r in self._rounds.items()}
         if before == after:
@@ -324,7 +338,7 @@ class _View:
     def draw(self) -> Table:
         """Return the picture so far."""
         reports = [report for _, report in sorted(self._rounds.items())[-self._SHOWN :]]
-        if self._task is not None and is_asynchronous(self._task):
+        if self.task is not None and is_asynchronous(self.task):
             table = Table("cohort", "stage", "asked, trained, sent", "loss", "model", "on", title=self._title())
             for report in reports:
                 table.add_row(*_cells(report), self._base(report))
@@ -336,18 +350,18 @@ class _View:
 
     def _base(self, report: operator_pb2.RoundReport) -> str:
         """Return which model a cohort is on, and how stale that is."""
-        assert self._task is not None
-        behind = _behind(report, self._task)
+        assert self.task is not None
+        behind = _behind(report, self.task)
         return f"model {report.base_version}" + (f", {behind} behind" if behind else "")
 
     def _title(self) -> str:
-        if self._task is None:
+        if self.task is None:
             return "waiting for the coordinator"
-        title = f"{self._task.name}: {self._task.state}, {self._task.rounds_closed}/{self._task.rounds_total} rounds"
-        if is_asynchronous(self._task):
+        title = f"{self.task.name}: {self.task.state}, {self.task.rounds_closed}/{self.task.rounds_total} rounds"
+        if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
             title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
-        return title + (f" ({self._task.reason})" if self._task.reason else "")
+        return title + (f" ({self.task.reason})" if self.task.reason else "")
 
 
 def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING, cast
+
 import pytest
 from rich.console import Console
 
-from coordinator.commands.tasks import _event, _View, check_goes_on
+from coordinator.commands.tasks import _event, _View, check_goes_on, left_to_do
+from coordinator.releases import ModelState
 from coordinator.service.messages import STAGES
 from coordinator.store.records import TaskState
 from mien.errors import ConfigError
-from mien.wire.v1 import operator_pb2, rounds_pb2
+from mien.specs import GateSpec, TaskSpec
+from mien.wire.canonical import task_to_json
+from mien.wire.v1 import models_pb2, operator_pb2, rounds_pb2
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
 
 
 def event(
@@ -28,6 +37,30 @@ def test_what_is_over_is_not_resumed_in_silence(state: TaskState) -> None:
         return
     with pytest.raises(ConfigError, match=rf"spring is {state} \(model 3f0c failed\): .* task submit"):
         check_goes_on(status)
+
+
+class _Standings:
+    """A coordinator whose one model stands so."""
+
+    def __init__(self, state: str) -> None:
+        self._status = operator_pb2.ModelStatus(model_id="ab" * 32, state=state)
+
+    async def standings(self) -> list[tuple[models_pb2.ModelManifest, operator_pb2.ModelStatus]]:
+        return [(models_pb2.ModelManifest(model_id=self._status.model_id), self._status)]
+
+
+@pytest.mark.parametrize("state", list(TaskState))
+@pytest.mark.parametrize("gates", [GateSpec(release="manual"), GateSpec()])
+@pytest.mark.parametrize("model", list(ModelState))
+def test_a_model_that_waits_for_its_release_by_hand_is_named_at_the_end(
+    state: TaskState, gates: GateSpec, model: ModelState
+) -> None:
+    task = task_to_json(TaskSpec("spring", gates=gates))
+    status = operator_pb2.TaskStatus(name="spring", state=state, model_id="ab" * 32, task_json=task)
+    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(model)), status))
+    waits = (state, gates.release, model) == (TaskState.DONE, "manual", ModelState.CANDIDATE)
+    assert ("model release abababababab" in told) == waits
+    assert bool(told) == waits
 
 
 def test_every_stage_has_a_name() -> None:
