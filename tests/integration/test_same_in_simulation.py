@@ -39,7 +39,10 @@ BLOCKS = ("block1[2-5].*", "head.*", "gdconv.*", "embedding.*")
 
 @dataclass(frozen=True)
 class Case:
-    """A method in one form; `trainable` empty is the model's own small part. `is_streamed`: its replies are long."""
+    """A method in one form; `trainable` empty is the model's own small part. `is_streamed`: its replies are long.
+
+    `tolerance` is how far the models may lie apart, of the way that training went.
+    """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -47,6 +50,7 @@ class Case:
     lr: float = 0.05
     is_streamed: bool = False
     has_source: bool = False
+    tolerance: float = 1e-3
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -76,7 +80,8 @@ CASES = {
     "fedavg": Case("fedavg", {"loss": "cosface"}),
     "fedprox": Case("fedprox", {**CLASSES, "mu": 0.5}),
     # Their replies, as long as the trained part, are streamed: 2 MB.
-    "scaffold": Case("scaffold", CLASSES, trainable=BLOCKS, lr=0.005, is_streamed=True),
+    # A control variate is a difference of models over steps and rate: rounding comes back a hundred times as large.
+    "scaffold": Case("scaffold", CLASSES, trainable=BLOCKS, lr=0.005, is_streamed=True, tolerance=1e-2),
     "mime": Case("mime", {**CLASSES, "beta": 0.8}, trainable=BLOCKS, lr=0.005, is_streamed=True),
     "pfm": Case(
         "pfm_fv",
@@ -185,7 +190,7 @@ def test_the_model_after_three_rounds_is_the_simulators(fleet: RealFleet, faces:
         assert moved > 1e-4
         # 1e-5 is usual. Rounding that puts a unit on the other side of its kink gives more on some processors; a method
         # that forgot its control variates would differ by 3e-2, its momentum by 0.4, its proximal term by 1e-2.
-        assert np.linalg.norm(real - expected) < 1e-3 * moved
+        assert np.linalg.norm(real - expected) < case.tolerance * moved
 
 
 def test_a_source_leaves_nothing_of_its_faces(fleet: RealFleet) -> None:
