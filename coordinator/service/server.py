@@ -171,7 +171,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
                 if replication is not None:
                     await replication.stop()
                 await server.stop(_LAST_ANSWERS_S)
-        await stores.thread.run(_enter_stop, stores.store, config)
+        await _enter_stop(stores, config)
     finally:
         if replication is not None:
             replication.close()
@@ -196,9 +196,10 @@ def _enter_start(store: Store, config: CoordinatorConfig) -> None:
     _LOG.info("audit log", head=str(head))
 
 
-def _enter_stop(store: Store, config: CoordinatorConfig) -> None:
+async def _enter_stop(stores: Stores, config: CoordinatorConfig) -> None:
+    """Enter the stop in the audit log; where the database is away, also behind another call, it ends all the same."""
     try:
-        head = store.log(audit.COORDINATOR, "server.stop", config.address)
+        head = await stores.thread.run(stores.store.log, audit.COORDINATOR, "server.stop", config.address)
     except MienError as error:
         _LOG.warning("the stop is not in the audit log", reason=error.message)
     else:
