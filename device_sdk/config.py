@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from device_sdk.conditions import ConditionSource
 from device_sdk.faces import QualityPolicy
 from device_sdk.runtimes import RuntimeName
+from device_sdk.stored_personal import Form
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
@@ -100,7 +101,7 @@ class DeviceConfig:
     keystore: Literal["auto", "platform", "file"] = "auto"
     runtime: RuntimeName = "auto"
     threads: int = 1
-    personal_backbone: Literal["released", "local"] = "released"
+    personal_backbone: Form = "released"
     participation: ParticipationConfig = field(default_factory=ParticipationConfig)
     verification: VerificationConfig = field(default_factory=VerificationConfig)
     enrollment: EnrollmentConfig = field(default_factory=EnrollmentConfig)

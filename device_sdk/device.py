@@ -38,12 +38,13 @@ from device_sdk.participate import (
     take_part,
     transfer,
 )
-from device_sdk.personal import Form, Personalised, PersonalRecogniser, personalise
+from device_sdk.personal import Personalised, PersonalRecogniser, personalise
 from device_sdk.pool import person_beside_source
 from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
 from device_sdk.source import SourceFaces, read_source
+from device_sdk.stored_personal import Form
 from device_sdk.verify import Outcome, identify, verify
 from mien.errors import (
     AlreadyExistsError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from device_sdk.enrolled import Person
 from device_sdk.gallery import Gallery
 from device_sdk.recogniser import Recogniser, fit_crops
-from device_sdk.stored_personal import StoredPersonal
+from device_sdk.stored_personal import Form, StoredPersonal
 from mien.errors import ConfigError, NotFoundError
 from mien.evaluation.intervals import upper_bound
 from mien.methods.base import Crops, Embeddings
@@ -34,7 +34,6 @@ from mien.personal_branch import (
 )
 from mien.wire.tensors import PublicShard
 
-Form = Literal["released", "local"]
 _SEED: Final = 0
 
 Indices = NDArray[np.int64]

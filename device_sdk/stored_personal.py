@@ -16,6 +16,9 @@ from mien.records import from_mapping, to_mapping
 from mien.wire.canonical import parse_json
 from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 
+Form = Literal["released", "local"]
+"""What a personal model is made on: the released backbone, or the one that training left on this phone."""
+
 _WHAT: Final = "the personal model"
 
 
@@ -27,7 +30,7 @@ class StoredPersonal:
     """
 
     model_id: str
-    form: Literal["released", "local"]
+    form: Form
     pi_weight: NDArray[np.float32] = field(repr=False)
     pi_bias: NDArray[np.float32] = field(repr=False)
     values: NDArray[np.float32] | None = field(repr=False)
