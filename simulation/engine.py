@@ -1,44 +1,41 @@
-"""The reference engine: one client after another, the same method halves and the same runtime as on real phones.
+"""Rounds of a task without a network: the same method halves as on phones and coordinator, in a loop.
 
-Other engines must equal it to float tolerance; it is slow on purpose and short enough to check by eye.
+How a cohort's devices are run is an engine's business (`simulation.engines`); what they make is the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mien.buffered import staleness, weighed
-from mien.contribution import Arrays, Contribution, ContributionLayout, Total
+from mien.contribution import Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import (
-    Crops,
-    DeviceInput,
-    DeviceOutput,
-    Runtime,
-    ServerState,
-    Validation,
-    ValidationFaces,
-    ValidationInput,
-)
+from mien.methods.base import Runtime, ServerState, Validation, ValidationInput
 from mien.specs import TaskSpec
+from simulation.cohort import Cohort, PublicFaces
+from simulation.engines.base import Engine, RoundResult, RoundWork, device_seed, received
+from simulation.engines.sequential import SequentialEngine
 from simulation.overlap import OLDEST_FIRST, Overlap, overlapping
 from simulation.sums import CohortSum, Sums, cohort_sum
 
-
-@dataclass(frozen=True)
-class PublicFaces:
-    """Public crops (K, H, W, 3) uint8 RGB with identity labels (K,), as a bundle's shard holds them."""
-
-    crops: Crops = field(repr=False)
-    labels: NDArray[np.int64] = field(repr=False)
+__all__ = [
+    "Cohort",
+    "PublicFaces",
+    "RoundRecord",
+    "Run",
+    "Step",
+    "as_engine",
+    "device_seed",
+    "rounds",
+    "run_task",
+    "select",
+]
 
 
 @dataclass(frozen=True)
@@ -54,24 +51,6 @@ class RoundRecord:
     loss_before: float
     loss_after: float
     staleness: int = 0
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The simulated phones: crops by name, what each keeps to itself between rounds, and the public faces of all.
-
-    `labels` number the identities of a phone's crops from 0; a phone that is not in it holds one identity.
-    `validators` are the faces by which a method with a validation stage is judged, by the validators' own names.
-    `models` are the parameters of models that a task names beside its own (`Method.other_models`), by id.
-    """
-
-    crops: Mapping[str, Crops] = field(repr=False)
-    private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
-    public: PublicFaces | None = None
-    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
-    validators: Mapping[str, ValidationFaces] = field(default_factory=dict, repr=False)
-    validator_private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
-    models: Mapping[str, Vector] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -98,7 +77,7 @@ def run_task(
     dim: int,
     theta: Vector,
     cohort: Cohort,
-    runtime: Runtime,
+    engine: Engine | Runtime,
     *,
     sums: Sums = "exact",
     overlap: Overlap = OLDEST_FIRST,
@@ -106,13 +85,14 @@ def run_task(
 ) -> Run:
     """Return `task.rounds` rounds of the task's method from `theta`; clients and their draws follow `task.seed`.
 
+    A runtime in the place of an engine runs one device after another, as the sequential engine does.
     `sums` "ring" adds up as secure aggregation does, with the clips, rounding and noise of the task. Cohorts of an
     asynchronous task `overlap`, by default always as many as it allows; a round is then the making of one model.
     Raises ConfigError for an unknown method or option, or for fewer clients than the task's smallest cohort.
     """
     state = find_method(task.method).server_start(task, part, theta)
     records = []
-    for step in rounds(task, part, dim, state, cohort, runtime, sums=sums, overlap=overlap):
+    for step in rounds(task, part, dim, state, cohort, engine, sums=sums, overlap=overlap):
         state, cohort = step.state, step.cohort
         records.append(step.record)
         after_round(state, step.record)
@@ -125,7 +105,7 @@ def rounds(
     dim: int,
     state: ServerState,
     cohort: Cohort,
-    runtime: Runtime,
+    engine: Engine | Runtime,
     *,
     first: int = 1,
     sums: Sums = "exact",
@@ -136,7 +116,7 @@ def rounds(
     A run that goes on from a step equals one that never stopped. An asynchronous one cannot: it begins at 1. Raises as
     `run_task`.
     """
-    method = find_method(task.method)
+    method, engine = find_method(task.method), as_engine(engine)
     if len(cohort.crops) < task.cohort.min_reports:
         raise ConfigError(
             f"there are {len(cohort.crops)} clients and cohort.min_reports is {task.cohort.min_reports}; "
@@ -147,54 +127,20 @@ def rounds(
     if task.asynchronous is not None:
         if first > 1:
             raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
-        yield from _asynchronous_rounds(task, part, dim, state, cohort, runtime, sums, overlap)
+        yield from _asynchronous_rounds(task, part, dim, state, cohort, engine, sums, overlap)
         return
     everybody = tuple(sorted(cohort.crops))
     for number in range(first, task.rounds + 1):
         devices = select(task, everybody, number)
-        trained = _train(task, part, dim, state, cohort, devices, number, runtime, sums)
+        trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
         total, revealed = trained.total, trained.revealed
         cohort = replace(cohort, private={**cohort.private, **trained.private})
         if method.validation is not None and method.needs_validators(task):
             scores = _scores(method.validation, task, sums, number)
-            state, cohort = _validated_step(method.validation, task, part, state, total, cohort, runtime, scores)
+            state, cohort = _validated_step(method.validation, task, part, state, total, cohort, engine.runtime, scores)
         else:
             state = method.server_step(task, part, state, total, revealed)
         yield Step(state, cohort, _record(number, devices, total))
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What a cohort made of one model: its total, what it showed in clear, and what each device keeps."""
-
-    total: Total = field(repr=False)
-    revealed: Mapping[str, Arrays] = field(repr=False)
-    private: Mapping[str, Arrays] = field(repr=False)
-
-
-def _train(
-    task: TaskSpec,
-    part: ParameterPart,
-    dim: int,
-    state: ServerState,
-    cohort: Cohort,
-    devices: tuple[str, ...],
-    number: int,
-    runtime: Runtime,
-    sums: Sums,
-) -> _Trained:
-    """Return what devices make of the server's state, one after another."""
-    method = find_method(task.method)
-    state = replace(state, theta=_read_only(state.theta))  # so that a runtime may keep it loaded for all devices
-    layout = method.contribution_layout(task, part, dim)
-    cohort_total = cohort_sum(task, layout, sums, number)
-    revealed: dict[str, Arrays] = {}
-    private: dict[str, Arrays] = {}
-    for device in devices:
-        output = method.device_round(_device_input(task, part, dim, state, cohort, device, number), runtime)
-        cohort_total.add(device, _received(layout, revealed, device, output))
-        private[device] = output.private
-    return _Trained(cohort_total.total(), revealed, private)
 
 
 def _asynchronous_rounds(
@@ -203,7 +149,7 @@ def _asynchronous_rounds(
     dim: int,
     state: ServerState,
     cohort: Cohort,
-    runtime: Runtime,
+    engine: Engine,
     sums: Sums,
     overlap: Overlap,
 ) -> Iterator[Step]:
@@ -213,8 +159,8 @@ def _asynchronous_rounds(
     if why := method.why_synchronous(task):
         raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave asynchronous out")
 
-    def train(number: int, devices: tuple[str, ...]) -> _Trained:
-        return _train(task, part, dim, state, cohort, devices, number, runtime, sums)
+    def train(number: int, devices: tuple[str, ...]) -> RoundResult:
+        return engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
 
     landings = overlapping(task, sorted(cohort.crops), select, overlap, train)
     for version, landing in enumerate(landings):
@@ -226,31 +172,9 @@ def _asynchronous_rounds(
         yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
 
 
-def _read_only(theta: Vector) -> Vector:
-    """Return the same parameters where nobody can write to them."""
-    view = theta.view()
-    view.flags.writeable = False
-    return view
-
-
-def _device_input(
-    task: TaskSpec, part: ParameterPart, dim: int, state: ServerState, cohort: Cohort, device: str, number: int
-) -> DeviceInput:
-    return DeviceInput(
-        task=task,
-        part=part,
-        dim=dim,
-        theta=state.theta,
-        crops=cohort.crops[device],
-        labels=cohort.labels.get(device),
-        private=cohort.private.get(device, {}),
-        reply=find_method(task.method).reply(state, device),
-        public_crops=cohort.public.crops if cohort.public else None,
-        public_labels=cohort.public.labels if cohort.public else None,
-        seed=device_seed(task, device, number),
-        device=device,
-        models=cohort.models,
-    )
+def as_engine(engine: Engine | Runtime) -> Engine:
+    """Return an engine as it is, and for a runtime the one that runs one device after another on it."""
+    return engine if isinstance(engine, Engine) else SequentialEngine(engine)
 
 
 def select(task: TaskSpec, devices: tuple[str, ...], number: int) -> tuple[str, ...]:
@@ -258,12 +182,6 @@ def select(task: TaskSpec, devices: tuple[str, ...], number: int) -> tuple[str, 
     rng = np.random.default_rng([task.seed, number])
     chosen = rng.permutation(len(devices))[: task.cohort.size]
     return tuple(devices[i] for i in sorted(chosen))
-
-
-def device_seed(task: TaskSpec, device: str, number: int) -> int:
-    """Return the seed of one device's local round: another for every device, round and task seed."""
-    digest = hashlib.sha256(f"{device}/{task.name}/{task.seed}/{number}".encode()).digest()
-    return int.from_bytes(digest[:4], "big")
 
 
 def _scores(stage: Validation, task: TaskSpec, sums: Sums, number: int) -> CohortSum:
@@ -288,19 +206,9 @@ def _validated_step(
     for name in sorted(cohort.validators):
         inp = ValidationInput(task, candidates, cohort.validators[name], private.get(name, {}))
         output = stage.validate(inp, runtime)
-        scores.add(name, _received(layout, {}, name, output))
+        scores.add(name, received(layout, {}, name, output))
         private[name] = output.private
     return stage.server_step(task, part, state, total, scores.total()), replace(cohort, validator_private=private)
-
-
-def _received(
-    layout: ContributionLayout, revealed: dict[str, Arrays], device: str, output: DeviceOutput
-) -> Contribution:
-    """Return a device's contribution, which travels as bytes here too; what it reveals is kept in `revealed`."""
-    contribution = layout.parse(output.contribution.to_bytes())
-    if layout.revealed:
-        revealed[device] = {lane: values.copy() for lane, values in contribution.revealed().items()}
-    return contribution
 
 
 def _record(number: int, devices: tuple[str, ...], total: Total) -> RoundRecord:

@@ -1,10 +1,15 @@
-"""How a simulated cohort is added up: exactly, or in the ring of secure aggregation with the noise that is promised."""
+"""How a simulated cohort is added up: exactly, or in the ring of secure aggregation with the noise that is promised.
+
+A cohort's sum may be made of the sums of its shards (`merge`). In the ring that is the same sum bit for bit, whatever
+the shards. The exact sum is float64's: the same shards in the same order repeat it bit for bit, others change it by
+float64's rounding.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, Self
 
 from mien.contribution import Contribution, ContributionLayout, Total
 from mien.dp.rounds import noise_allowance, noised, protect
@@ -26,6 +31,10 @@ class CohortSum(Protocol):
         """Add one device's contribution."""
         ...
 
+    def merge(self, other: Self) -> None:
+        """Add the sum over other devices of the same round, which must not overlap and is not used again."""
+        ...
+
     def total(self) -> Total:
         """Return what the server's half is given."""
         ...
@@ -40,6 +49,10 @@ class ExactSum:
     def add(self, device: str, contribution: Contribution) -> None:
         """Add one device's contribution."""
         self._total = self._total.plus(contribution)
+
+    def merge(self, other: Self) -> None:
+        """Add the sum over other devices."""
+        self._total = self._total.merge(other.total())
 
     def total(self) -> Total:
         """Return the sum."""
@@ -64,6 +77,10 @@ class RingSum:
         random = self._chance(device)
         addends = protect(self._map.addends(contribution), self._sum.config, self._dp, random)
         self._sum.add(addends, random(32))
+
+    def merge(self, other: Self) -> None:
+        """Add the sum over other devices, with their shares of the noise."""
+        self._sum.merge(other._sum)
 
     def total(self) -> Total:
         """Return the opened sum, with the coordinator's noise."""

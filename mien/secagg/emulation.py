@@ -6,8 +6,11 @@ is the protocol's bit for bit where the rounding words are the same.
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 
+from mien.errors import ConfigError
 from mien.secagg.config import RoundConfig
 from mien.secagg.masks import WordStream
 from mien.secagg.vector import Addends, OpenedSum, VectorLayout, check_norm, decode, encode
@@ -27,6 +30,13 @@ class EmulatedSum:
         vector = encode(addends, self._layout, self.config.numbers, self.config.sha256, WordStream(rounding_seed))
         self._words += vector
         self._num_devices += 1
+
+    def merge(self, other: Self) -> None:
+        """Add the sum over other devices of the same round; raises ConfigError for one under another configuration."""
+        if other.config != self.config:
+            raise ConfigError("two sums of different rounds cannot be added; make both from one round's plan")
+        self._words += other._words
+        self._num_devices += other._num_devices
 
     def open(self, noise_allowance: float = 0.0) -> OpenedSum:
         """Return the sum; raises CorruptDataError where the server would refuse it."""

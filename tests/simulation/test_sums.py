@@ -58,3 +58,34 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         cohort_sum(task_of(secure_aggregation="off"), LAYOUT, "ring", 1)
     with pytest.raises(ConfigError, match="groups"):
         cohort_sum(task_of(groups=3), LAYOUT, "ring", 1)
+
+
+@pytest.mark.parametrize("sums", ["exact", "ring"])
+def test_shards_add_up_to_the_sum_over_all(sums: Sums) -> None:
+    """In the ring to the last bit, noise included; in float64 to its rounding, and repeated to the last bit."""
+    dp: Any = {
+        "mechanism": "central_gaussian",
+        "noise_multiplier": 0.5,
+        "epsilon": 50.0,
+        "delta": 1e-5,
+        "max_participations": 5,
+    }
+    task = task_of(max_weight=1, l2_clip=4.0, dp=DpSpec(**dp))
+    rng = np.random.default_rng(7)
+    vectors = {str(device): (0.05 * rng.standard_normal(LAYOUT.size)).astype(np.float32) for device in range(9)}
+    for vector in vectors.values():
+        vector[:2] = 1, 1
+
+    def over(*shards: str) -> np.ndarray[Any, Any]:
+        partial = [cohort_sum(task, LAYOUT, sums, 1) for _ in shards]
+        for each, shard in zip(partial, shards, strict=True):
+            for device in shard:
+                each.add(device, LAYOUT.parse(vectors[device].tobytes()))
+        for each in partial[1:]:
+            partial[0].merge(each)
+        return partial[0].total().vector
+
+    whole, cut = over("012345678"), over("012", "3", "45678")
+    np.testing.assert_allclose(cut, whole, rtol=1e-12, atol=1e-12)
+    assert sums == "exact" or np.array_equal(cut, whole)
+    assert np.array_equal(cut, over("012", "3", "45678"))

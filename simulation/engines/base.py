@@ -1,0 +1,149 @@
+"""What an engine is: it asks a cohort's devices for their round of one model, and adds up what they send.
+
+A cohort may be cut into shards, each the work of one engine: their results are put together by `combined`, in the order
+of the shards, so that the same cut gives the same sum bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+from mien.contribution import Arrays, Contribution, ContributionLayout, Total
+from mien.layout import ParameterPart
+from mien.methods import find_method
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState
+from mien.specs import TaskSpec
+from simulation.cohort import Cohort
+from simulation.sums import CohortSum, Sums, cohort_sum
+
+
+@dataclass(frozen=True)
+class RoundWork:
+    """What a cohort, or a shard of one, is asked to do: round `number` of a task, on the model of `state`.
+
+    `sums` says how contributions are added up (see `simulation.sums`).
+    """
+
+    task: TaskSpec
+    part: ParameterPart
+    dim: int
+    state: ServerState
+    cohort: Cohort
+    devices: tuple[str, ...]
+    number: int
+    sums: Sums = "exact"
+
+    @cached_property
+    def method(self) -> Method:
+        """The task's method."""
+        return find_method(self.task.method)
+
+    @cached_property
+    def layout(self) -> ContributionLayout:
+        """The lanes of a contribution."""
+        return self.method.contribution_layout(self.task, self.part, self.dim)
+
+    def device_input(self, device: str) -> DeviceInput:
+        """Return all that a device half may look at."""
+        cohort = self.cohort
+        return DeviceInput(
+            task=self.task,
+            part=self.part,
+            dim=self.dim,
+            theta=self.state.theta,
+            crops=cohort.crops[device],
+            labels=cohort.labels.get(device),
+            private=cohort.private.get(device, {}),
+            reply=self.method.reply(self.state, device),
+            public_crops=cohort.public.crops if cohort.public else None,
+            public_labels=cohort.public.labels if cohort.public else None,
+            seed=device_seed(self.task, device, self.number),
+            device=device,
+            models=cohort.models,
+        )
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What devices made of one model: their sum, what they showed in clear, and what each keeps.
+
+    `partial` has not been opened, so that it can still be added to another shard's.
+    """
+
+    partial: CohortSum = field(repr=False)
+    revealed: dict[str, Arrays] = field(repr=False)
+    private: dict[str, Arrays] = field(repr=False)
+
+    @cached_property
+    def total(self) -> Total:
+        """The opened sum, which a server's half is given: opened once, when the last shard is in it."""
+        return self.partial.total()
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs the devices of a round; all engines give the sequential one's result to float tolerance."""
+
+    @property
+    def name(self) -> str:
+        """What `--engine` calls it."""
+        ...
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs a model once, in this process: for validators, and wherever one device is asked."""
+        ...
+
+    def train(self, work: RoundWork) -> RoundResult:
+        """Return what the work's devices make of its model; raises as their halves do."""
+        ...
+
+
+class Intake:
+    """What comes in from a round's devices, in whatever way they were run."""
+
+    def __init__(self, work: RoundWork) -> None:
+        self._layout = work.layout
+        self._sum = cohort_sum(work.task, work.layout, work.sums, work.number)
+        self._revealed: dict[str, Arrays] = {}
+        self._private: dict[str, Arrays] = {}
+
+    def take(self, device: str, output: DeviceOutput) -> None:
+        """Add a device's contribution, and keep what it showed and what it keeps; raises as `received` does."""
+        self._sum.add(device, received(self._layout, self._revealed, device, output))
+        self._private[device] = output.private
+
+    def result(self) -> RoundResult:
+        """Return what came in."""
+        return RoundResult(self._sum, self._revealed, self._private)
+
+
+def received(
+    layout: ContributionLayout, revealed: dict[str, Arrays], device: str, output: DeviceOutput
+) -> Contribution:
+    """Return a device's contribution, which travels as bytes here too; what it reveals is kept in `revealed`."""
+    contribution = layout.parse(output.contribution.to_bytes())
+    if layout.revealed:
+        revealed[device] = {lane: values.copy() for lane, values in contribution.revealed().items()}
+    return contribution
+
+
+def combined(shards: Sequence[RoundResult]) -> RoundResult:
+    """Return one result for shards of a cohort, added up in their order; the first one's sum is used up."""
+    first, *rest = shards
+    revealed, private = dict(first.revealed), dict(first.private)
+    for shard in rest:
+        first.partial.merge(shard.partial)
+        revealed |= shard.revealed
+        private |= shard.private
+    return RoundResult(first.partial, revealed, private)
+
+
+def device_seed(task: TaskSpec, device: str, number: int) -> int:
+    """Return the seed of one device's local round: another for every device, round and task seed."""
+    digest = hashlib.sha256(f"{device}/{task.name}/{task.seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
