@@ -155,8 +155,13 @@ def trust_registrar_command(
     coordinator = CoordinatorHome(home)
     fingerprint = trust_registrar(coordinator, read_pem(registrar_ca), replace=replace)
     _enter(coordinator, "registrar.trust", fingerprint)
-    result = {"registrar_ca_sha256": fingerprint}
-    shell.emit(result, as_json=as_json, human=lambda: say(f"Registrar trusted. CA fingerprint: {fingerprint}"))
+
+    def human() -> None:
+        say(f"Registrar trusted. CA fingerprint: {fingerprint}")
+        if not coordinator.resolve().config.registrar_address:
+            say(f"Next: set registrar_address in {coordinator.config_path}, else revoked devices are not noticed")
+
+    shell.emit({"registrar_ca_sha256": fingerprint}, as_json=as_json, human=human)
 
 
 @app.command()

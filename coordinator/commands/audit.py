@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
@@ -29,6 +30,8 @@ Last = Annotated[int, typer.Option(min=1, help="How many of the newest entries."
 After = Annotated[int, typer.Option(min=0, help="Only entries behind this number.")]
 Subject = Annotated[str, typer.Option(help="Only entries about this: an id as the list shows it.")]
 Anchors = Annotated[list[str] | None, typer.Option("--anchor", help="What audit head printed earlier; repeatable.")]
+
+_LONG_HEX: Final = re.compile(r"\b[0-9a-f]{24,}\b")
 
 _T = TypeVar("_T")
 Ask: TypeAlias = "Callable[[Callable[[AuditLog, sa.Connection], _T]], _T]"
@@ -88,13 +91,19 @@ def show_list(ask: Ask[list[Entry]], last: int, after: int, subject: str, *, as_
 
     def human() -> None:
         for entry in entries:
-            told = ", ".join(f"{name} {value}" for name, value in json.loads(entry.detail_json).items())
-            line = f"{entry.position:>6}  {moment(entry.at_ms)}  {entry.actor}  {entry.action}  {entry.subject}"
-            say(f"{line}  ({told})" if told else line)
+            told = ", ".join(f"{name} {_short(value)}" for name, value in json.loads(entry.detail_json).items())
+            say(f"{entry.position:>6}  {moment(entry.at_ms)}  {entry.actor}  {entry.action}  {entry.subject}")
+            if told:
+                say(f"{'':>8}{told}")
         if not entries:
             say("No entries.")
 
     shell.emit({"entries": [_plain(entry) for entry in entries]}, as_json=as_json, human=human)
+
+
+def _short(value: object) -> str:
+    """Return a detail with its hashes and ids cut to what tells them apart; `--json` has them whole."""
+    return _LONG_HEX.sub(lambda found: found[0][:12], str(value))
 
 
 def show_head(ask: Ask[Anchor], *, as_json: bool) -> None:

@@ -192,7 +192,9 @@ def pause(task: Task, home: Home, as_json: Json = False) -> None:
     async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
         return await coordinator.pause((await find_task(coordinator, task)).task_id)
 
-    _tell(ask(home, question), as_json)
+    status = ask(home, question)
+    check_is_not_over(status, "paused")
+    _tell(status, as_json)
 
 
 @app.command()
@@ -206,16 +208,16 @@ def resume(task: Task, home: Home, as_json: Json = False) -> None:
         return await coordinator.resume((await find_task(coordinator, task)).task_id)
 
     status = ask(home, question)
-    check_goes_on(status)
+    check_is_not_over(status, "resumed")
     _tell(status, as_json)
 
 
-def check_goes_on(status: operator_pb2.TaskStatus) -> None:
-    """Raise ConfigError for a task that is over, which cannot be resumed."""
+def check_is_not_over(status: operator_pb2.TaskStatus, wish: str) -> None:
+    """Raise ConfigError for a task that is over, which cannot be paused or resumed, as was the operator's `wish`."""
     if status.state in _TASK_OVER:
         why = f" ({status.reason})" if status.reason else ""
         raise ConfigError(
-            f"task {status.name} is {status.state}{why}: it is over and cannot go on; begin another one with "
+            f"task {status.name} is {status.state}{why}: it is over and cannot be {wish}; begin another one with "
             "mien-coordinator task submit. Its models are still there: mien-coordinator model list"
         )
 
@@ -329,11 +331,13 @@ class _View:
             return ""
         if not event.HasField("round"):
             return self._title()
-        name, stage, phones, loss, model = _cells(event.round)
-        what = f"round {name}: {stage}, phones {phones}"
-        if is_asynchronous(event.task):
-            what = f"cohort {name}: {stage}, phones {phones}, on {self._base(event.round)}"
-        return what + "".join(f", {each}" for each in (loss, model) if each)
+        name, stage, _, loss, model = _cells(event.round)
+        report, kind = event.round, "cohort" if is_asynchronous(event.task) else "round"
+        what = f"{kind} {name}: {stage}; phones: {report.num_selected} asked, {report.num_trained} trained, "
+        told = [f"loss {loss}"] if loss else []
+        told += [f"on {self._base(report)}"] if is_asynchronous(event.task) else []
+        told += [f"made model {model}"] if model else []
+        return "; ".join([f"{what}{report.num_reports} sent", *told])
 
     def draw(self) -> Table:
         """Return the picture so far."""
@@ -369,7 +373,7 @@ def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:
     number, attempt = report.round.round, report.round.attempt
     whose = " of validators" if report.duty == _VALIDATE else ""
     stage = _STAGES.get(report.stage, "unknown")
-    losses = [f"{report.metrics[name]:.3f}" for name in ("loss_before", "loss_after") if name in report.metrics]
+    losses = [_loss(report.metrics[name]) for name in ("loss_before", "loss_after") if name in report.metrics]
     return (
         f"{number}" if attempt == 1 else f"{number}, attempt {attempt}{whose}",
         f"{stage}: {report.reason}" if report.reason else stage,
@@ -377,3 +381,8 @@ def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:
         " → ".join(losses),
         report.model_id[:12],
     )
+
+
+def _loss(value: float) -> str:
+    """Return a loss with three decimals; a small one by its magnitude, so that it does not look like none."""
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.0005 else f"{value:.0e}"

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
 from coordinator.clock import Clock
+from coordinator.commands.audit import _short
 from coordinator.store.database import sqlite_url
 from coordinator.store.store import Store
 from coordinator.store.tables import AUDIT
@@ -71,3 +72,8 @@ def test_a_changed_log_ends_in_an_exit_code(home: Path, tmp_path: Path) -> None:
     store.close()
     assert run(home, "audit", "verify").returncode == 0
     assert "before the anchor at 2" in run(home, "audit", "verify", "--anchor", anchor).stderr
+
+
+def test_hashes_in_a_line_for_people_are_cut_and_words_are_not() -> None:
+    assert _short("model " + "ab" * 32 + " of population spring") == "model abababababab of population spring"
+    assert _short(17) == "17"

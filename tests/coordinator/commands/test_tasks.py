@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from rich.console import Console
 
-from coordinator.commands.tasks import _event, _View, check_goes_on, left_to_do
+from coordinator.commands.tasks import _event, _View, check_is_not_over, left_to_do
 from coordinator.releases import ModelState
 from coordinator.service.messages import STAGES
 from coordinator.store.records import TaskState
@@ -30,13 +30,14 @@ def event(
 
 
 @pytest.mark.parametrize("state", list(TaskState))
-def test_what_is_over_is_not_resumed_in_silence(state: TaskState) -> None:
+@pytest.mark.parametrize("wish", ["paused", "resumed"])
+def test_what_is_over_is_not_paused_or_resumed_in_silence(state: TaskState, wish: str) -> None:
     status = operator_pb2.TaskStatus(name="spring", state=state, reason="model 3f0c failed")
     if not state.is_over:
-        check_goes_on(status)
+        check_is_not_over(status, wish)
         return
-    with pytest.raises(ConfigError, match=rf"spring is {state} \(model 3f0c failed\): .* task submit"):
-        check_goes_on(status)
+    with pytest.raises(ConfigError, match=rf"spring is {state} \(model 3f0c failed\): .* {wish}; .* task submit"):
+        check_is_not_over(status, wish)
 
 
 class _Standings:
@@ -82,13 +83,13 @@ def test_without_a_terminal_each_change_is_a_line_and_a_repetition_is_none() -> 
     view = _View()
     closed = event(rounds_pb2.CLOSED)
     closed.round.num_selected, closed.round.num_trained, closed.round.num_reports = 5, 4, 4
-    closed.round.metrics["loss_before"], closed.round.metrics["loss_after"] = 2.0, 1.5
+    closed.round.metrics["loss_before"], closed.round.metrics["loss_after"] = 2.0, 0.0003
     closed.round.model_id = "ab" * 32
     told = [view.news(each) for each in (event(rounds_pb2.TRAINING), event(rounds_pb2.TRAINING), closed)]
     assert told == [
-        "round 3: training, phones 0, 0, 0",
+        "round 3: training; phones: 0 asked, 0 trained, 0 sent",
         "",
-        "round 3: closed, phones 5, 4, 4, 2.000 → 1.500, abababababab",
+        "round 3: closed; phones: 5 asked, 4 trained, 4 sent; loss 2.000 → 3e-04; made model abababababab",
     ]
     over = operator_pb2.TaskEvent(task=operator_pb2.TaskStatus(name="silos", state="done", rounds_total=3))
     assert view.news(over) == "silos: done, 0/3 rounds"
@@ -128,8 +129,8 @@ def test_cohorts_in_flight_say_which_model_they_are_on() -> None:
     view = _View()
     events = [operator_pb2.TaskEvent(task=task, round=cohort) for cohort in cohorts]
     lines = [view.news(event) for event in events]
-    assert lines[1] == "cohort 1: training, phones 0, 0, 0, on model 0, 1 behind"
-    assert lines[2] == "cohort 3: selecting, phones 0, 0, 0, on model 1"
+    assert lines[1] == "cohort 1: training; phones: 0 asked, 0 trained, 0 sent; on model 0, 1 behind"
+    assert lines[2] == "cohort 3: selecting; phones: 0 asked, 0 trained, 0 sent; on model 1"
     table = view.draw()
     assert table.title == "overlap: running, 1/5 models, 2 cohorts in flight"
     assert [column.header for column in table.columns][-1] == "on"
