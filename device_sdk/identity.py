@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -55,6 +55,26 @@ class Identity:
     def chain_pem(self) -> bytes:
         """The device's certificate and its authority's, as TLS sends them."""
         return to_pem(self.certificate) + to_pem(self.registrar_ca)
+
+
+class IdentityKeeper(Protocol):
+    """Where joining keeps what it gets: `IdentityFiles` on a phone, memory for emulated ones."""
+
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        """Return the device's key, made at the first call."""
+        ...
+
+    def joined(self) -> bool:
+        """Tell whether the device has joined a fleet."""
+        ...
+
+    def load(self) -> Identity:
+        """Return the identity; raises InviteError where there is none."""
+        ...
+
+    def save(self, identity: Identity) -> None:
+        """Keep what joining or renewing gave."""
+        ...
 
 
 class IdentityFiles:

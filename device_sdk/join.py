@@ -30,7 +30,7 @@ from device_sdk.certificates import (
     to_der,
 )
 from device_sdk.clock import Clock, utc
-from device_sdk.identity import Identity, IdentityFiles, create_csr
+from device_sdk.identity import Identity, IdentityKeeper, create_csr
 from device_sdk.retry import RetryPolicy
 from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello
 from mien.bundles import public_key
@@ -53,7 +53,7 @@ class Registrar:
     hello: Hello
 
 
-def join(invite: Invite, files: IdentityFiles, clock: Clock, rng: random.Random) -> Identity:
+def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
     """Return the identity that an invite gives this home, stored; the same invite again returns the same identity.
 
     Raises FingerprintError for servers that the invite does not name, InviteError for a token that is used up,
@@ -86,7 +86,7 @@ def join(invite: Invite, files: IdentityFiles, clock: Clock, rng: random.Random)
     return identity
 
 
-def renew(identity: Identity, files: IdentityFiles, clock: Clock, rng: random.Random) -> Identity:
+def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
     """Return the identity with its next certificate, stored; key and device id stay the same."""
     csr = create_csr(identity.key)
     with _registrar(identity.registrar_address, identity.registrar_ca, clock, rng) as registrar:

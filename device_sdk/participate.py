@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from device_sdk.attempts import Attempts, check_promise, promised
+from device_sdk.attempts import check_promise, promised
 from device_sdk.client import Assignment, CoordinatorClient, Duty, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
 from device_sdk.conditions import Conditions
@@ -33,11 +33,11 @@ from device_sdk.disclosure import (
     measuring_disclosure,
 )
 from device_sdk.enrolled import consent_ended
-from device_sdk.gallery import Gallery
+from device_sdk.holdings import RoundModels, SumLog, TrainingGallery
 from device_sdk.judging import Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.manners import MannerlyRuntime, TrainingBudget
 from device_sdk.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
-from device_sdk.models import Model, ModelStore
+from device_sdk.models import Model
 from device_sdk.pool import Pool, RoundFaces, pool_of
 from device_sdk.recogniser import fit_crops
 from device_sdk.source import SourceFaces
@@ -203,12 +203,12 @@ class Participant:
     """
 
     client: CoordinatorClient
-    gallery: Gallery
-    models: ModelStore
+    gallery: TrainingGallery
+    models: RoundModels
     agreement: Agreement
     conditions: Conditions
     runtime_for: Callable[[Model], Runtime]
-    attempts: Attempts
+    attempts: SumLog
     clock: Clock
     tell: Listener = lambda _event: None
     random_bytes: RandomBytes = secrets.token_bytes

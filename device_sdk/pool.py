@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from device_sdk.client import Duty
 from device_sdk.enrolled import Person, not_agreed
-from device_sdk.gallery import Gallery
+from device_sdk.holdings import TrainingGallery
 from device_sdk.source import SourceFaces
 from mien.contribution import Arrays
 from mien.errors import ConfigError
@@ -67,7 +67,7 @@ class Pool:
                 "one: name one with --person"
             )
 
-    def faces(self, gallery: Gallery, task_id: str, method: Method) -> RoundFaces:
+    def faces(self, gallery: TrainingGallery, task_id: str, method: Method) -> RoundFaces:
         """Return what a round of a task trains on; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)
@@ -82,7 +82,7 @@ class Pool:
 _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"
 
 
-def pool_of(gallery: Gallery, person: str, source: SourceFaces | None) -> Pool:
+def pool_of(gallery: TrainingGallery, person: str, source: SourceFaces | None) -> Pool:
     """Return whose pictures may train: a source's, one named person's, or those of everybody who agreed.
 
     Raises ConfigError when nobody agreed, or a person is named beside a source.
