@@ -118,8 +118,9 @@ class Fleet:
         self.registrar = pki.create_authority("registrar", self.end - timedelta(days=30))
         trust_registrar(self.home, self.registrar.certificate_pem, replace=False)
         self.store = Store.open(self.home.database_url(config), self.clock)
-        with self.store._engine.connect() as connection:  # nobody pulls the plug on what was made up
-            connection.connection.driver_connection.execute("PRAGMA synchronous = OFF")  # type: ignore[union-attr]
+        if self.store._engine.dialect.name == "sqlite":
+            with self.store._engine.connect() as connection:  # nobody pulls the plug on what was made up
+                connection.connection.driver_connection.execute("PRAGMA synchronous = OFF")  # type: ignore[union-attr]
         self.random = random.Random(7)
 
     # What there is
