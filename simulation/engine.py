@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from mien.buffered import staleness, weighed
 from mien.contribution import Total
 from mien.errors import ConfigError
@@ -22,6 +20,7 @@ from simulation.cohort import Cohort, PublicFaces
 from simulation.engines.base import Engine, RoundResult, RoundWork, device_seed, received
 from simulation.engines.sequential import SequentialEngine
 from simulation.overlap import OLDEST_FIRST, Overlap, overlapping
+from simulation.population import names_of, select
 from simulation.sums import CohortSum, Sums, cohort_sum
 
 __all__ = [
@@ -129,7 +128,7 @@ def rounds(
             raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
         yield from _asynchronous_rounds(task, part, dim, state, cohort, engine, sums, overlap)
         return
-    everybody = tuple(sorted(cohort.crops))
+    everybody = names_of(cohort.crops)
     for number in range(first, task.rounds + 1):
         devices = select(task, everybody, number)
         trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
@@ -162,7 +161,7 @@ def _asynchronous_rounds(
     def train(number: int, devices: tuple[str, ...]) -> RoundResult:
         return engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
 
-    landings = overlapping(task, sorted(cohort.crops), select, overlap, train)
+    landings = overlapping(task, names_of(cohort.crops), select, overlap, train)
     for version, landing in enumerate(landings):
         trained = landing.trained
         cohort = replace(cohort, private={**cohort.private, **trained.private})
@@ -175,13 +174,6 @@ def _asynchronous_rounds(
 def as_engine(engine: Engine | Runtime) -> Engine:
     """Return an engine as it is, and for a runtime the one that runs one device after another on it."""
     return engine if isinstance(engine, Engine) else SequentialEngine(engine)
-
-
-def select(task: TaskSpec, devices: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """Return the cohort of a round: up to `task.cohort.size` devices drawn without replacement, in order of name."""
-    rng = np.random.default_rng([task.seed, number])
-    chosen = rng.permutation(len(devices))[: task.cohort.size]
-    return tuple(devices[i] for i in sorted(chosen))
 
 
 def _scores(stage: Validation, task: TaskSpec, sums: Sums, number: int) -> CohortSum:

@@ -9,9 +9,10 @@ from typing import Final, Generic, TypeVar
 from mien.buffered import Flight, is_overdue, may_open
 from mien.errors import ConfigError
 from mien.specs import TaskSpec
+from simulation.population import without
 
 T = TypeVar("T")
-Choose = Callable[[TaskSpec, tuple[str, ...], int], tuple[str, ...]]
+Choose = Callable[[TaskSpec, Sequence[str], int], tuple[str, ...]]
 
 
 def oldest(flights: Sequence[Flight]) -> int:
@@ -55,8 +56,8 @@ def overlapping(
     """Yield cohorts in the order in which their sums are applied, one for each model.
 
     Whoever iterates makes the model before it goes on: `train` is called with a cohort's number and devices when it is
-    formed, and works on the model that is newest then. A device is in one cohort at a time. What is too stale is
-    discarded. Raises ConfigError for fewer devices than one cohort needs.
+    formed, and works on the model that is newest then. A device is in one cohort at a time. `everybody` is in order of
+    name. What is too stale is discarded. Raises ConfigError for fewer devices than one cohort needs.
     """
     spec = task.asynchronous
     assert spec is not None
@@ -66,7 +67,7 @@ def overlapping(
         under_way = [each for each in under_way if not is_overdue(spec, version, each.base)]
         while may_open(task, version, [each.flight for each in under_way]):
             busy = {device for each in under_way for device in each.devices}
-            idle = tuple(device for device in everybody if device not in busy)
+            idle = without(everybody, busy)
             if len(idle) < task.cohort.min_reports:
                 break
             number += 1
