@@ -33,7 +33,7 @@ from coordinator.rounds.machine import (
     Withdrew,
 )
 from coordinator.rounds.masked import MAX_STEP_BYTES
-from coordinator.rounds.pacing import ACTIVE_S, Pace, Pacer
+from coordinator.rounds.pacing import ACTIVE_S, Pace, Pacer, gathering_pause_s, wanted_per_s
 from coordinator.rounds.plan import TaskPlan, plan_task
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
@@ -189,8 +189,8 @@ class Engine:
         self._pauses: dict[str, Backoff] = {}
         self._populations: dict[str, str] = {}
         self._let_go: set[str] = set()
-        pace = Pace(settings.retry_after_s, settings.check_ins_per_s)
-        self._pacer = Pacer(pace, clock, self._count_devices)
+        self._pace = Pace(settings.retry_after_s, settings.check_ins_per_s)
+        self._pacer = Pacer(self._pace, clock, self._count_devices)
         self.is_draining = False
         self._is_stopping = False
         self._held: set[_Held] = set()
@@ -466,11 +466,11 @@ class Engine:
     def _wanted_per_s(self, population: str) -> float:
         """Return how many devices a population's tasks have to gather in a second."""
         tasks = {lane.task.task_id: lane.plan.task for lane in self._of_population(population) if lane.wants_devices}
-        return sum(task.cohort.num_selected / task.deadlines.selecting_s for task in tasks.values())
+        return wanted_per_s(tasks.values())
 
     async def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Waiting:
         if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
-            return Waiting(min(1.0, self._settings.retry_after_s), "a round is gathering devices")
+            return Waiting(gathering_pause_s(self._pace), "a round is gathering devices")
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         too_small = [
             smallest_sum(runner.plan.task)

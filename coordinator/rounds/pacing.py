@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ import structlog
 
 from coordinator.clock import Clock
 from mien.errors import MienError
+from mien.specs import TaskSpec
 
 _LOG: Final = structlog.get_logger()
 _RANDOM: Final = secrets.SystemRandom()
@@ -30,7 +31,10 @@ ACTIVE_S: Final = 7 * 86400.0
 _MARGIN: Final = 2.0
 """How many more come than are wanted: not every one is idle, charging and eligible when it does."""
 
-_COUNT_EVERY_S: Final = 60.0
+COUNT_EVERY_S: Final = 60.0
+"""How old a count of devices may be."""
+
+_GATHERING_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,16 @@ def pause_s(pace: Pace, *, devices: int, wanted_per_s: float, draw: float) -> fl
     """
     spread_s = devices / max(pace.check_ins_per_s, _MARGIN * wanted_per_s)
     return min(max(pace.shortest_s * (1 + draw / 2), -spread_s * math.log1p(-draw)), LONGEST_S)
+
+
+def wanted_per_s(tasks: Iterable[TaskSpec]) -> float:
+    """Return how many devices tasks that look for some have to gather in a second."""
+    return sum(task.cohort.num_selected / task.deadlines.selecting_s for task in tasks)
+
+
+def gathering_pause_s(pace: Pace) -> float:
+    """Return how long a device stays away from a round that gathers devices and may choose it: it stays a candidate."""
+    return min(_GATHERING_S, pace.shortest_s)
 
 
 class Pacer:
@@ -78,7 +92,7 @@ class Pacer:
         now = self._clock.now()
         if now < self._count_again:
             return
-        self._count_again = now + _COUNT_EVERY_S  # before the answer is there: one caller asks for all
+        self._count_again = now + COUNT_EVERY_S  # before the answer is there: one caller asks for all
         try:
             self._devices = await self._count()
         except MienError as error:

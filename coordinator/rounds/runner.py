@@ -197,11 +197,7 @@ class TaskRunner:
     @property
     def wants_devices(self) -> bool:
         """Whether a check-in now could lead to an assignment."""
-        if self.task.state is not TaskState.RUNNING:
-            return False
-        if self.state is None or self.state.stage.is_over:
-            return self._shared.may_open(self)
-        return self.state.stage is Stage.SELECTING
+        return self._shared.wants_devices(self)
 
     @property
     def queue_length(self) -> int:
@@ -600,9 +596,7 @@ class TaskRunner:
         steps = {d: step for d, step in state.participants.items() if before.participants.get(d) is not step}
         change = replace(change, state=state, steps=steps, sum_opening=self._sum_opening(before, state))
         if before.stage is Stage.SELECTING and state.stage is Stage.TRAINING:
-            # Other cohorts may have made models since this one began to gather: its devices get the newest.
-            newest, version = self.task.model_id, self.task.rounds_closed
-            change = replace(change, record=replace(change.record, base_model_id=newest, base_version=version))
+            change = replace(change, record=self._shared.based_on_newest(change.record))
         if before.stage.is_over or not state.stage.is_over:
             return change
         closed = next((m.closed for m in messages if m.closed is not None), None)
@@ -621,7 +615,7 @@ class TaskRunner:
             )
         if any(isinstance(m.event, Cancelled) for m in messages):
             return change
-        return replace(change, task=self._task_after_abort(state.reason))
+        return replace(change, task=self._after_abort(state.reason))
 
     def _sum_opening(self, before: RoundState, state: RoundState) -> SumOpening | None:
         """Return what the ledger is told by a transition after which the coordinator can open a sum."""
@@ -655,16 +649,8 @@ class TaskRunner:
             return self.task
         return replace(self.task, aborted_in_a_row=0, candidates_sha256=offered.candidates_sha256)
 
-    def _task_after_abort(self, reason: str) -> TaskRecord:
-        aborted = self.task.aborted_in_a_row + 1
-        task = replace(self.task, aborted_in_a_row=aborted)
-        if aborted < self._settings.max_aborted or task.state is not TaskState.RUNNING:
-            return task
-        whose = "" if self.duty is Duty.TRAIN else " of validators"
-        text = (
-            f"{aborted} attempts{whose} in a row were aborted, the last because {reason}; mend that, then task resume"
-        )
-        return replace(task, state=TaskState.PAUSED, reason=text)
+    def _after_abort(self, reason: str) -> TaskRecord:
+        return verdicts.after_abort(self.task, reason, duty=self.duty, max_aborted=self._settings.max_aborted)
 
     async def _commit_opening(self, change: RoundChange, accepted: Sequence[_Message]) -> bool:
         """Commit a transition after which a sum can be opened; what the ledger refuses is aborted, unopened."""
@@ -675,7 +661,7 @@ class TaskRunner:
             assert self._rules is not None
             _LOG.warning("the privacy ledger refuses a sum", task=self.task.name, reason=error.message)
             state, effects = advance(self._rules, self.state, SumFailed(error.message), self._clock.now())
-            aborted = RoundChange(change.record, state, task=self._task_after_abort(error.message))
+            aborted = RoundChange(change.record, state, task=self._after_abort(error.message))
             if await self._commit(aborted, accepted):
                 self.state = state
                 for message in accepted:

@@ -1,4 +1,4 @@
-"""What a gate's verdict makes of a task, as pure functions: hold it, let it go on, pause it, or take it back."""
+"""What a round's end and a gate's verdict make of a task, as pure functions: hold it, go on, pause it or take it back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from coordinator.store.records import (
     CandidateRecord,
     CandidateState,
+    Duty,
     EvaluationRecord,
     ModelRecord,
     TaskRecord,
@@ -60,6 +61,17 @@ def after_round(spec: TaskSpec, task: TaskRecord, candidate: CandidateRecord | N
     if candidate is not None and candidate.state is CandidateState.WAITING:
         return replace(task, state=TaskState.CHECKING) if task.state is TaskState.RUNNING else task
     return task.ended(TaskState.DONE, "", now_ms) if task.rounds_closed >= spec.rounds else task
+
+
+def after_abort(task: TaskRecord, reason: str, *, duty: Duty, max_aborted: int) -> TaskRecord:
+    """Return a task after an attempt was aborted: paused, with the reason, after `max_aborted` of them in a row."""
+    aborted = task.aborted_in_a_row + 1
+    task = replace(task, aborted_in_a_row=aborted)
+    if aborted < max_aborted or task.state is not TaskState.RUNNING:
+        return task
+    whose = "" if duty is Duty.TRAIN else " of validators"
+    text = f"{aborted} attempts{whose} in a row were aborted, the last because {reason}; mend that, then task resume"
+    return replace(task, state=TaskState.PAUSED, reason=text)
 
 
 def decide(

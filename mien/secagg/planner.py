@@ -203,29 +203,55 @@ class Cost:
     server_masks: int
 
 
-def estimate(config: RoundConfig, n: int, *, lost: int = 0, certificate_bytes: int = 500) -> Cost:
-    """Return what a round under `config` with `n` devices costs, of which `lost` vanish after sharing."""
+@dataclass(frozen=True)
+class StageBytes:
+    """What a device receives at the beginning of a stage, and then sends."""
+
+    received: int
+    sent: int
+
+
+def stage_bytes(config: RoundConfig, n: int, *, certificate_bytes: int = 500) -> dict[str, StageBytes]:
+    """Return the bytes of each stage of secure aggregation for one of `n` devices, by the stage's name.
+
+    Certificates are counted with `certificate_bytes` each. The honest-but-curious profile has no "consistency".
+    """
     cohort, hood = config.cohort, resolve(config.cohort.profile, n, config.cohort.k, config.cohort.t)
     layout = VectorLayout(config.size, config.num_metrics)
     vector = packed_size(layout.num_words, config.numbers.ring_bits)
     entry = 16 + 32 + 32 + 32 + SIGNATURE_BYTES + 2 + certificate_bytes
-    shares = 3 + hood.k * (1 + SEALED_BYTES)
-    consistency, proof = (
-        (2 + SIGNATURE_BYTES, 4 + hood.t * (16 + SIGNATURE_BYTES)) if cohort.profile.has_consistency_round else (0, 0)
-    )
-    upload = 2 + entry + shares + 32 + SIGNATURE_BYTES + 2 + 32 + SIGNATURE_BYTES + vector
-    upload += consistency + 3 + hood.k * (1 + SHARE_BYTES)
+    sealed, survivors = 3 + hood.k * (1 + SEALED_BYTES), 2 + bitmap_size(n)
     depth = 32 * (n - 1).bit_length()
     roster = 5 + (n * entry if n <= 256 else 16 * n + depth + hood.k * (entry + depth))
-    download = 2 + CONFIG_BYTES + roster + bitmap_size(n) + shares + 2 + bitmap_size(n) + proof
+    released = 3 + hood.k * (1 + SHARE_BYTES)
+    stages = {
+        "keys": StageBytes(2 + CONFIG_BYTES, 2 + entry),
+        "shares": StageBytes(roster, sealed + 32 + SIGNATURE_BYTES),
+        "upload": StageBytes(bitmap_size(n) + sealed, 2 + 32 + SIGNATURE_BYTES + vector),
+    }
+    if not cohort.profile.has_consistency_round:
+        return {**stages, "unmask": StageBytes(survivors, released)}
+    proof = 4 + hood.t * (16 + SIGNATURE_BYTES)
+    return {
+        **stages,
+        "consistency": StageBytes(survivors, 2 + SIGNATURE_BYTES),
+        "unmask": StageBytes(proof, released),
+    }
+
+
+def estimate(config: RoundConfig, n: int, *, lost: int = 0, certificate_bytes: int = 500) -> Cost:
+    """Return what a round under `config` with `n` devices costs, of which `lost` vanish after sharing."""
+    cohort, hood = config.cohort, resolve(config.cohort.profile, n, config.cohort.k, config.cohort.t)
+    layout = VectorLayout(config.size, config.num_metrics)
+    stages = stage_bytes(config, n, certificate_bytes=certificate_bytes).values()
     return Cost(
         n=n,
         neighbours=hood.k,
         threshold=hood.t,
         fewest_survivors=max(cohort.n_min, hood.t + 1),
-        upload_bytes=upload,
-        download_bytes=download,
-        bytes_per_parameter=vector / config.size,
+        upload_bytes=sum(stage.sent for stage in stages),
+        download_bytes=sum(stage.received for stage in stages),
+        bytes_per_parameter=packed_size(layout.num_words, config.numbers.ring_bits) / config.size,
         device_masks=hood.k + 1,
         server_masks=(n - lost) + _pair_masks(n, hood.k, lost),
     )

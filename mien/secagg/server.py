@@ -40,6 +40,7 @@ from mien.secagg.keys import (
 )
 from mien.secagg.masks import Words, add_masks
 from mien.secagg.quantise import add_packed, packed_size
+from mien.secagg.quorum import able_to_share, first_lack, proof_of, secrets_needed
 from mien.secagg.roster import Peer, RosterTree, Topology, check_entry
 from mien.secagg.vector import OpenedSum, VectorLayout, check_norm, decode
 from mien.secagg.wire import (
@@ -193,7 +194,7 @@ class ServerRound:
         """Close the set of sharers U2; return message 4 for each of them."""
         self._require(ServerStage.SHARES)
         topology, sharers = self.topology, frozenset(self._sealed)
-        able = [i for i in sharers if len(sharers & set(topology.graph.neighbours(i))) >= topology.hood.t]
+        able = able_to_share(topology.graph, topology.hood, sharers)
         if len(able) < self.config.cohort.n_min:
             raise self._too_few("shared their keys with enough neighbours", len(able))
         bits = pack_members(sharers, topology.n)
@@ -281,8 +282,8 @@ class ServerRound:
         self._require(ServerStage.CONSISTENCY)
         topology, proofs = self.topology, {}
         for index in sorted(self._signatures):
-            signers = [i for i in topology.graph.neighbours(index) if i in self._signatures][: topology.hood.t]
-            if len(signers) == topology.hood.t:
+            signers = proof_of(topology.graph, topology.hood, index, self._signatures)
+            if signers is not None:
                 pairs = tuple((topology.ids[i], self._signatures[i]) for i in signers)
                 proofs[topology.ids[index]] = Proof(pairs).to_bytes()
         self._require_holders(frozenset(topology.index_of[device] for device in proofs))
@@ -380,8 +381,7 @@ class ServerRound:
 
     def _secrets_needed(self) -> list[int]:
         """Return the members of whom one secret is needed: survivors, and sharers that were lost beside a survivor."""
-        graph = self.topology.graph
-        return [i for i in sorted(self._commitments) if i in self._masked or self._masked & set(graph.neighbours(i))]
+        return secrets_needed(self.topology.graph, self._commitments, self._masked)
 
     def _shares_of(self, owner: int) -> dict[int, bytes]:
         """Return the usable shares of a member's secret, by holder."""
@@ -391,13 +391,12 @@ class ServerRound:
     def _require_holders(self, holders: frozenset[int]) -> None:
         """Raise CohortError unless each secret that will be needed has t holders among `holders`."""
         topology = self.topology
-        for owner in self._secrets_needed():
-            there = len(holders & set(topology.graph.neighbours(owner)))
-            if there < topology.hood.t:
-                raise CohortError(
-                    f"{there} devices are left that hold shares of device {short(topology.ids[owner])}, "
-                    f"{topology.hood.t} are needed; nothing was opened, the round is repeated"
-                )
+        lack = first_lack(topology.graph, topology.hood, self._secrets_needed(), holders)
+        if lack is not None:
+            raise CohortError(
+                f"{lack.holders} devices are left that hold shares of device {short(topology.ids[lack.owner])}, "
+                f"{topology.hood.t} are needed; nothing was opened, the round is repeated"
+            )
 
     def _too_few(self, what: str, number: int) -> CohortError:
         return CohortError(
