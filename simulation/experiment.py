@@ -35,6 +35,7 @@ from mien.toml import parse_toml
 from simulation.partitions import Counts, Partition, PartitionSpec, build
 
 MAX_TOML_BYTES: Final = 1 << 20
+MapKind = Literal["pca", "tsne", "none"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class FacesSource:
     Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
     Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
     `exclude` is a text file of identities, one a line, that are left out (people of a test set). `identities` and
-    `images` are how many there should be: a dry run without the data draws lists of that size.
+    `images` are how many there should be: a dry run without the data draws lists of that size. `synthetic` says that
+    these are nobody's faces, so that reports may map their embeddings; the shipped faces are.
     """
 
     kind: Literal["folder", "rec", "shipped"] = "folder"
@@ -74,6 +76,7 @@ class FacesSource:
     exclude: str = ""
     identities: int = 0
     images: int = 0
+    synthetic: bool = False
 
     def __post_init__(self) -> None:
         if (self.kind == "shipped") == bool(self.path):
@@ -83,19 +86,26 @@ class FacesSource:
         if not 0 <= self.identities <= max(self.images, 0):
             raise ConfigError("faces.images must be at least faces.identities; neither may be negative")
 
+    @property
+    def is_nobody(self) -> bool:
+        """Whether these are faces of people who do not exist."""
+        return self.synthetic or self.kind == "shipped"
+
 
 @dataclass(frozen=True)
 class EvaluationSpec:
     """When and how the model is measured on the partition's test people: after every `every` rounds (0: at the end).
 
     All pairs of at most `max_people` of them (0: all) are compared; TAR is given at each of `targets`, the EER's
-    interval comes from `replicates` bootstrap replicates over identities.
+    interval comes from `replicates` bootstrap replicates over identities. `map` draws the embeddings of some of them,
+    by default only where all faces are nobody's; a map of other people's faces is refused.
     """
 
     every: int = 0
     max_people: int = 0
     targets: tuple[float, ...] = (1e-1, 1e-2, 1e-3)
     replicates: int = 200
+    map: Literal["auto", "pca", "tsne", "none"] = "auto"
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.max_people < 0:
@@ -108,12 +118,17 @@ class EvaluationSpec:
 
 @dataclass(frozen=True)
 class ExperimentSpec:
-    """An experiment as its TOML file says it; `paper` names the table that it is the setting of."""
+    """An experiment as its TOML file says it; `paper` names the table that it is the setting of.
+
+    `control` "public_only" leaves the phones' own pictures out of their training: what is gained then is no merit of
+    theirs. It goes with methods that train on public faces.
+    """
 
     name: str
     faces: tuple[FacesSource, ...]
     about: str = ""
     paper: str = ""
+    control: Literal["none", "public_only"] = "none"
     model: ModelSource = field(default_factory=ModelSource)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
@@ -131,6 +146,24 @@ class ExperimentSpec:
             )
         if method.needs_public_faces(self.task) and self.partition.public == 0:
             raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
+        if self.control == "public_only" and not method.needs_public_faces(self.task):
+            raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
+        if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
+            raise ConfigError(
+                "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "
+                "true where they are that, or leave map out"
+            )
+
+    @property
+    def has_nobody(self) -> bool:
+        """Whether all faces are of people who do not exist."""
+        return all(source.is_nobody for source in self.faces)
+
+    @property
+    def map_kind(self) -> MapKind:
+        """How the report maps embeddings."""
+        kind = self.evaluation.map
+        return kind if kind != "auto" else "pca" if self.has_nobody else "none"
 
 
 def parse(text: str) -> ExperimentSpec:

@@ -1,8 +1,8 @@
-"""Experiments that are run: one JSON record a round, a sealed checkpoint to go on from, one evaluation at the end.
+"""Experiments that are run: one JSON line a round, a sealed checkpoint to go on from, one evaluation at the end.
 
-A run's folder holds `experiment.json` (what was run), `rounds/00001.json` ..., `evaluation.json`, the trained model in
-`model/`, and until it is finished `checkpoint.bin` with `checkpoint.key`. What clients keep to themselves (class
-embeddings) is in the checkpoint only, and there encrypted.
+A run's folder holds `experiment.json` (what was run), `records.jsonl` (a header and one line a round),
+`evaluation.json`, the trained model in `model/`, and until it is finished `checkpoint.bin` with `checkpoint.key`. What
+clients keep to themselves (class embeddings) is in the checkpoint only, and there encrypted.
 """
 
 from __future__ import annotations
@@ -21,48 +21,29 @@ from numpy.typing import NDArray
 from coordinator.store.sealing import KEY_BYTES, Sealer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
-from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, NotFoundError, UndefinedMetricError
-from mien.evaluation import (
-    Comparisons,
-    DetCurve,
-    NotMeasurable,
-    all_pairs,
-    bootstrap_by_identity,
-    det_curve,
-    equal_error_rate,
-    tar_at_fmrs,
-)
+from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, NotFoundError
+from mien.evaluation import Comparisons, all_pairs
 from mien.layout import Vector, model_id
 from mien.methods import find_method
-from mien.methods.base import Crops, ServerState
-from mien.records import from_mapping
+from mien.methods.base import Crops, Runtime, ServerState
+from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
 from mien.specs import ModelSpec
 from mien.wire.tensors import pack_tensors, unpack_tensors
 from simulation import provenance
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
+from simulation.insights import MAP_PEOPLE, class_angles, embedding_map
+from simulation.journal import Header, Journal
+from simulation.measuring import Measured, eer_of, measured
 from simulation.models import Model, read_model, write_model
 from simulation.partitions import Holding
-from simulation.sources import ClientFaces, Reader, counts_of, images_of
+from simulation.runtimes import OncePerRound, PublicOnly
+from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of
 from simulation.workbench import sface
 
 MAX_JSON_BYTES: Final = 16 << 20
 MAX_CHECKPOINT_BYTES: Final = 8 << 30
-_CURVE_POINTS: Final = 600
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A model's errors on the test people, as records hold them."""
-
-    eer: float
-    eer_low: float
-    eer_high: float
-    num_mated: int
-    num_non_mated: int
-    points: tuple[Mapping[str, Any], ...]
-    curve: Mapping[str, Any] = field(repr=False)
 
 
 class RunFolder:
@@ -70,20 +51,21 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rounds = folder / "rounds"
+        self.journal = Journal(folder / "records.jsonl")
         self.experiment = folder / "experiment.json"
         self.evaluation = folder / "evaluation.json"
         self.model = folder / "model"
         self._checkpoint = folder / "checkpoint.bin"
         self._key = folder / "checkpoint.key"
 
-    def start(self, spec: ExperimentSpec) -> None:
+    def start(self, spec: ExperimentSpec, header: Header) -> None:
         """Make the folder of a new run; raises AlreadyExistsError for one that holds a run."""
         if self.experiment.exists():
             raise AlreadyExistsError(
                 f"{self.folder} holds a run already; go on with it by --resume, or name a new folder with --out"
             )
-        make_folder(self.rounds)
+        make_folder(self.folder)
+        self.journal.begin(header)
         write_atomically(self.experiment, _json(describe(spec)))
 
     def spec(self) -> ExperimentSpec:
@@ -94,14 +76,11 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """Return one record a round, in order."""
-        return [read_json(path) for path in sorted(self.rounds.glob("*.json"))]
+        return self.journal.rounds()
 
-    def save_round(self, record: Mapping[str, Any]) -> None:
-        """Write a round's record."""
-        write_atomically(self.rounds / f"{record['round']:05d}.json", _json(record))
-
-    def save(self, step: Step) -> None:
-        """Write the sealed checkpoint of a round."""
+    def save(self, step: Step, record: Mapping[str, Any]) -> None:
+        """Write a round's record, then the sealed checkpoint to go on from."""
+        self.journal.append(record)
         if not self._key.exists():
             create_private(self._key, np.random.default_rng().bytes(KEY_BYTES))
         tensors: dict[str, NDArray[Any]] = {"theta": step.state.theta, "round": np.array([step.record.round])}
@@ -134,52 +113,100 @@ class RunFolder:
 
 
 def run_experiment(
-    spec: ExperimentSpec, folder: Path, root: Path, *, resume: bool = False, tell: Callable[[str], None]
+    spec: ExperimentSpec,
+    folder: Path,
+    root: Path,
+    *,
+    resume: bool = False,
+    tell: Callable[[str], None],
+    after_round: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, Any]:
     """Run an experiment to its end and return its evaluation; `root` is where the paths of its faces start.
 
     With `resume` a run that was stopped goes on from its last finished round, and one that is finished only answers.
+    `after_round` is told how many rounds are done, and of how many.
     """
     run = RunFolder(folder)
     if resume:
         _check_same(run.spec(), spec)
+    header = Header.now(spec.name, describe(spec), data_sha256(spec.faces, root), spec.partition.seed)
+    if resume:
+        run.journal.check(header)
         if run.evaluation.is_file():
+            run.finish()
             return read_json(run.evaluation)
     # 1. Who holds what.
+    spent = Spent()
     plan = make_plan(spec, lambda source: counts_of(source, root))
     model = model_of(spec.model, root)
     faces = _read_faces(plan, model.spec, root)
-    if not resume:
-        run.start(spec)
+    state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
+    if resume:
+        run.journal.take_up(header, done)
+    else:
+        run.start(spec, header)
+    spent.note("faces")
     # 2. The model before training.
     task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
     runtime = TorchRuntime(dataclasses.replace(model.spec, trainable=tuple(part.names)), model.layout)
-    before = _measure(runtime, model.theta, faces, spec)
+    before = measured(_comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
+    spent.note("before")
     # 3. Rounds, from the last finished one.
-    state, cohort, done = run.load(faces.cohort) or (
-        find_method(task.method).server_start(task, part, model.theta),
-        faces.cohort,
-        0,
-    )
-    started = time.monotonic()
-    for step in rounds(task, part, model.spec.input.dim, state, cohort, runtime, first=done + 1):
-        state = step.state
-        record = _round_record(step.record)
+    state = state or find_method(task.method).server_start(task, part, model.theta)
+    started, trainer = time.monotonic(), _trainer(spec, runtime)
+    for step in rounds(task, part, model.spec.input.dim, state, cohort, trainer, first=done + 1):
+        state, cohort = step.state, step.cohort
+        record = {**_round_record(step.record), **spent.note("rounds")}
         if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
-            record["eer"] = _eer(runtime, state.theta, faces)
-        run.save(step)
-        run.save_round(record)
+            record["eer"] = eer_of(_comparisons(runtime, state.theta, faces))
+            spent.note("after")
+        run.save(step, record)
         left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
         tell(_line(record, task.rounds, left))
+        after_round(step.record.round, task.rounds)
     # 4. The model after training.
-    after = _measure(runtime, state.theta, faces, spec)
+    after = measured(_comparisons(runtime, state.theta, faces), spec.evaluation)
+    shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
+    spent.note("after")
     trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
     if not (run.model / "model.json").exists():
         write_model(trained, run.model)
-    write_atomically(run.evaluation, _json(_evaluation(plan, model, trained, before, after, faces)))
+    found = _evaluation(plan, model, trained, before, after, faces)
+    provenance_of_run = {**to_mapping(run.journal.header()), "cpu_s": spent.cpu_s, "wall_s": spent.wall_s}
+    write_atomically(run.evaluation, _json({**found, **shown, "run": provenance_of_run}))
     run.finish()
     return read_json(run.evaluation)
+
+
+class Spent:
+    """What a run's parts took, in seconds of processor and of wall clock; of a resumed run, this process's share."""
+
+    def __init__(self) -> None:
+        self.cpu_s: dict[str, float] = {}
+        self.wall_s: dict[str, float] = {}
+        self._last = (time.process_time(), time.monotonic())
+
+    def note(self, part: str) -> dict[str, float]:
+        """Count the time since the last note to `part` and return it."""
+        now = (time.process_time(), time.monotonic())
+        cpu, wall = (round(b - a, 3) for a, b in zip(self._last, now, strict=True))
+        self._last = now
+        self.cpu_s[part] = round(self.cpu_s.get(part, 0.0) + cpu, 3)
+        self.wall_s[part] = round(self.wall_s.get(part, 0.0) + wall, 3)
+        return {"cpu_s": cpu, "wall_s": wall}
+
+
+def _trainer(spec: ExperimentSpec, runtime: TorchRuntime) -> Runtime:
+    """Return what phones train with: in a control their own pictures are left out."""
+    return PublicOnly(OncePerRound(runtime)) if spec.control == "public_only" else OncePerRound(runtime)
+
+
+def _map(spec: ExperimentSpec, runtime: TorchRuntime, theta: Vector, faces: _Faces) -> Mapping[str, Any]:
+    if spec.map_kind == "none":
+        return {}
+    chosen = faces.test_labels < MAP_PEOPLE
+    return embedding_map(runtime.embed(theta, faces.test_crops[chosen]), faces.test_labels[chosen], spec.map_kind)
 
 
 def model_of(source: ModelSource, root: Path) -> Model:
@@ -256,46 +283,8 @@ def _check_same(kept: ExperimentSpec, wanted: ExperimentSpec) -> None:
         )
 
 
-def _measure(runtime: TorchRuntime, theta: Vector, faces: _Faces, spec: ExperimentSpec) -> Measured:
-    scores = _comparisons(runtime, theta, faces)
-    curve = det_curve(scores)
-    interval = bootstrap_by_identity(
-        scores,
-        lambda c: equal_error_rate(c).value,
-        rng=np.random.default_rng(0),
-        num_replicates=spec.evaluation.replicates,
-    )
-    points = tuple(
-        {"target_fmr": p.target_fmr, "not_measurable": p.reason}
-        if isinstance(p, NotMeasurable)
-        else {**dataclasses.asdict(p), "fmr": p.fmr, "tar": p.tar}
-        for p in tar_at_fmrs(curve, spec.evaluation.targets)
-    )
-    eer = equal_error_rate(curve).value
-    return Measured(eer, interval.low, interval.high, scores.num_mated, scores.num_non_mated, points, _thinned(curve))
-
-
-def _eer(runtime: TorchRuntime, theta: Vector, faces: _Faces) -> float:
-    try:
-        return equal_error_rate(det_curve(_comparisons(runtime, theta, faces))).value
-    except UndefinedMetricError:  # every score is the same
-        return 0.5
-
-
 def _comparisons(runtime: TorchRuntime, theta: Vector, faces: _Faces) -> Comparisons:
     return all_pairs(runtime.embed(theta, faces.test_crops), faces.test_labels, keep_subjects=True)
-
-
-def _thinned(curve: DetCurve) -> dict[str, list[float]]:
-    """Return at most some hundred points of a curve, dense at both ends, where one of the errors is rare."""
-    last = curve.thresholds.size - 1
-    steps = np.unique(np.geomspace(1, last + 1, _CURVE_POINTS // 2).astype(np.int64)) - 1
-    rows = np.unique(np.concatenate([steps, last - steps, [last]]))
-    return {
-        "thresholds": curve.thresholds[rows].tolist(),
-        "num_false_matches": curve.num_false_matches[rows].tolist(),
-        "num_false_non_matches": curve.num_false_non_matches[rows].tolist(),
-    }
 
 
 def _evaluation(

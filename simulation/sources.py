@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from mien.errors import EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
-from simulation.datasets import find_people
+from simulation.datasets import digest, find_people
 from simulation.experiment import FacesSource
 from simulation.partitions import Counts, Holding
 from simulation.recordio import RecordArchive
@@ -85,6 +86,22 @@ def images_of(source: FacesSource, root: Path) -> dict[str, list[Image]]:
     except OSError as error:
         raise NotFoundError(f"{listed} cannot be read ({error.strerror}); it lists identities to leave out") from error
     return {name: images for name, images in people.items() if name not in excluded}
+
+
+def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
+    """Return one digest of all sources' faces: of the names and contents of files; of an archive its index and length.
+
+    Raises as `images_of`.
+    """
+    total = hashlib.sha256()
+    for source in sources:
+        if source.kind == "rec":
+            archive = place_of(source, root)
+            total.update(archive.with_suffix(".idx").read_bytes() + str(archive.stat().st_size).encode())
+        else:
+            files = {name: [p for p in each if isinstance(p, Path)] for name, each in images_of(source, root).items()}
+            total.update(digest(files).encode())
+    return total.hexdigest()
 
 
 def _archived(source: FacesSource, archive: Path) -> dict[str, list[Image]]:

@@ -131,7 +131,7 @@ class TestRun:
         command = [str(Path(sys.executable).parent / "mien-sim"), *command[3:]]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + 120
-        while not list((folder / "rounds").glob("*.json")):
+        while not (folder / "checkpoint.bin").exists():
             assert process.poll() is None, "the run ended too early"
             assert time.monotonic() < end, "the run did not come to a round"
             time.sleep(0.01)

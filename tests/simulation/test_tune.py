@@ -13,7 +13,8 @@ from mien.methods import find_method
 from mien.methods.base import Objective
 from mien.records import from_mapping
 from mien.specs import LocalSpec
-from simulation.experiments.demo.tune import VARIANTS, PublicOnly, Variant, table
+from simulation.experiments.demo.tune import VARIANTS, Variant, table
+from simulation.runtimes import PublicOnly
 from tests.tiny import made_up_crops, tiny_cnn
 
 LAYOUT = layout_of(build_backbone("sface_adapter"))

@@ -14,8 +14,8 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,14 +27,15 @@ from mien.backbones.importers import import_model, with_adapter
 from mien.errors import InputError
 from mien.evaluation import Comparisons, DetCurve, all_pairs, bootstrap_by_identity, det_curve, equal_error_rate
 from mien.evaluation.protocols import lfw
-from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, ServerState, Trained, never_stop
-from mien.specs import LocalSpec, ModelSpec, TaskSpec, from_mapping
+from mien.layout import ParameterLayout, Vector
+from mien.methods.base import Crops, Runtime, ServerState
+from mien.specs import ModelSpec, TaskSpec, from_mapping
 from simulation.datasets import LabelledCrops, People, read_people
 from simulation.demo.people import synthetic_people
 from simulation.engine import Cohort, PublicFaces, RoundRecord, run_task
 from simulation.lfw import read_pairs
 from simulation.pretrained import sface_path
+from simulation.runtimes import PublicOnly
 
 HERE: Final = Path(__file__).resolve().parent
 NUM_PHONES: Final = 10
@@ -76,33 +77,6 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "exact_released_code": Variant("fedface_exact", {"options.preset": "released_code"}),
     "fedavg": Variant("fedface_exact", {"method": "fedavg", "options": {}, "privacy.reveals": []}),
 }
-
-
-@dataclass(frozen=True)
-class PublicOnly:
-    """A control: a runtime that trains the private form with the phones' own images at weight 0."""
-
-    runtime: Runtime
-
-    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return the runtime's embeddings."""
-        return self.runtime.embed(theta, crops)
-
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what the public images alone make of the part."""
-        rows = objective.per_crop
-        weight = rows["sample_weight"] * (1 - rows["target"][:, 0])
-        public = replace(objective, per_crop={**rows, "sample_weight": weight})
-        return self.runtime.train(theta, part, crops, public, local, seed, should_stop)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from mien.methods.base import Objective
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from mien.spreadout import normalise
 from simulation.engine import run_task
-from simulation.experiments.spreadout.runs import OncePerRound
 from simulation.partitions import log_normal
+from simulation.runtimes import OncePerRound
 from simulation.study import Claim, Column, Job, Row, Study, Table
 from simulation.workbench import TRAINABLE, Workbench, dataset_of, open_workbench
 

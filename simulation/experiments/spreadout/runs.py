@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,14 +20,14 @@ from mien.evaluation import (
     equal_error_rate,
     point_at_fmr,
 )
-from mien.layout import ParameterPart, Vector
+from mien.layout import Vector
 from mien.methods import fedface, fedgc
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, never_stop
-from mien.specs import LocalSpec, TaskSpec, from_mapping
+from mien.methods.base import Crops, Runtime
+from mien.specs import TaskSpec, from_mapping
 from mien.spreadout import Matrix, normalise
 from simulation.engine import Cohort, PublicFaces, Run, run_task
-from simulation.experiments.demo.tune import PublicOnly
 from simulation.experiments.spreadout.populations import Division, divide
+from simulation.runtimes import OncePerRound, PublicOnly
 from simulation.study import Job
 from simulation.workbench import Workbench, open_workbench
 
@@ -62,36 +61,6 @@ def measure(job: Job) -> Mapping[str, Any]:
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
     }
-
-
-@dataclass
-class OncePerRound:
-    """A runtime that embeds the same crops under the same model once: simulated phones share their public people."""
-
-    runtime: Runtime
-    _theta: Vector | None = field(default=None, repr=False)
-    _crops: Crops | None = field(default=None, repr=False)
-    _embeddings: Embeddings | None = field(default=None, repr=False)
-
-    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return the runtime's embeddings; the last call's where both arguments are the very same arrays."""
-        if self._embeddings is None or theta is not self._theta or crops is not self._crops:
-            self._embeddings = self.runtime.embed(theta, crops)
-            self._theta, self._crops = theta, crops
-        return self._embeddings
-
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what the runtime trains."""
-        return self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
 
 
 def _cohort(bench: Workbench, division: Division, ids_per_client: int) -> Cohort:

@@ -20,7 +20,8 @@ from mien.specs import TaskSpec
 from simulation.engine import Cohort, PublicFaces, run_task
 from simulation.experiments.spreadout import choice, study
 from simulation.experiments.spreadout.populations import QUICK, REAL, SYNTHETIC, Population, divide, domain
-from simulation.experiments.spreadout.runs import OncePerRound, separation, verification
+from simulation.experiments.spreadout.runs import separation, verification
+from simulation.runtimes import OncePerRound
 from simulation.study import Results
 from tests.tiny import made_up_crops, tiny_cnn
 
