@@ -1,4 +1,4 @@
-"""What a round's end and a gate's verdict make of a task, as pure functions: hold it, go on, pause it or take it back."""
+"""What a round's end and a gate's verdict make of a task, as pure functions: hold it, go on, pause or take it back."""
 
 from __future__ import annotations
 
