@@ -33,6 +33,7 @@ from mien.wire.tensors import pack_tensors, unpack_tensors
 from simulation import provenance
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
+from simulation.features import kept_features
 from simulation.insights import MAP_PEOPLE, class_angles, embedding_map
 from simulation.journal import Header, Journal
 from simulation.measuring import Measured, eer_of, measured
@@ -148,7 +149,8 @@ def run_experiment(
     spent.note("faces")
     # 2. The model before training.
     task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
-    runtime = TorchRuntime(dataclasses.replace(model.spec, trainable=tuple(part.names)), model.layout)
+    cache = kept_features(model.spec.input, model.spec.backbone)
+    runtime = TorchRuntime(dataclasses.replace(model.spec, trainable=tuple(part.names)), model.layout, cache=cache)
     before = measured(_comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     spent.note("before")

@@ -1,0 +1,148 @@
+"""Features of a frozen trunk that outlive the process: a sweep's runs compute them once, not once each.
+
+They lie in a private folder of the temporary directory, one file for each trunk, and are as telling as the pictures
+that they were made from; deleting the folder costs the next run some minutes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache, Features
+from mien.errors import StorageError
+from mien.methods.base import Crops
+from mien.shell.files import storage_errors
+from mien.specs import FaceInputSpec
+
+FORMAT: Final = 1
+MAX_FEATURE_BYTES: Final = 16 << 10
+"""Larger features are computed about as fast as they are read."""
+
+MAX_FILE_BYTES: Final = 2 << 30
+_HEAD_BYTES: Final = 64
+_DIGEST_BYTES: Final = 32
+
+
+def kept_features(spec: FaceInputSpec, backbone: str) -> FeatureCache:
+    """Return a cache for a model's features; where nothing can be kept privately, one that is in memory only."""
+    root = Path(tempfile.gettempdir()) / f"mien-workbench-{os.getuid()}"
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        found = root.lstat()
+    except OSError:
+        return FeatureCache()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        return FeatureCache()
+    return KeptFeatures(root, f"{FORMAT}/{backbone}/{spec}")
+
+
+class KeptFeatures(FeatureCache):
+    """A feature cache that finds what earlier runs computed and leaves what it computes to later ones.
+
+    `model` tells models apart whose trunks have equal parameters and yet other inputs. Mirrored crops and large
+    features are kept in memory only; so is everything where the disk is full.
+    """
+
+    def __init__(self, folder: Path, model: str, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+        super().__init__(capacity_bytes)
+        self._folder, self._model = folder, model
+        self._files: dict[bytes, _FeatureFile] = {}
+
+    def features(
+        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Iterable[Features]]
+    ) -> list[Features]:
+        """Return the features of each crop, of which those that no run has computed are computed now."""
+        if flipped.any():
+            return super().features(trunk_id, crops, flipped, compute)
+        file = self._file(trunk_id)
+
+        def found_or_computed(missing: Crops) -> list[Features]:
+            wanted = [hashlib.sha256(crop.tobytes()).digest() for crop in missing]
+            unknown = [i for i, digest in enumerate(wanted) if digest not in file]
+            fresh = dict(zip(unknown, compute(missing[unknown]), strict=True)) if unknown else {}
+            file.add([wanted[i] for i in fresh], list(fresh.values()))
+            return [fresh[i] if i in fresh else file[digest] for i, digest in enumerate(wanted)]
+
+        return super().features(trunk_id, crops, flipped, found_or_computed)
+
+    def _file(self, trunk_id: bytes) -> _FeatureFile:
+        if trunk_id not in self._files:
+            name = hashlib.sha256(self._model.encode() + trunk_id).hexdigest()[:32]
+            self._files[trunk_id] = _FeatureFile(self._folder / f"features-{name}.bin")
+        return self._files[trunk_id]
+
+
+class _FeatureFile:
+    """Rows of a crop's digest and its features (float32), under a head that says the features' shape.
+
+    Several processes may add to it; each sees what was there when it began, and what it added itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[bytes, NDArray[np.float32]] = {}
+        self._shape: tuple[int, ...] | None = None
+        try:
+            self._read(path.read_bytes() if path.stat().st_size <= MAX_FILE_BYTES else b"")
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError):  # not of this format: it is begun anew
+            path.unlink(missing_ok=True)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._rows
+
+    def __getitem__(self, digest: bytes) -> torch.Tensor:
+        return torch.from_numpy(self._rows[digest].copy())
+
+    def add(self, digests: Sequence[bytes], features: Sequence[Features]) -> None:
+        """Keep features that are small; they are on disk afterwards unless it is full."""
+        if not features or features[0].nbytes > MAX_FEATURE_BYTES or features[0].dtype != torch.float32:
+            return
+        arrays = [each.detach().cpu().numpy() for each in features]
+        shape = self._shape or arrays[0].shape
+        if any(array.shape != shape for array in arrays):
+            return
+        self._rows.update(zip(digests, (array.copy() for array in arrays), strict=True))
+        self._shape = shape
+        rows = b"".join(digest + array.tobytes() for digest, array in zip(digests, arrays, strict=True))
+        try:
+            self._append(rows, shape)
+        except StorageError:  # what is not kept is computed again
+            return
+
+    def _append(self, rows: bytes, shape: tuple[int, ...]) -> None:
+        width = _DIGEST_BYTES + 4 * int(np.prod(shape))
+        with storage_errors(self._path.name), self._path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, os.SEEK_END)
+            if size > MAX_FILE_BYTES:
+                return
+            if size < _HEAD_BYTES:
+                file.truncate(0)
+                file.write(json.dumps(shape).encode().ljust(_HEAD_BYTES))
+            else:
+                file.truncate(size - (size - _HEAD_BYTES) % width)  # a row that a killed process did not finish
+            file.write(rows)
+
+    def _read(self, data: bytes) -> None:
+        if len(data) < _HEAD_BYTES:
+            return
+        shape = tuple(int(n) for n in json.loads(data[:_HEAD_BYTES]))
+        width = _DIGEST_BYTES + 4 * int(np.prod(shape))
+        for start in range(_HEAD_BYTES, len(data) - width + 1, width):
+            row = data[start : start + width]
+            self._rows[row[:_DIGEST_BYTES]] = np.frombuffer(row, np.float32, offset=_DIGEST_BYTES).reshape(shape)
+        self._shape = shape
