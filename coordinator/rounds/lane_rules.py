@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from coordinator.rounds.machine import Event, RoundState, Stage, Step
+from coordinator.rounds.machine import Event, RoundState, Stage, Step, TimePassed
 from coordinator.store.records import RoundRecord, TaskRecord, TaskState
 from mien.buffered import Flight, is_overdue, may_open, overdue_in_words
 from mien.specs import TaskSpec
@@ -43,6 +43,17 @@ class LaneRules:
     def record(self) -> TaskRecord:
         """The task as it was last committed."""
         return self._record
+
+    @record.setter
+    def record(self, record: TaskRecord) -> None:
+        has_changed, self._record = record != self._record, record
+        if has_changed and self.is_asynchronous:
+            self.has_changed()
+            for lane in self.lanes:  # whose cohort may be overdue now, or not wanted any more
+                lane.tell(TimePassed())
+
+    def has_changed(self) -> None:
+        """Hear that the record of an asynchronous task has changed."""
 
     def join(self, lane: Lane) -> None:
         """Take a lane in."""

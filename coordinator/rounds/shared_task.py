@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 
 from coordinator.rounds.closing_io import Closed, Closer, Offered
 from coordinator.rounds.lane_rules import LaneRules
-from coordinator.rounds.machine import TimePassed
 from coordinator.rounds.pulse import Pulse
 from coordinator.store.records import TaskRecord, TaskState
 from mien.specs import TaskSpec
@@ -28,18 +27,9 @@ class SharedTask(LaneRules):
         self._changed = Pulse()
         self._awaits_verdict = False
 
-    @property
-    def record(self) -> TaskRecord:
-        """The task as it was last committed."""
-        return self._record
-
-    @record.setter
-    def record(self, record: TaskRecord) -> None:
-        has_changed, self._record = record != self._record, record
-        if has_changed and self.is_asynchronous:
-            self._changed.beat()
-            for lane in self.lanes:  # whose cohort may be overdue now, or not wanted any more
-                lane.tell(TimePassed())
+    def has_changed(self) -> None:
+        """Have steps that wait for the gates look again."""
+        self._changed.beat()
 
     def await_verdict(self, awaits: bool) -> None:
         """Say whether a candidate waits for the gates: no step is taken then, also while the task is paused."""
