@@ -1,7 +1,8 @@
 """Features of a frozen trunk that outlive the process: a sweep's runs compute them once, not once each.
 
-They lie in a private folder of the temporary directory, one file for each trunk, and are as telling as the pictures
-that they were made from; deleting the folder costs the next run some minutes.
+They lie in a private folder of the temporary directory, one file for each trunk, each crop's sealed under a key that is
+the hash of that crop: who has the picture finds and opens its features, and who has the file alone learns nothing of
+anybody. Deleting the folder costs the next run some minutes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +23,19 @@ import torch
 from numpy.typing import NDArray
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache, Features
-from mien.errors import StorageError
+from device_sdk.sealing import NONCE_BYTES, TAG_BYTES, SecretKey, seal, unseal
+from mien.errors import CorruptDataError, StorageError
 from mien.methods.base import Crops
 from mien.shell.files import storage_errors
 from mien.specs import FaceInputSpec
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MAX_FEATURE_BYTES: Final = 16 << 10
 """Larger features are computed about as fast as they are read."""
 
 MAX_FILE_BYTES: Final = 2 << 30
 _HEAD_BYTES: Final = 64
-_DIGEST_BYTES: Final = 32
+_NAME_BYTES: Final = 32
 
 
 def kept_features(spec: FaceInputSpec, backbone: str) -> FeatureCache:
@@ -69,11 +72,12 @@ class KeptFeatures(FeatureCache):
         file = self._file(trunk_id)
 
         def found_or_computed(missing: Crops) -> list[Features]:
-            wanted = [hashlib.sha256(crop.tobytes()).digest() for crop in missing]
-            unknown = [i for i, digest in enumerate(wanted) if digest not in file]
+            wanted = [_Picture.of(crop) for crop in missing]
+            kept = [file.find(picture) for picture in wanted]
+            unknown = [i for i, features in enumerate(kept) if features is None]
             fresh = dict(zip(unknown, compute(missing[unknown]), strict=True)) if unknown else {}
             file.add([wanted[i] for i in fresh], list(fresh.values()))
-            return [fresh[i] if i in fresh else file[digest] for i, digest in enumerate(wanted)]
+            return [fresh[i] if features is None else features for i, features in enumerate(kept)]
 
         return super().features(trunk_id, crops, flipped, found_or_computed)
 
@@ -84,15 +88,28 @@ class KeptFeatures(FeatureCache):
         return self._files[trunk_id]
 
 
+@dataclass(frozen=True)
+class _Picture:
+    """What a crop's own bytes say of its features: the name under which they are kept, and the key that opens them."""
+
+    name: bytes
+    key: SecretKey
+
+    @classmethod
+    def of(cls, crop: NDArray[np.uint8]) -> _Picture:
+        secret = hashlib.sha256(crop.tobytes()).digest()
+        return cls(hashlib.sha256(b"name" + secret).digest(), SecretKey(hashlib.sha256(b"key" + secret).digest()))
+
+
 class _FeatureFile:
-    """Rows of a crop's digest and its features (float32), under a head that says the features' shape.
+    """Rows of a crop's name and its features (float32, sealed), under a head that says the features' shape.
 
     Several processes may add to it; each sees what was there when it began, and what it added itself.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows: dict[bytes, NDArray[np.float32]] = {}
+        self._rows: dict[bytes, bytes] = {}
         self._shape: tuple[int, ...] | None = None
         try:
             self._read(path.read_bytes() if path.stat().st_size <= MAX_FILE_BYTES else b"")
@@ -101,30 +118,41 @@ class _FeatureFile:
         except (ValueError, TypeError):  # not of this format: it is begun anew
             path.unlink(missing_ok=True)
 
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._rows
+    def find(self, picture: _Picture) -> Features | None:
+        """Return a picture's features; None where nobody kept them, or what was kept is damaged."""
+        sealed = self._rows.get(picture.name)
+        if sealed is None or self._shape is None:
+            return None
+        try:
+            plain = unseal(picture.key, sealed, self._context, what=self._path.name)
+        except CorruptDataError:
+            return None
+        return torch.from_numpy(np.frombuffer(plain, np.float32).reshape(self._shape).copy())
 
-    def __getitem__(self, digest: bytes) -> torch.Tensor:
-        return torch.from_numpy(self._rows[digest].copy())
-
-    def add(self, digests: Sequence[bytes], features: Sequence[Features]) -> None:
+    def add(self, pictures: Sequence[_Picture], features: Sequence[Features]) -> None:
         """Keep features that are small; they are on disk afterwards unless it is full."""
         if not features or features[0].nbytes > MAX_FEATURE_BYTES or features[0].dtype != torch.float32:
             return
         arrays = [each.detach().cpu().numpy() for each in features]
-        shape = self._shape or arrays[0].shape
-        if any(array.shape != shape for array in arrays):
+        self._shape = self._shape or arrays[0].shape
+        if any(array.shape != self._shape for array in arrays):
             return
-        self._rows.update(zip(digests, (array.copy() for array in arrays), strict=True))
-        self._shape = shape
-        rows = b"".join(digest + array.tobytes() for digest, array in zip(digests, arrays, strict=True))
+        rows = {
+            picture.name: seal(picture.key, array.tobytes(), self._context)
+            for picture, array in zip(pictures, arrays, strict=True)
+        }
+        self._rows.update(rows)
         try:
-            self._append(rows, shape)
+            self._append(b"".join(name + sealed for name, sealed in rows.items()), self._shape)
         except StorageError:  # what is not kept is computed again
             return
 
+    @property
+    def _context(self) -> bytes:
+        return self._path.name.encode()
+
     def _append(self, rows: bytes, shape: tuple[int, ...]) -> None:
-        width = _DIGEST_BYTES + 4 * int(np.prod(shape))
+        width = _row_bytes(shape)
         with storage_errors(self._path.name), self._path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = file.seek(0, os.SEEK_END)
@@ -141,8 +169,12 @@ class _FeatureFile:
         if len(data) < _HEAD_BYTES:
             return
         shape = tuple(int(n) for n in json.loads(data[:_HEAD_BYTES]))
-        width = _DIGEST_BYTES + 4 * int(np.prod(shape))
+        width = _row_bytes(shape)
         for start in range(_HEAD_BYTES, len(data) - width + 1, width):
             row = data[start : start + width]
-            self._rows[row[:_DIGEST_BYTES]] = np.frombuffer(row, np.float32, offset=_DIGEST_BYTES).reshape(shape)
+            self._rows[row[:_NAME_BYTES]] = row[_NAME_BYTES:]
         self._shape = shape
+
+
+def _row_bytes(shape: tuple[int, ...]) -> int:
+    return _NAME_BYTES + NONCE_BYTES + 4 * int(np.prod(shape)) + TAG_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -77,6 +78,28 @@ def test_a_damaged_file_costs_only_time(tmp_path: Path, damage: str) -> None:
     for _ in range(2):
         np.testing.assert_array_equal(asked(KeptFeatures(tmp_path, "m"), crops_of(0), trunk), expected)
     assert trunk.computed == {"cut": 5, "foreign": 8, "empty": 8}[damage]
+
+
+def test_the_file_alone_tells_nothing_of_a_face(tmp_path: Path) -> None:
+    features = asked(KeptFeatures(tmp_path, "m"), crops_of(0), Trunk())
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
+    for crop, row in zip(crops_of(0), features, strict=True):
+        assert row.tobytes() not in data
+        assert row[:2].tobytes() not in data
+        assert hashlib.sha256(crop.tobytes()).digest() not in data
+
+
+def test_a_row_of_another_picture_does_not_open(tmp_path: Path) -> None:
+    trunk = Trunk()
+    asked(KeptFeatures(tmp_path, "m"), crops_of(0, 2), trunk, PLAIN[:2])
+    (file,) = tmp_path.iterdir()
+    data, width = file.read_bytes(), (file.stat().st_size - 64) // 2
+    first, second = data[64 : 64 + width], data[64 + width :]
+    file.write_bytes(data[:64] + first[:32] + second[32:] + second[:32] + first[32:])
+    again = asked(KeptFeatures(tmp_path, "m"), crops_of(0, 2), trunk, PLAIN[:2])
+    np.testing.assert_array_equal(again, crops_of(0, 2).reshape(2, -1))
+    assert trunk.computed == 4
 
 
 def test_a_folder_that_others_may_read_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
