@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import grpc
 
@@ -187,11 +187,9 @@ class CoordinatorClient:
         self.identity = identity
         self._clock, self._rng = clock, rng
         self._settings = settings or ClientSettings()
-        self._channel = open_channel(identity.coordinator_address, identity.coordinator_ca, identity)
-        self._rounds = rounds_pb2_grpc.RoundsStub(self._channel)
-        self._models = models_pb2_grpc.ModelsStub(self._channel)
+        self._connect()
 
-    def __enter__(self) -> CoordinatorClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,6 +198,17 @@ class CoordinatorClient:
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
+
+    def reconnect(self) -> None:
+        """Leave the connection and open another one: calls that are under way fail as with a lost network."""
+        self.close()
+        self._connect()
+
+    def _connect(self) -> None:
+        identity = self.identity
+        self._channel = open_channel(identity.coordinator_address, identity.coordinator_ca, identity)
+        self._rounds = rounds_pb2_grpc.RoundsStub(self._channel)
+        self._models = models_pb2_grpc.ModelsStub(self._channel)
 
     # --- simple calls ---
 

@@ -61,6 +61,7 @@ def run_command(
     dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
     seed: Annotated[int | None, typer.Option(help="Another seed of partition and training.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run an experiment: one record a round, resumable after a kill, a report at the end.
@@ -69,13 +70,75 @@ def run_command(
     """
     from simulation.commands import run
 
-    run(experiment, out, faces, resume=resume, dry_run=dry_run, seed=seed, rounds=rounds, as_json=as_json)
+    run(
+        experiment,
+        out,
+        faces,
+        resume=resume,
+        dry_run=dry_run,
+        seed=seed,
+        rounds=rounds,
+        tensorboard=tensorboard,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def sweep(
+    experiment: Annotated[Path, typer.Argument(help="The experiment, a TOML file; its table [sweep] is swept.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A field and its values: FIELD=VALUE,VALUE. May be repeated.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every setting; default: the file's seeds.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Where runs go; default: out/sweeps/NAME.")] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help="Where the paths of faces start; default: MIEN_DATA, else this folder.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files, a folder a run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment under several settings and seeds; the same command goes on where it stopped.
+
+    Example: mien-sim sweep simulation/experiments/fedface/phones.toml --set task.local.lr=0.1,0.3 --seeds 3 --jobs 2
+    """
+    from simulation.commands import faces_root
+    from simulation.sweep_commands import sweep as run_sweep
+
+    run_sweep(
+        experiment,
+        out,
+        faces_root(faces),
+        settings=settings or [],
+        num_seeds=seeds,
+        jobs=jobs,
+        tensorboard=tensorboard,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
+    csv: Annotated[Path | None, typer.Option(help="Write this file, one line a figure: run, seed, round, ...")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard's files into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the records in a folder for other programs: a CSV file, TensorBoard's event files, or both.
+
+    Example: mien-sim export out/sweeps/fedface-phones --csv phones.csv
+    """
+    from simulation.sweep_commands import export as write_export
+
+    write_export(folder, csv, tensorboard, as_json=as_json)
 
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run or reproduce.")],
-    markdown: Annotated[Path | None, typer.Option(help="Also write all tables of reproductions to this file.")] = None,
+    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write all tables of sweeps and reproductions to this file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write the HTML report anew from the records in a folder; a run that is not finished is shown as far as it is.
@@ -145,6 +208,62 @@ def enrolment(
         cli.OUT.print(table)
 
     cli.emit(found, as_json=as_json, human=human)
+
+
+@app.command()
+def phones(
+    count: Annotated[int, typer.Option(min=1, help="How many phones.")] = 40,
+    processes: Annotated[int, typer.Option(min=1, help="Over how many processes they are spread.")] = 1,
+    local: Annotated[
+        bool, typer.Option("--local", help="Start a registrar and a coordinator on this machine.")
+    ] = False,
+    invites: Annotated[Path | None, typer.Option(help="A file of invites, one a line, of another coordinator.")] = None,
+    operator: Annotated[Path | None, typer.Option(help="A coordinator's folder, which can make the invites.")] = None,
+    population: Annotated[str, typer.Option(help="With --operator: the population of the invites.")] = "default",
+    rounds: Annotated[int, typer.Option(min=0, help="Stop when so many rounds closed; 0: when nothing happens.")] = 3,
+    task: Annotated[Path | None, typer.Option(help="With --local: the task in TOML; default: the last layer.")] = None,
+    model: Annotated[Path | None, typer.Option(help="With --local: a folder of model export.")] = None,
+    faces: Annotated[Path | None, typer.Option(help="Crops, a folder of data import; default: shipped faces.")] = None,
+    images: Annotated[int, typer.Option(min=1, help="Crops a phone.")] = 4,
+    replay_updates: Annotated[
+        bool, typer.Option("--replay-updates", help="Train nothing, send random numbers of the right shape: pure load.")
+    ] = False,
+    drop_out: Annotated[float, typer.Option(help="How likely a phone vanishes in a round, at a random stage.")] = 0.0,
+    away: Annotated[float, typer.Option(help="Seconds until a phone that vanished is back.")] = 2.0,
+    reconnect: Annotated[float, typer.Option(help="How likely a phone loses its connection in a round.")] = 0.0,
+    slow: Annotated[float, typer.Option(help="Seconds that a phone takes before each answer, on average.")] = 0.0,
+    idle: Annotated[float, typer.Option(help="Stop after so many seconds without a word of any round.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="What goes wrong.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where records, figures and logs go.")] = Path("out/phones"),
+    as_json: Json = False,
+) -> None:
+    """Run hundreds of phones that speak the real protocol against a coordinator: as load, and as proof.
+
+    Ends with 1 if fewer rounds closed than were asked for.
+
+    Example: mien-sim phones --local --count 200 --rounds 5 --drop-out 0.1
+    """
+    from simulation.phones.client import Faults
+    from simulation.phones.fleet import FleetOptions
+    from simulation.phones.run import PhonesOptions, run_phones
+
+    fleet = FleetOptions(rounds, idle, replay_updates, seed, Faults(drop_out, reconnect, slow, away))
+    options = PhonesOptions(
+        out, count, processes, fleet, local, invites, operator, population, task, model, faces, images
+    )
+    if not run_phones(options, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command("phones-worker", hidden=True)
+def phones_worker(plan: Path, as_json: Json = False) -> None:
+    """Run one process of phones; mien-sim phones starts it.
+
+    Example: mien-sim phones-worker plan.json --json
+    """
+    from simulation.phones.worker import run_worker
+
+    run_worker(plan)
 
 
 @data_app.command("pack")

@@ -134,6 +134,15 @@ class Programs:
         """End these programs: SIGTERM, then after `STOP_S` SIGKILL for those that do not listen."""
         _end([self._named[name] for name in names])
 
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        """Return the program that was started under `name`."""
+        return self._named[name]
+
+    def stop_others(self, *names: str) -> None:
+        """End every child but these, those that a call waits for too."""
+        kept = [self._named[name] for name in names if name in self._named]
+        _end([child for child in self._children if child not in kept])
+
     def stop_all(self) -> None:
         """End every child, those that a call waits for too."""
         _end(self._children)

@@ -21,7 +21,8 @@ from mien.specs import CohortSpec, TaskSpec, to_mapping
 from simulation.datasets import People
 from simulation.demo.outcome import conclude, measure
 from simulation.demo.people import people_from, synthetic_people
-from simulation.demo.programs import Programs, free_ports
+from simulation.demo.programs import Programs
+from simulation.demo.servers import start_servers
 from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
 from simulation.models import Model
 from simulation.pretrained import sface_path
@@ -51,7 +52,7 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     with ended_by_signals(), state_folder(options.out) as folder, Programs(options.out / "logs") as programs:
         stage = Stage(options, folder, programs, people, task)
         with step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
-            start_servers(stage)
+            start_servers(folder, programs)
         with step(f"Import and release the pretrained recogniser with {len(people.public)} public people"):
             before = release_pretrained(stage)
         with step(f"{len(people.phones)} phones join by invite and enrol one person each"):
@@ -80,25 +81,6 @@ def read_task(options: DemoOptions) -> TaskSpec:
         cohort=CohortSpec(size=num_phones, min_reports=min(task.cohort.min_reports, num_phones)),
         privacy=dataclasses.replace(task.privacy, min_cohort=min(task.privacy.min_cohort, num_phones)),
     )
-
-
-def start_servers(stage: Stage) -> None:
-    """Make and start a registrar and a coordinator that trust each other, as their operators would."""
-    join, admin, rounds = (f"127.0.0.1:{port}" for port in free_ports(3))
-    registrar, coordinator = stage.home("registrar"), stage.home("coordinator")
-    call = stage.programs.call
-    call("mien-registrar", "init", "--home", registrar, "--address", join, "--listen", join,
-         "--admin-address", admin, "--admin-listen", admin, "--coordinator-address", rounds)  # fmt: skip
-    call("mien-coordinator", "init", "--home", coordinator, "--address", rounds, "--listen", rounds,
-         "--registrar-ca", f"{registrar}/ca.pem", "--registrar-address", join,
-         "--registrar-admin-address", admin)  # fmt: skip
-    call("mien-registrar", "trust-coordinator", f"{coordinator}/ca.pem", "--home", registrar,
-         "--csr", f"{coordinator}/registrar-operator.csr",
-         "--out", f"{coordinator}/registrar-operator.pem")  # fmt: skip
-    stage.programs.start("registrar", "mien-registrar", "serve", "--home", registrar)
-    stage.programs.wait_for_port("registrar", join)
-    stage.programs.start("coordinator", "mien-coordinator", "serve", "--home", coordinator)
-    stage.programs.wait_for_port("coordinator", rounds)
 
 
 def release_pretrained(stage: Stage) -> Model:

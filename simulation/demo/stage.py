@@ -72,10 +72,10 @@ class Stage:
 
 
 @contextmanager
-def state_folder(out: Path) -> Iterator[Path]:
-    """An empty folder for the programs' state, removed afterwards; one demo at a time has it."""
+def state_folder(out: Path, program: str = "mien-sim demo") -> Iterator[Path]:
+    """An empty folder for the programs' state, removed afterwards; one `program` at a time has it."""
     make_folder(out)
-    with exclusive(out / ".lock", program="mien-sim demo", option="--out"):
+    with exclusive(out / ".lock", program=program, option="--out"):
         folder = _fresh_state(out)
         try:
             yield folder
