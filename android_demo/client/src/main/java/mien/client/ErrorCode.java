@@ -1,0 +1,64 @@
+package mien.client;
+
+/** What can go wrong, by the codes that all programs of Mien use between one another. */
+public enum ErrorCode {
+    CONFIG("config"),
+    NOT_ENROLLED("not_enrolled"),
+    ALREADY_EXISTS("already_exists"),
+    NOT_FOUND("not_found"),
+    CORRUPT_DATA("corrupt_data"),
+    LAYOUT_MISMATCH("layout_mismatch"),
+    MODEL_MISMATCH("model_mismatch"),
+    NON_FINITE("non_finite"),
+    INVITE("invite"),
+    FINGERPRINT("fingerprint"),
+    CERTIFICATE("certificate"),
+    REVOKED("revoked"),
+    PERMISSION_DENIED("permission_denied"),
+    VERSION("version"),
+    LATE("late"),
+    OFFSET("offset"),
+    REPLAY("replay"),
+    COHORT("cohort"),
+    VIOLATION("violation"),
+    BUDGET_EXCEEDED("budget_exceeded"),
+    UNREACHABLE("unreachable"),
+    DRAINING("draining"),
+    RATE_LIMITED("rate_limited"),
+    DISK_FULL("disk_full"),
+    KEY_STORE("key_store"),
+    DATABASE("database"),
+    /** One that a newer program has. */
+    OTHER("other");
+
+    private final String code;
+
+    ErrorCode(String code) {
+        this.code = code;
+    }
+
+    /** Returns the stable word that travels. */
+    public String code() {
+        return code;
+    }
+
+    /** Returns whether the same call can succeed later, unchanged. */
+    public boolean isTransient() {
+        return this == UNREACHABLE || this == DRAINING || this == RATE_LIMITED;
+    }
+
+    /** Returns whether a round that ends so is simply over: nothing is lost, and the next one may be joined. */
+    public boolean isRoundOver() {
+        return this == LATE || this == NOT_FOUND || this == REPLAY || this == COHORT;
+    }
+
+    /** Returns the code of a word; OTHER for one that is unknown here. */
+    public static ErrorCode of(String word) {
+        for (ErrorCode each : values()) {
+            if (each.code.equals(word)) {
+                return each;
+            }
+        }
+        return OTHER;
+    }
+}

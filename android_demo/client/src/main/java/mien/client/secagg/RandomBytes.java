@@ -1,0 +1,6 @@
+package mien.client.secagg;
+
+/** The only source of chance: unpredictable bytes; known ones in tests against vectors. */
+public interface RandomBytes {
+    byte[] take(int size);
+}

@@ -1,0 +1,14 @@
+package mien.client.secagg;
+
+/** Who a device is in a private sum: its id (16 bytes), leaf certificate (DER), and the key that signs. */
+public final class SumIdentity {
+    final byte[] id;
+    final byte[] certificate;
+    final Signer signer;
+
+    public SumIdentity(byte[] id, byte[] certificate, Signer signer) {
+        this.id = id;
+        this.certificate = certificate;
+        this.signer = signer;
+    }
+}

@@ -1,0 +1,6 @@
+package mien.client.secagg;
+
+/** Who a leaf certificate (DER) names; throws CERTIFICATE unless the registrar's authority vouches for it. */
+public interface VerifyLeaf {
+    VerifiedLeaf verify(byte[] der);
+}

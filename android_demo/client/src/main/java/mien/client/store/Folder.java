@@ -1,0 +1,109 @@
+package mien.client.store;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+
+/** A private folder whose files appear whole, on stable storage, or not at all. */
+public final class Folder {
+    private final Path path;
+
+    public Folder(Path path) {
+        this.path = path;
+        try {
+            Files.createDirectories(path, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
+        } catch (IOException error) {
+            throw failed("the folder cannot be made", error);
+        }
+    }
+
+    public Folder folder(String name) {
+        return new Folder(path.resolve(name));
+    }
+
+    public Path path(String name) {
+        return path.resolve(name);
+    }
+
+    public boolean has(String name) {
+        return Files.exists(path.resolve(name));
+    }
+
+    /** Returns a file's bytes, null where it does not exist. */
+    public byte[] read(String name) {
+        try {
+            return has(name) ? Files.readAllBytes(path.resolve(name)) : null;
+        } catch (IOException error) {
+            throw failed(name + " cannot be read", error);
+        }
+    }
+
+    /** Stores a file: after a crash it is the old one or the new one. */
+    public void write(String name, byte[] data) {
+        Path part = path.resolve(name + ".part");
+        try {
+            Files.deleteIfExists(part);
+            Files.createFile(part, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")));
+            try (FileChannel channel = FileChannel.open(part, StandardOpenOption.WRITE)) {
+                ByteBuffer buffer = ByteBuffer.wrap(data);
+                while (buffer.hasRemaining()) {
+                    channel.write(buffer);
+                }
+                channel.force(true);
+            }
+            Files.move(part, path.resolve(name), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+            sync();
+        } catch (IOException error) {
+            throw failed(name + " cannot be stored", error);
+        }
+    }
+
+    public void delete(String name) {
+        try {
+            if (Files.deleteIfExists(path.resolve(name))) {
+                sync();
+            }
+        } catch (IOException error) {
+            throw failed(name + " cannot be removed", error);
+        }
+    }
+
+    /** Returns the names of its finished files, in order. */
+    public List<String> names() {
+        List<String> names = new ArrayList<>();
+        try (DirectoryStream<Path> files = Files.newDirectoryStream(path)) {
+            for (Path file : files) {
+                String name = file.getFileName().toString();
+                if (Files.isRegularFile(file) && !name.endsWith(".part")) {
+                    names.add(name);
+                }
+            }
+        } catch (IOException error) {
+            throw failed("the folder cannot be listed", error);
+        }
+        Collections.sort(names);
+        return names;
+    }
+
+    private void sync() throws IOException {
+        try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {
+            channel.force(true);
+        }
+    }
+
+    private static MienException failed(String what, IOException error) {
+        ErrorCode code = String.valueOf(error.getMessage()).contains("space") ? ErrorCode.DISK_FULL : ErrorCode.DATABASE;
+        return new MienException(code, what + " (" + error.getClass().getSimpleName() + "); make room, then try again", error);
+    }
+}

@@ -1,0 +1,94 @@
+package mien.client.wire;
+
+import java.io.UnsupportedEncodingException;
+import java.net.URLDecoder;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.regex.Pattern;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+
+/** Where to join, which two authorities to trust (SHA-256 of their certificates), and a one-time token. */
+public final class Invite {
+    private static final String BEGIN = "mien://join?";
+    private static final Pattern ADDRESS = Pattern.compile("(\\[[0-9a-fA-F:]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5}");
+    private static final Pattern HEX = Pattern.compile("[0-9a-f]{64}");
+    private static final Pattern TOKEN = Pattern.compile("[A-Za-z0-9_-]{22,64}");
+    private static final int MAX_FIELDS = 8;
+
+    public final String registrarAddress;
+    public final String registrarCaSha256;
+    public final String coordinatorCaSha256;
+    private final String token;
+
+    private Invite(String registrarAddress, String registrarCaSha256, String coordinatorCaSha256, String token) {
+        this.registrarAddress = registrarAddress;
+        this.registrarCaSha256 = registrarCaSha256;
+        this.coordinatorCaSha256 = coordinatorCaSha256;
+        this.token = token;
+    }
+
+    /** Returns the secret that may be used once. */
+    public String token() {
+        return token;
+    }
+
+    /** Returns the name of this invite, from which the token cannot be told. */
+    public String sha256() {
+        return Bytes.hex(Bytes.sha256(Bytes.utf8(token)));
+    }
+
+    /** Returns the invite in a URL; throws INVITE saying which piece is wrong, never showing the token. */
+    public static Invite parse(String url) {
+        String line = url.trim();
+        if (!line.startsWith(BEGIN)) {
+            throw new MienException(
+                    ErrorCode.INVITE, "this is not an invite: it must begin with mien://join?; copy the whole line");
+        }
+        int end = line.indexOf('#');
+        Map<String, String> query = query(line.substring(BEGIN.length(), end < 0 ? line.length() : end));
+        return new Invite(
+                piece(query, "r", ADDRESS), piece(query, "rf", HEX), piece(query, "cf", HEX), piece(query, "t", TOKEN));
+    }
+
+    private static Map<String, String> query(String text) {
+        Map<String, String> found = new HashMap<>();
+        String[] pairs = text.split("&", -1);
+        if (pairs.length > MAX_FIELDS) {
+            throw damaged("");
+        }
+        for (String pair : pairs) {
+            int at = pair.indexOf('=');
+            if (at < 0 || found.put(decoded(pair.substring(0, at)), decoded(pair.substring(at + 1))) != null) {
+                throw damaged("");
+            }
+        }
+        return found;
+    }
+
+    private static String decoded(String text) {
+        try {
+            return URLDecoder.decode(text, "UTF-8");
+        } catch (UnsupportedEncodingException | IllegalArgumentException error) {
+            throw damaged("");
+        }
+    }
+
+    private static String piece(Map<String, String> query, String name, Pattern pattern) {
+        String value = query.get(name);
+        if (value == null || !pattern.matcher(value).matches()) {
+            throw damaged(" (piece '" + name + "')");
+        }
+        return value;
+    }
+
+    private static MienException damaged(String piece) {
+        return new MienException(
+                ErrorCode.INVITE, "the invite is cut off or damaged" + piece + "; copy the whole line");
+    }
+
+    @Override
+    public String toString() {
+        return "Invite(" + registrarAddress + ", ***)";
+    }
+}
