@@ -45,6 +45,7 @@ def export(
     max_batch: Annotated[int, typer.Option(min=5, help="The most images of a step on ExecuTorch.")] = 8,
     max_classes: Annotated[int, typer.Option(min=7, help="The most classes of a step on ExecuTorch.")] = 256,
     arcface_margin: Annotated[float, typer.Option(help="The margin of arcface, which its graph has built in.")] = 0.5,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave graphs that are there: goes on after a stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Write the graphs with which phones embed and train without torch. They hold no parameters.
@@ -73,6 +74,7 @@ def export(
             parts=parts,
             engines=_engines(engine),
             limits=_limits(max_batch, max_classes),
+            keep=keep,
             tell=lambda _: None if as_json else shell.ERR.print(_),
         )
     total = sum(graph.size_bytes for graph in manifest.graphs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -47,9 +48,13 @@ def export_graphs(
     backbone: Backbone | None = None,
     engines: Sequence[GraphEngine] = ("onnxruntime",),
     limits: Mapping[str, int] | None = None,
+    keep: bool = False,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> GraphManifest:
     """Return the list of the graphs in a folder, with what was added or replaced there now.
+
+    The list is written after each graph, so that with `keep`, which leaves those that are there as they are, an export
+    that was stopped goes on.
 
     `forms` defaults to those of `DEFAULT_OBJECTIVES`, `parts` to what the model says phones train. `limits` bounds the
     sizes for ExecuTorch (`pte_graph.DEFAULT_LIMITS`). Raises ConfigError for what a graph cannot hold,
@@ -63,15 +68,14 @@ def export_graphs(
     forms = _default_forms() if forms is None else forms
     parts = (layout.part(spec.trainable or ("*",)),) if parts is None else parts
     make_folder(folder)
-    exporter = _Exporter(backbone, folder, _known(folder, spec, layout), _serialisers(engines, limits), tell)
+    known = GraphManifest(spec.backbone, layout.sha256, spec.input, _known(folder, spec, layout))
+    exporter = _Exporter(backbone, folder, known, _serialisers(engines, limits), keep, tell)
     exporter.inference(layout)
     for form in forms:
         exporter.loss(form)
     for part in parts:
         exporter.training(part, forms)
-    manifest = GraphManifest(spec.backbone, layout.sha256, spec.input, tuple(exporter.graphs.values()))
-    write_atomically(folder / MANIFEST, manifest.to_json())
-    return manifest
+    return exporter.manifest
 
 
 def _known(folder: Path, spec: ModelSpec, layout: ParameterLayout) -> tuple[Graph, ...]:
@@ -111,21 +115,29 @@ def _serialisers(engines: Sequence[GraphEngine], limits: Mapping[str, int] | Non
 
 
 class _Exporter:
-    """Writes graphs one by one, for each engine; `graphs` by file name."""
+    """Writes graphs one by one, for each engine, and after each the list of all; `graphs` by file name."""
 
     def __init__(
         self,
         backbone: Backbone,
         folder: Path,
-        known: Sequence[Graph],
+        known: GraphManifest,
         serialisers: Mapping[GraphEngine, Serialiser],
+        keep: bool,
         tell: Callable[[str], None],
     ) -> None:
-        self.graphs = {graph.file: graph for graph in known}
+        self.graphs = {graph.file: graph for graph in known.graphs}
+        self._about = known
         self._backbone = backbone
         self._folder = folder
         self._serialisers = serialisers
+        self._keep = keep
         self._tell = tell
+
+    @property
+    def manifest(self) -> GraphManifest:
+        """The list of all graphs that are there now."""
+        return replace(self._about, graphs=tuple(self.graphs.values()))
 
     def inference(self, layout: ParameterLayout) -> None:
         """Write the whole network."""
@@ -166,7 +178,10 @@ class _Exporter:
             # Files of two parts that begin at one place are told apart by the second one's hash.
             if part is not None and file in self.graphs and self.graphs[file].part != names:
                 file = f"{name}_{part.sha256[:8]}{SUFFIXES[engine]}"
+            if self._keep and file in self.graphs and (self._folder / file).is_file():
+                continue
             data, inputs, outputs = serialised(function)
             graph = Graph(file, kind, "", 0, stage, names, form, inputs, outputs)
             self.graphs[file] = write_graph(self._folder, graph, data)
+            write_atomically(self._folder / MANIFEST, self.manifest.to_json())
             self._tell(f"{file}: {len(data) / 1e3:.0f} KB")

@@ -51,7 +51,7 @@ class _ExecutorchEngine:
         self._modules: dict[str, Any] = {}
         self._bounds: dict[str, dict[str, tuple[int, ...]]] = {}
         self._parameters: dict[str, tuple[NDArray[np.float32], Tensor]] = {}
-        self._data: list[bytes] = []  # modules read from it for as long as they live
+        self._data: dict[str, bytes] = {}  # modules read from it for as long as they live
         with _stderr_closed():
             _C._unsafe_reset_threadpool(threads)
 
@@ -59,6 +59,12 @@ class _ExecutorchEngine:
         """Return how many images one run of a program can take: it has planned its memory for them."""
         bounds = self._bounds_of(graph)
         return bounds["embeddings" if graph.kind == "loss" else "x"][0]
+
+    def release(self, graph: Graph) -> None:
+        """Give back the memory that was planned for a program."""
+        self._bounds.pop(graph.file, None)
+        self._modules.pop(graph.file, None)
+        self._data.pop(graph.file, None)
 
     def run(self, graph: Graph, feed: Feed) -> dict[str, Any]:
         """Return the outputs of a program by name."""
@@ -84,8 +90,8 @@ class _ExecutorchEngine:
         """Return the largest shape of each of a program's inputs."""
         if graph.file not in self._bounds:
             try:
-                self._data.append(self._graphs.read(graph))
-                module = _C._load_for_executorch_from_buffer(self._data[-1])
+                data = self._data[graph.file] = self._graphs.read(graph)
+                module = _C._load_for_executorch_from_buffer(data)
                 meta = module.method_meta(_METHOD)
             except RuntimeError as error:
                 raise CorruptDataError(f"ExecuTorch cannot load {graph.file}; export the graphs again") from error

@@ -7,16 +7,18 @@ Suffixes of tensors: N crops, B batch, D embedding, C channels.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, form_of
+from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, exportable, form_of
 from device_sdk.export.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.schedule import Batch, batches, check_trainable
@@ -26,8 +28,9 @@ from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Crops, Embeddings, Objective, StepRule, Trained, never_stop
 from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 
-# Crops of one forward pass without gradients, as in the torch runtime.
-INFERENCE_BATCH: Final = 4
+# Crops of one forward pass without gradients. A second one beside it takes as long and twice the memory: activations of
+# the first layers, which are more than a tail's whole step takes.
+INFERENCE_BATCH: Final = 1
 TAIL_BATCH: Final = 32
 _WEIGHTS: Final = f"per_crop.{SAMPLE_WEIGHT}"
 _NO_CORRECTION: Final = np.zeros(1, np.float32)
@@ -46,6 +49,9 @@ class Engine(Protocol):
 
     def most_images(self, graph: Graph) -> int:
         """Return how many images one run of a graph can take."""
+
+    def release(self, graph: Graph) -> None:
+        """Give back the memory that a graph holds between runs; it is loaded anew when it is next run."""
 
 
 class GraphRuntime:
@@ -71,6 +77,7 @@ class GraphRuntime:
         self._layout = layout
         self._engine = _Runner(spec.input, graphs, engine, FeatureCache(cache_bytes) if cache is None else cache)
         self._known: tuple[Vector, str, bytes] | None = None
+        self._most_images = sys.maxsize
         default = cut_for(layout.part(spec.trainable or ("*",)))
         # Before anything is trained, embedding takes the two pieces only where they were exported.
         self._cut = default if graphs.holds("trunk", stage=default.stage) else cut_for(layout.part())
@@ -111,15 +118,13 @@ class GraphRuntime:
             raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
         parameters = _parameters(self._layout, theta)
         cut = self._cut = cut_for(part)
-        job = _Training(self._engine, cut, part, objective, local, parameters, len(crops))
+        job = _Training(self._engine, cut, part, objective, local, parameters, self._most_images)
         images = _Images(self._engine, cut, parameters, self._trunk_id(theta), crops)
         loss_before = job.evaluate(images)
-        num_steps = 0
-        for batch in batches(local, len(crops), np.random.default_rng(seed)):
-            if should_stop():
-                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
-            job.step(images, batch)
-            num_steps += 1
+        try:
+            num_steps = job.run(images, np.random.default_rng(seed), should_stop)
+        finally:
+            job.release()
         loss_after = job.evaluate(images)
         if not np.isfinite(job.values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
@@ -133,6 +138,20 @@ class GraphRuntime:
             num_steps=num_steps,
             velocity=dict(job.private_velocity),
         )
+
+    def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
+        """Return whether a batch's images can be worked out one after another (`in_pieces`): whatever a graph holds."""
+        return local.batch_norm == "eval" and objective.name in exportable()
+
+    @contextlib.contextmanager
+    def in_pieces(self, num_images: int) -> Iterator[None]:
+        """Hold at most so many images of a batch in memory at once, while the block runs; the steps stay the same."""
+        before = self._most_images
+        self._most_images = min(before, num_images)
+        try:
+            yield
+        finally:
+            self._most_images = before
 
     def _trunk_id(self, theta: Vector) -> bytes:
         """Return a digest of the cut and of every parameter before it; of a vector that nobody can write to, once."""
@@ -208,6 +227,14 @@ class _Images:
             yield from self._engine.run("trunk", {**self._parameters, "x": x}, stage=self._cut.stage)["features"]
 
 
+@dataclass(frozen=True)
+class _Gradient:
+    """A loss's gradient: of the part's vector, or one number where it is 0, and of the private tensors."""
+
+    part: NDArray[np.float32] = field(repr=False)
+    private: Arrays = field(repr=False)
+
+
 class _Training:
     """One device's local training: the part's values, the private tensors, and the momentum of both."""
 
@@ -219,14 +246,13 @@ class _Training:
         objective: Objective,
         local: LocalSpec,
         parameters: Feed,
-        num_images: int,
+        most_images: int,
     ) -> None:
         self._engine = engine
-        self._num_images = num_images
         self._part = part
         self._form = form_of(objective)
         self._graph = engine.graphs.find("train", stage=cut.stage, part=part.names, form=self._form.name)
-        self._check_batches(local)
+        self._most_images = min(most_images, engine.engine.most_images(self._graph))
         self._local = local
         self._rule = _checked(objective.step_rule, part)
         self._parameters = parameters
@@ -241,15 +267,19 @@ class _Training:
         self._per_crop = dict(objective.per_crop)
         self._constant_feed = _constant_feed(self._form, objective, local)
 
-    def _check_batches(self, local: LocalSpec) -> None:
-        """Raise ConfigError where the graph cannot take the task's batches."""
-        most = self._engine.engine.most_images(self._graph)
-        asked = min(local.batch_size or self._num_images, self._num_images)
-        if asked > most:
-            raise ConfigError(
-                f"{self._graph.file} trains batches of up to {most} images, the task asks for {asked}: export it with "
-                f"--max-batch {asked}, lower local.batch_size, or use another runtime"
-            )
+    def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool]) -> int:
+        """Train for `local.steps` or `local.epochs` and return the number of steps."""
+        num_steps = 0
+        for batch in batches(self._local, len(images), rng):
+            if should_stop():
+                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
+            self.step(images, batch)
+            num_steps += 1
+        return num_steps
+
+    def release(self) -> None:
+        """Give back what steps hold, which is most of what training takes."""
+        self._engine.engine.release(self._graph)
 
     def evaluate(self, images: _Images) -> float:
         """Return the loss over all crops as they are."""
@@ -279,9 +309,78 @@ class _Training:
         return trained
 
     def step(self, images: _Images, batch: Batch) -> None:
-        """Take one step on a batch; raises NonFiniteError where its loss is not finite."""
-        private_lr = self._local.lr if self._local.private_lr is None else self._local.private_lr
+        """Take one step on a batch; raises NonFiniteError where its loss is not finite.
+
+        A batch of more images than fit is cut into pieces (`_pieces`). All but the last are run without moving
+        anything, and only add to the gradient so far; the last one's step takes that along.
+        """
+        pieces = self._pieces(batch)
+        so_far = self._gradient_of(images, pieces[:-1])
+        self._move(images, *pieces[-1], so_far)
+
+    def _pieces(self, batch: Batch) -> list[tuple[Batch, float]]:
+        """Return a batch cut into runs of the graph, with their shares of its mean; what weighs nothing is left out."""
+        starts = range(0, len(batch.indices), self._most_images)
+        slices = [slice(start, start + self._most_images) for start in starts]
+        given = self._per_crop.get(SAMPLE_WEIGHT)
+        weights = np.ones(len(batch.indices)) if given is None else np.asarray(given, np.float64)[batch.indices]
+        cut = [(Batch(batch.indices[each], batch.flipped[each], batch.rate), weights[each].sum()) for each in slices]
+        total = weights.sum()
+        if len(cut) == 1 or total == 0:
+            return [(cut[0][0], 1.0)]
+        return [(piece, float(weight / total)) for piece, weight in cut if weight > 0]
+
+    def _gradient_of(self, images: _Images, pieces: list[tuple[Batch, float]]) -> _Gradient:
+        """Return the loss's gradient over some pieces of a batch, each with its share."""
+        part: NDArray[np.float32] = np.zeros(1, np.float32)
+        private = {name: np.zeros_like(values) for name, values in self.private.items()}
+        # A step of rate 0 without momentum moves nothing, and gives the gradient as the momentum that it would leave.
+        still = dict.fromkeys(("lr", "private_lr", "momentum", "private_momentum", "weight_decay"), _number(0.0))
+        still |= {"gradient_scale": _number(1.0), "correction": _NO_CORRECTION}
+        for piece, share in pieces:
+            out = self._run({**self._feed(images, piece), **still})
+            part = part + np.float32(share) * out["velocity_out"]
+            private = {name: private[name] + np.float32(share) * out[f"velocity_out.{name}"] for name in private}
+        return _Gradient(part, private)
+
+    def _move(self, images: _Images, piece: Batch, share: float, so_far: _Gradient) -> None:
+        """Take the step of a batch from its last piece, of that share, and the gradient of the others.
+
+        The part's gradient is scale (so_far + share g + decay p). The graph scales no private tensor's, so that its
+        momentum is worked out over `share`, and its rate times it.
+        """
+        local = self._local
+        private_lr = local.lr if local.private_lr is None else local.private_lr
+        scale = self._rule.gradient_scale
         feed = {
+            **self._feed(images, piece),
+            "lr": _number(piece.rate * local.lr),
+            "private_lr": _number(piece.rate * private_lr * share),
+            "weight_decay": _number(local.weight_decay / share),
+            "gradient_scale": _number(scale * share),
+            "correction": self._correction() + np.float32(scale) * so_far.part,
+        }
+        if share < 1:
+            momentum = feed["private_momentum"]
+            carried = {name: momentum * v + so_far.private[name] for name, v in self.private_velocity.items()}
+            feed |= {f"velocity.{name}": values / np.float32(share) for name, values in carried.items()}
+            feed["private_momentum"] = _number(1.0)
+        out = self._run(feed)
+        self.values, self._velocity = out["trained_out"], out["velocity_out"]
+        self.private = {name: out[f"private_out.{name}"] for name in self.private}
+        self.private_velocity = {name: out[f"velocity_out.{name}"] for name in self.private}
+        if share < 1:
+            self.private_velocity = {name: v * np.float32(share) for name, v in self.private_velocity.items()}
+
+    def _run(self, feed: Feed) -> dict[str, Any]:
+        out = self._engine.engine.run(self._graph, feed)
+        if not np.isfinite(out["loss"]):
+            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
+        return out
+
+    def _feed(self, images: _Images, batch: Batch) -> Feed:
+        """Return what a step on a batch starts from."""
+        return {
             **self._parameters,
             **self._constant_feed,
             **self._private_feed(),
@@ -290,16 +389,7 @@ class _Training:
             "trained": self.values,
             "velocity": self._velocity,
             "x": images.batch(batch.indices, batch.flipped),
-            "lr": _number(batch.rate * self._local.lr),
-            "private_lr": _number(batch.rate * private_lr),
-            "correction": self._correction(),
         }
-        out = self._engine.engine.run(self._graph, feed)
-        if not np.isfinite(out["loss"]):
-            raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
-        self.values, self._velocity = out["trained_out"], out["velocity_out"]
-        self.private = {name: out[f"private_out.{name}"] for name in self.private}
-        self.private_velocity = {name: out[f"velocity_out.{name}"] for name in self.private}
 
     def _correction(self) -> NDArray[np.float32]:
         """Return what the step's rule adds to the gradient: offset + mu (theta - theta_received)."""

@@ -62,12 +62,15 @@ def test_losses_of_many_images_are_their_mean_by_weight() -> None:
     assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=3), 1e-5)
 
 
-def test_batches_and_classes_beyond_a_programs_bounds_are_named() -> None:
-    runtime = tiny_executorch_runtime(TINY)
+def test_batches_beyond_a_programs_bound_are_trained_in_pieces() -> None:
     many = made_up_crops(LIMITS["B"] + 1, seed=4)
-    hinge = objective_of(standard_forms("positive_hinge")[0], len(many), 8)
-    with pytest.raises(ConfigError, match="batches of up to 6 images, the task asks for 7: export it with --max-batch"):
-        runtime.train(TINY.theta, TINY.part(), many, hinge, LocalSpec(lr=0.1), seed=0)
+    objective, local = objective_of(standard_forms("cosface")[0], len(many), 8), replace(LOCAL, batch_size=0)
+    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), many, objective, local, seed=0)
+    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=0), 1e-5)
+
+
+def test_classes_beyond_a_programs_bound_are_named() -> None:
+    runtime = tiny_executorch_runtime(TINY)
     (form,) = standard_forms("cosface")
     objective = objective_of(form, len(CROPS), 8)
     classes = np.zeros((20, 8), np.float32) + 1

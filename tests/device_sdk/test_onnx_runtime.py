@@ -104,6 +104,35 @@ def test_schedules_are_torchs(local: LocalSpec) -> None:
         assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, local, seed), 1e-5)
 
 
+@pytest.mark.parametrize("pieces_of", [1, 2, 3, 100])
+@pytest.mark.parametrize("name", ["positive_hinge", "cosface"])
+def test_pieces_of_a_batch_take_the_whole_batchs_step(name: str, pieces_of: int) -> None:
+    """Also with uneven pieces and weights, a step rule, decay, momentum, and private tensors of another rate."""
+    rule = StepRule(0.7, np.linspace(-0.01, 0.01, TINY.part().size).astype(np.float32), 0.3)
+    objective = replace(objective_of(standard_forms(name)[0], 6, 8), step_rule=rule)
+    runtime = tiny_onnx_runtime()
+    assert runtime.can_divide(objective, LOCAL)
+    with runtime.in_pieces(pieces_of):
+        found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2)
+    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2), 1e-5)
+
+
+def test_a_piece_without_weight_counts_nothing() -> None:
+    objective = objective_of(standard_forms("cosface")[0], 6, 8)
+    weights = np.array([0, 0, 1, 2, 0, 1], np.float32)
+    objective = replace(objective, per_crop={**objective.per_crop, "sample_weight": weights})
+    local, runtime = replace(LOCAL, batch_size=0), tiny_onnx_runtime()
+    with runtime.in_pieces(1):
+        found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
+    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 1e-5)
+
+
+def test_what_a_step_holds_is_given_back_after_training() -> None:
+    runtime = tiny_onnx_runtime()
+    first, second = (runtime.train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, seed=2) for _ in range(2))
+    np.testing.assert_array_equal(first.values, second.values)
+
+
 @pytest.mark.parametrize(
     "rule",
     [
