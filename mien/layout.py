@@ -182,6 +182,18 @@ class ParameterPart:
         self._require_whole(theta)
         return np.concatenate([theta[run] for run in self._slices])
 
+    def change(self, theta: Vector, values: Vector) -> Vector:
+        """Return `values`, of shape (size,), minus this part's elements of the full vector."""
+        if values.shape != (self.size,):
+            raise LayoutMismatchError(f"part has {self.size} elements, got {values.shape}; use the assigned model")
+        self._require_whole(theta)
+        result, position = np.empty_like(values), 0
+        for run in self._slices:
+            place = slice(position, position + run.stop - run.start)
+            np.subtract(values[place], theta[run], out=result[place])
+            position = place.stop
+        return result
+
     def scatter(self, theta: Vector, values: Vector) -> Vector:
         """Return a copy of the full vector with this part replaced by `values` of shape (size,)."""
         if values.shape != (self.size,):

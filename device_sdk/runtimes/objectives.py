@@ -69,6 +69,11 @@ def is_mean_over_images(name: str) -> bool:
     return name not in _COMPARE_IMAGES
 
 
+def takes_sample_weight(name: str) -> bool:
+    """Return whether a loss weighs its images by `sample_weight`, so that images of weight 0 are as good as absent."""
+    return name in _WEIGHTED
+
+
 def _positive_hinge(at: LossInput) -> Tensor:
     """One identity's class embedding (D,), or several (K, D) of which `target` picks each image's own."""
     w = at.private["class_embedding"]
@@ -191,6 +196,8 @@ OBJECTIVES: Final[Mapping[str, Loss]] = MappingProxyType(
         "dann": _dann,
     }
 )
+
+_WEIGHTED: Final = frozenset({"positive_hinge", "cosface", "arcface", "softmax"})
 
 # Losses of a batch as a whole: the gradients of its pieces do not add up to its own.
 _COMPARE_IMAGES: Final = frozenset({"dan", "dann"})

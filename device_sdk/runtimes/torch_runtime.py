@@ -89,6 +89,11 @@ class TorchRuntime:
         self._changed: frozenset[str] = frozenset()
         self._trunk_ids: dict[int, bytes] = {}
 
+    @property
+    def device(self) -> str:
+        """Where the arithmetic is done: "cpu" or "cuda"."""
+        return self._device.type
+
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
 
@@ -141,6 +146,16 @@ class TorchRuntime:
             num_steps=num_steps,
             velocity=job.velocity_arrays(),
         )
+
+    @contextlib.contextmanager
+    def loaded(self, theta: Vector, part: ParameterPart) -> Iterator[Trunk]:
+        """Hold the model's parameters in the backbone, and give the trunk that stays constant while `part` is trained.
+
+        For programs that train many devices' tails in their own way: the trunk's features are this runtime's.
+        """
+        self._split = self._split_for(part.names)
+        with self._running(theta):
+            yield self._trunk(theta)
 
     def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
         """Return whether a batch's images can be worked out one after another (`in_pieces`), with the same step."""
@@ -245,11 +260,14 @@ class TorchRuntime:
         return digest.digest()
 
     def _images(self, theta: Vector, crops: Crops) -> _Images:
-        return _Images(_Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache), crops)
+        return _Images(self._trunk(theta), crops)
+
+    def _trunk(self, theta: Vector) -> Trunk:
+        return Trunk(self._backbone, self._split, self._trunk_id(theta), self._cache)
 
 
 @dataclass(frozen=True)
-class _Trunk:
+class Trunk:
     """The stages before `split`, which no training step changes, with their remembered features."""
 
     backbone: Backbone
@@ -290,7 +308,7 @@ class _Trunk:
 class _Images:
     """One device's crops as the tail sees them: their features are looked up once where they fit into memory."""
 
-    def __init__(self, trunk: _Trunk, crops: Crops) -> None:
+    def __init__(self, trunk: Trunk, crops: Crops) -> None:
         self._trunk = trunk
         self._crops = crops
         self._held = self._looked_up()

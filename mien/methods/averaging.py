@@ -27,14 +27,14 @@ def update_addends(inp: DeviceInput, trained: Trained, *, num_images: int | None
 
     `num_images` is what they weigh before the cap, where that is not their number.
     """
-    delta = trained.values - inp.part.gather(inp.theta)
+    delta = inp.part.change(inp.theta, trained.values)
     weight = np.float32(min(num_images or len(inp.crops), inp.task.privacy.max_weight))
     return {
         "count": np.ones(1, np.float32),
         "weight": np.array([weight]),
         "loss_before": np.array([weight * trained.loss_before], np.float32),
         "loss_after": np.array([weight * trained.loss_after], np.float32),
-        "delta": weight * delta,
+        "delta": np.multiply(delta, weight, out=delta),
     }
 
 

@@ -6,13 +6,17 @@ of the shards, so that the same cut gives the same sum bit for bit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
+from mien.errors import NonFiniteError
 from mien.layout import ParameterPart
 from mien.methods import find_method
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState
@@ -125,11 +129,20 @@ class Intake:
 def received(
     layout: ContributionLayout, revealed: dict[str, Arrays], device: str, output: DeviceOutput
 ) -> Contribution:
-    """Return a device's contribution, which travels as bytes here too; what it reveals is kept in `revealed`."""
-    contribution = layout.parse(output.contribution.to_bytes())
+    """Return a device's contribution as its bytes say it; what it reveals is kept in `revealed`."""
+    contribution = layout.parse(np.ascontiguousarray(output.contribution.vector, "<f4").data.cast("B"))
     if layout.revealed:
         revealed[device] = {lane: values.copy() for lane, values in contribution.revealed().items()}
     return contribution
+
+
+@contextlib.contextmanager
+def named_client(device: str) -> Iterator[None]:
+    """Say whose numbers they are where they stop being finite."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"client {device}: {error}") from error
 
 
 def combined(shards: Sequence[RoundResult]) -> RoundResult:

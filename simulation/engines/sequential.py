@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mien.layout import Vector
 from mien.methods.base import Runtime
-from simulation.engines.base import Intake, RoundResult, RoundWork
+from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
 
 
 class SequentialEngine:
@@ -25,7 +25,8 @@ class SequentialEngine:
         work = on_read_only_model(work)
         intake = Intake(work)
         for device in work.devices:
-            intake.take(device, work.method.device_round(work.device_input(device), self.runtime))
+            with named_client(device):
+                intake.take(device, work.method.device_round(work.device_input(device), self.runtime))
         return intake.result()
 
 

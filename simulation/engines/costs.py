@@ -1,0 +1,45 @@
+"""What training a tail costs for one image, so that engines can be chosen and stacks cut to memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from device_sdk.runtimes.torch_runtime import Trunk
+
+
+@dataclass(frozen=True)
+class TailCost:
+    """Numbers that one image's pass through a tail leaves in memory, and multiplications of its convolutions."""
+
+    activations: int
+    convolution_macs: int
+
+    @property
+    def training_bytes(self) -> int:
+        """Memory of one image during a training step: every number as it is, its gradient, and one to work with."""
+        return 3 * 4 * self.activations
+
+
+@torch.no_grad()
+def tail_cost(trunk: Trunk) -> TailCost:
+    """Return the cost of a trunk's tail, found by passing one blank image through it."""
+    shape = trunk.backbone.feature_shape(trunk.split)
+    counted = {"activations": math.prod(shape), "macs": 0}
+
+    def count(module: nn.Module, _args: tuple[Tensor, ...], output: Tensor) -> None:
+        counted["activations"] += output.numel()
+        if isinstance(module, nn.Conv2d):
+            counted["macs"] += output.numel() * module.weight[0].numel()
+
+    leaves = [module for module in trunk.backbone.modules() if not next(module.children(), None)]
+    hooks = [module.register_forward_hook(count) for module in leaves]
+    try:
+        trunk.tail(torch.zeros(1, *shape, device=trunk.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return TailCost(counted["activations"], counted["macs"])

@@ -1,0 +1,136 @@
+"""The stacked engine gives every method's round as the sequential one does, and really stacks what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from device_sdk.runtimes.schedule import Batch
+from mien.errors import NonFiniteError
+from mien.methods import METHODS
+from mien.specs import LocalSpec, TaskSpec
+from simulation.engine import Cohort
+from simulation.engines.base import RoundWork
+from simulation.engines.features import FeatureBlocks
+from simulation.engines.sequential import SequentialEngine
+from simulation.engines.stacked import StackedEngine
+from simulation.sums import Sums
+from tests.simulation.engines.agreement import assert_same
+from tests.simulation.engines.cases import CASES, DIM, ONE, PART, SIZES, TASK, TINY, one, run
+from tests.tiny import made_up_crops, tiny_cnn
+
+
+def test_every_method_has_a_case() -> None:
+    assert {case.task.method for case in CASES.values()} == set(METHODS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stacked_equals_sequential(name: str) -> None:
+    case, engine = CASES[name], StackedEngine(TINY.runtime(), max_clients=4)
+    expected = run(case, SequentialEngine(TINY.runtime()))
+    assert_same(run(case, engine), expected)
+    trains = METHODS[case.task.method].trains
+    assert (engine.num_stacked > 0) == trains, "nothing was stacked: only the fall-back was tested"
+
+
+def work(task: TaskSpec, cohort: Cohort = one, sums: Sums = "exact") -> RoundWork:
+    """Return one round's work for all phones."""
+    state = METHODS[task.method].server_start(task, PART, TINY.theta)
+    return RoundWork(task, PART, DIM, state, cohort, tuple(sorted(cohort.crops)), 1, sums)
+
+
+def test_ring_sums_are_those_of_the_same_contributions() -> None:
+    """To a few of the ring's steps of 2^-22 and more: a last digit of float32 may tip the rounding of a step."""
+    privacy = replace(TASK.privacy, min_cohort=3, secure_aggregation="malicious_server", l2_clip=50.0)
+    ring = work(replace(TASK, privacy=privacy), sums="ring")
+    found, expected = (
+        engine.train(ring).total.vector for engine in (StackedEngine(TINY.runtime()), SequentialEngine(TINY.runtime()))
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert (found == expected).mean() > 0.5
+
+
+def test_a_phone_that_stops_being_finite_is_named_and_the_others_are_not_lost() -> None:
+    """The engine is as good as before; the phone alone is at fault, in a stack with phones that are not."""
+    broken = np.full(PART.size, np.inf, np.float32)
+    cohort = replace(one, private={"d": {"control": broken}})
+    engine = StackedEngine(TINY.runtime())
+    scaffold = replace(TASK, method="scaffold")
+    with pytest.raises(NonFiniteError, match="client d: "):
+        engine.train(work(scaffold, cohort))
+    found, expected = (e.train(work(scaffold)).total.vector for e in (engine, SequentialEngine(TINY.runtime())))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_the_sequential_engine_names_it_too() -> None:
+    cohort = replace(one, private={"d": {"control": np.full(PART.size, np.inf, np.float32)}})
+    with pytest.raises(NonFiniteError, match="client d: "):
+        SequentialEngine(TINY.runtime()).train(work(replace(TASK, method="scaffold"), cohort))
+
+
+@pytest.mark.parametrize("max_clients", [1, 2, 6])
+def test_chunks_change_nothing(max_clients: int) -> None:
+    found = StackedEngine(TINY.runtime(), max_clients=max_clients).train(work(TASK)).total.vector
+    np.testing.assert_allclose(found, SequentialEngine(TINY.runtime()).train(work(TASK)).total.vector, atol=2e-5)
+
+
+def test_a_chunk_is_cut_where_memory_ends() -> None:
+    engine = StackedEngine(TINY.runtime(), memory_bytes=1)
+    engine.train(work(TASK))
+    assert (engine.num_stacked, engine.num_alone) == (0, len(SIZES))
+
+
+def test_batch_norm_that_learns_is_trained_alone() -> None:
+    """Its statistics are of one client's batches."""
+    tiny = tiny_cnn(batch_norm=True)
+    task = replace(TASK, local=replace(TASK.local, batch_norm="train", batch_size=3))
+    cohort = Cohort({name: crops for name, crops in ONE.items() if len(crops) > 1})
+    part = tiny.part("mix.*", "embedding.*")
+    engine = StackedEngine(tiny.runtime())
+    state = METHODS["fedavg"].server_start(task, part, tiny.theta)
+    works = RoundWork(task, part, DIM, state, cohort, tuple(sorted(cohort.crops)), 1)
+    found, expected = (e.train(works).total.vector for e in (engine, SequentialEngine(tiny.runtime())))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert engine.num_stacked == 0
+
+
+def test_batch_norm_in_eval_mode_is_stacked() -> None:
+    tiny = tiny_cnn(batch_norm=True)
+    part = tiny.part()
+    state = METHODS["fedavg"].server_start(TASK, part, tiny.theta)
+    works = RoundWork(TASK, part, DIM, state, one, tuple(sorted(ONE)), 1)
+    engine = StackedEngine(tiny.runtime())
+    found, expected = (e.train(works).total.vector for e in (engine, SequentialEngine(tiny.runtime())))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert engine.num_stacked > 0
+
+
+def test_a_whole_net_without_a_frozen_trunk_is_stacked() -> None:
+    part = TINY.part("*")
+    task = replace(TASK, local=LocalSpec(lr=0.1, epochs=1))
+    state = METHODS["fedavg"].server_start(task, part, TINY.theta)
+    works = RoundWork(task, part, DIM, state, one, tuple(sorted(ONE)), 1)
+    engine = StackedEngine(TINY.runtime())
+    found, expected = (e.train(works).total.vector for e in (engine, SequentialEngine(TINY.runtime())))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert engine.num_stacked > 0
+
+
+def test_features_are_remembered_of_crops_that_nobody_can_write_to() -> None:
+    """Mirrored ones are added as batches draw them; what the crops' owner drops is forgotten."""
+    crops = made_up_crops(4, seed=1)
+    crops.flags.writeable = False
+    blocks = FeatureBlocks()
+    flipped = np.array([True, False])
+    with TINY.runtime().loaded(TINY.theta, PART) as trunk:
+        first = blocks.rows(trunk, crops, [Batch(np.array([2, 3]), flipped, 1.0)])
+        again = blocks.rows(trunk, crops, [])
+        more = blocks.rows(trunk, crops, [Batch(np.array([1, 2]), flipped, 1.0)])
+        assert again is first
+        assert [list(row) for row in more.place] == [[0, 1, 2, 3], [-1, 5, 4, -1]]
+        mirrored = trunk.features(crops[:, :, ::-1].copy())
+        np.testing.assert_array_equal(more.features[5].numpy(), mirrored[1].numpy())
+        del crops
+        assert blocks.num_kept == 0
