@@ -165,6 +165,11 @@ class RoundState:
         """Return the participants that are at any of the steps, in order of their ids."""
         return tuple(sorted(device for device, step in self.participants.items() if step in steps))
 
+    def count(self, *steps: Step) -> int:
+        """Return how many participants are at any of the steps; every event asks, so it sorts nothing."""
+        reached = [*self.participants.values()]
+        return sum(reached.count(step) for step in steps)
+
 
 # Events: what can happen to a round.
 
@@ -394,7 +399,7 @@ def _dropped(rules: RoundRules, state: RoundState, event: Dropped, now: float) -
     if not gone:
         return state, ()
     state = replace(state, participants={**state.participants, **dict.fromkeys(gone, Step.LATE)})
-    counted = len(state.devices(*COUNTED))
+    counted = state.count(*COUNTED)
     if state.stage in _AFTER_THE_VECTOR and counted < rules.min_reports:
         state, effects = _too_few(rules, state, f"{counted} devices are left in the sum")
     else:
@@ -467,7 +472,7 @@ def _go_on(rules: RoundRules, state: RoundState, now: float, *, is_enough: bool 
     """
     if state.stage not in rules.path:
         return state, ()
-    done, waiting = _num_done(state), len(state.devices(rules.asked(state.stage)))
+    done, waiting = _num_done(state), state.count(rules.asked(state.stage))
     if done + waiting < rules.min_reports and state.stage not in _AFTER_THE_VECTOR:
         return _too_few(rules, state, f"{done + waiting} devices are left")
     has_all = state.stage is Stage.TRAINING and done >= rules.size
@@ -494,7 +499,7 @@ def _has_quorum(rules: RoundRules, state: RoundState, now: float) -> bool:
 
 def _num_done(state: RoundState) -> int:
     """Return how many devices have done their part of the stage."""
-    return len(state.devices(*COUNTED) if state.stage is Stage.UPLOAD else state.devices(STEP_OF[state.stage]))
+    return state.count(*COUNTED) if state.stage is Stage.UPLOAD else state.count(STEP_OF[state.stage])
 
 
 def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:
