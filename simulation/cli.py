@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -131,6 +131,23 @@ def export(
     from simulation.sweep_commands import export as write_export
 
     write_export(folder, csv, tensorboard, as_json=as_json)
+
+
+@app.command()
+def bench(
+    clients: Annotated[int, typer.Option(min=2, help="Phones a round.")] = 100,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch; default: all cores.")] = None,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to train.")] = "cpu",
+    quick: Annotated[bool, typer.Option(help="Fewer rounds, one local step.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what an emulated phone costs on this machine, in each engine and beside bare torch.
+
+    Example: mien-sim bench --clients 200
+    """
+    from simulation.bench.command import bench as run_bench
+
+    run_bench(clients=clients, threads=threads, device=device, quick=quick, as_json=as_json)
 
 
 @app.command()
@@ -264,6 +281,54 @@ def phones_worker(plan: Path, as_json: Json = False) -> None:
     from simulation.phones.worker import run_worker
 
     run_worker(plan)
+
+
+@data_app.command("import")
+def data_import(
+    source: Annotated[Path, typer.Argument(help="People as folders name/*.jpg, LFW (images, protocol), or a .rec.")],
+    to: Annotated[Path, typer.Option(help="A new folder for the data set.")],
+    licence: Annotated[str, typer.Option(help="The faces' terms, which travel with them.")],
+    origin: Annotated[str, typer.Option(help="Where they come from; default: the source's name.")] = "",
+    aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
+    synthetic: Annotated[bool, typer.Option(help="They are nobody's faces, and may lie in a git work tree.")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes that detect and align; 0: one a core.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a data set of aligned crops in one memory-mapped file, with hashes. After a kill the same command goes on.
+
+    Example: mien-sim data import ./lfw --to ./lfw.crops --licence "research only"
+    """
+    from simulation.stores.commands import import_command
+
+    import_command(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
+
+
+@data_app.command("info")
+def data_info(
+    folder: Annotated[Path, typer.Argument(help="A folder of data import.")],
+    as_json: Json = False,
+) -> None:
+    """Say what a data set holds, under which terms, and which images gave no face.
+
+    Example: mien-sim data info ./lfw.crops
+    """
+    from simulation.stores.commands import info_command
+
+    info_command(folder, as_json=as_json)
+
+
+@data_app.command("verify")
+def data_verify(
+    folder: Annotated[Path, typer.Argument(help="A folder of data import.")],
+    as_json: Json = False,
+) -> None:
+    """Check every byte of a data set against its hashes.
+
+    Example: mien-sim data verify ./lfw.crops
+    """
+    from simulation.stores.commands import verify_command
+
+    verify_command(folder, as_json=as_json)
 
 
 @data_app.command("pack")

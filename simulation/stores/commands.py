@@ -1,0 +1,96 @@
+"""What `mien-sim data import`, `info` and `verify` do."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rich.table import Column, Table
+
+from mien.shell import cli
+from simulation.stores.importing import ImportSource, import_faces
+from simulation.stores.store import CropStore
+from simulation.stores.writer import StoreTerms
+
+SHOWN_FAILURES: Final = 10
+
+
+def import_command(
+    source: Path,
+    to: Path,
+    licence: str,
+    origin: str,
+    *,
+    aligned: bool,
+    synthetic: bool,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """Make a data set and say what is in it."""
+    terms = StoreTerms(licence, origin or source.resolve().name, synthetic)
+    import_faces(
+        ImportSource.of(source, aligned=aligned), to, terms, jobs=jobs or len(os.sched_getaffinity(0)), tell=_tell
+    )
+    _show(CropStore(to), as_json=as_json)
+
+
+def info_command(folder: Path, *, as_json: bool) -> None:
+    """Say what a data set holds."""
+    _show(CropStore(folder), as_json=as_json)
+
+
+def verify_command(folder: Path, *, as_json: bool) -> None:
+    """Check every byte of a data set; raises CorruptDataError."""
+    store = CropStore(folder)
+    store.verify()
+    found = {"folder": str(folder), "content_sha256": store.manifest.content_sha256, "verified": True}
+    cli.emit(found, as_json=as_json, human=lambda: _tell(f"{folder} is whole: {store.manifest.content_sha256}"))
+
+
+def facts(store: CropStore) -> dict[str, Any]:
+    """Return what there is to say of a data set, without a name of anybody but of images that gave no face."""
+    made = store.manifest
+    failures = list(store.failures())
+    return {
+        "folder": str(store.folder),
+        "identities": made.identities,
+        "images": made.images,
+        "size": [made.height, made.width],
+        "size_bytes": made.crops_bytes,
+        "failures": len(failures),
+        "failures_by_code": dict(sorted(Counter(each.code for each in failures).items())),
+        "failed": [each.name for each in failures[:SHOWN_FAILURES]],
+        "licence": made.licence,
+        "origin": made.origin,
+        "is_synthetic": made.is_synthetic,
+        "content_sha256": made.content_sha256,
+        "software": made.software,
+    }
+
+
+def _show(store: CropStore, *, as_json: bool) -> None:
+    found = facts(store)
+    cli.emit(found, as_json=as_json, human=lambda: cli.OUT.print(_table(found)))
+
+
+def _table(found: Mapping[str, Any]) -> Table:
+    table = Table("what", Column("value", overflow="fold"))
+    height, width = found["size"]
+    table.add_row("crops", f"{found['images']:,} of {width}x{height}, {found['size_bytes'] / 1e6:,.1f} MB")
+    table.add_row("identities", f"{found['identities']:,}")
+    table.add_row("without a face", f"{found['failures']:,}")
+    for name in found["failed"]:
+        table.add_row("", name)
+    if found["failures"] > len(found["failed"]):
+        table.add_row("", "more in failures.txt")
+    table.add_row("licence", found["licence"])
+    table.add_row("origin", found["origin"] + (" (nobody's faces)" if found["is_synthetic"] else ""))
+    table.add_row("content", found["content_sha256"])
+    return table
+
+
+def _tell(text: str) -> None:
+    cli.ERR.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,315 @@
+"""Writing a data set, identity by identity, so that a kill at any instant loses no more than the last few of them.
+
+Crops are appended to one file. An identity counts once its line is in the journal, which is written after its crops are
+on the disk: going on cuts off what comes behind the last whole line's crops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, EmptyFolderError
+from mien.methods.base import Crops
+from mien.records import to_mapping
+from mien.shell.files import make_folder, read_limited, storage_errors, sync_folder, write_atomically
+from mien.wire.canonical import to_canonical_json
+from simulation.stores.manifest import (
+    CROPS,
+    FAILURES,
+    FILES,
+    INDEX,
+    MANIFEST,
+    NAMES,
+    SHARD_BYTES,
+    HashedFile,
+    StoreManifest,
+)
+
+JOURNAL: Final = "import.jsonl"
+PLAN: Final = "import.json"
+PART: Final = "crops.part"
+MAX_JOURNAL_BYTES: Final = 8 * 2**30
+SYNC_BYTES: Final = 32 * 2**20
+"""So much is at most lost by a kill, and done again."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One identity's crops (N, H, W, 3), what each was called, and the images that gave none, with a stable code."""
+
+    name: str
+    crops: Crops = field(repr=False)
+    files: tuple[str, ...]
+    failures: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreTerms:
+    """What a store says of itself beside its content."""
+
+    licence: str
+    origin: str
+    is_synthetic: bool = False
+
+    def __post_init__(self) -> None:
+        for option, text in (("licence", self.licence), ("origin", self.origin)):
+            if not text.strip():
+                raise ConfigError(f"--{option} is empty; say under which terms and from where these faces come")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An identity as the journal has it."""
+
+    name: str
+    images: int
+    files: tuple[str, ...]
+    failures: tuple[tuple[str, str], ...]
+
+
+class StoreWriter:
+    """A data set that is being written in a folder; begun anew, or gone on with where it was stopped.
+
+    `plan` is what it is made of (source and options): going on with another one is refused. Identities may come in any
+    order, each once.
+    """
+
+    def __init__(self, folder: Path, terms: StoreTerms, *, height: int, width: int, plan: dict[str, Any]) -> None:
+        """Raise AlreadyExistsError for a folder with something else in it, ConfigError where faces must not lie."""
+        _check_place(folder, terms)
+        make_folder(folder)
+        self._folder, self._terms, self._height, self._width = folder, terms, height, width
+        self._begin(to_canonical_json({**plan, **to_mapping(terms), "height": height, "width": width}))
+        self._lines: dict[str, _Line] = {}
+        self._journal_bytes = 0
+        self._read_journal()
+        self._crops: BinaryIO = _private(folder / PART)
+        self._journal: BinaryIO = _private(folder / JOURNAL)
+        self._cut()
+        self._unsynced: list[_Line] = []
+        self._unsynced_bytes = 0
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._crops.close()
+        self._journal.close()
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Identities that are written."""
+        return frozenset(self._lines)
+
+    @property
+    def num_images(self) -> int:
+        """Crops that are written."""
+        return sum(line.images for line in self._lines.values())
+
+    @property
+    def num_failures(self) -> int:
+        """Images that gave no crop."""
+        return sum(len(line.failures) for line in self._lines.values())
+
+    def add(self, imported: Imported) -> None:
+        """Append an identity; raises ConfigError for crops of another size or a name that was there."""
+        crops = imported.crops
+        if imported.name in self._lines or not imported.name:
+            raise ConfigError(f"identity {imported.name!r} comes twice or has no name; rename one of its folders")
+        if len(crops) != len(imported.files):
+            raise ConfigError("every crop needs the name of its file")
+        if len(crops) and (crops.shape[1:] != (self._height, self._width, 3) or crops.dtype != np.uint8):
+            raise ConfigError(f"crops are {crops.shape[1:]} {crops.dtype}; this set's are {self._width}x{self._height}")
+        line = _Line(imported.name, len(crops), imported.files, imported.failures)
+        with storage_errors(CROPS):
+            self._crops.write(np.ascontiguousarray(crops).data)
+        self._lines[line.name] = line
+        self._unsynced.append(line)
+        self._unsynced_bytes += crops.nbytes
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make what was added survive a kill."""
+        with storage_errors(CROPS):
+            _flush(self._crops)
+            for line in self._unsynced:
+                self._journal.write(_packed(line))
+            _flush(self._journal)
+        self._unsynced, self._unsynced_bytes = [], 0
+
+    def finish(self, software: str, tell: Callable[[str], None] = lambda _text: None) -> StoreManifest:
+        """Put identities in order, hash everything, and write the manifest last: with it the data set is there.
+
+        Raises EmptyFolderError where no image gave a crop.
+        """
+        self.sync()
+        order = sorted((line for line in self._lines.values() if line.images), key=lambda line: _encoded(line.name))
+        if not order:
+            raise EmptyFolderError("no image gives a face; use other images, or say --aligned where they are crops")
+        tell("putting identities in order")
+        self._sorted_crops(order)
+        files = {
+            INDEX: _index(order),
+            NAMES: _texts(line.name for line in order),
+            FILES: _texts(name for line in order for name in line.files),
+            FAILURES: _failures(self._lines.values()),
+        }
+        for name, data in files.items():
+            write_atomically(self._folder / name, data, private=True)
+        tell("hashing")
+        manifest = StoreManifest(
+            height=self._height,
+            width=self._width,
+            images=sum(line.images for line in order),
+            identities=len(order),
+            failures=self.num_failures,
+            licence=self._terms.licence,
+            origin=self._terms.origin,
+            is_synthetic=self._terms.is_synthetic,
+            crops=tuple(_shards(self._folder / CROPS)),
+            files={
+                name: to_mapping(HashedFile(len(data), hashlib.sha256(data).hexdigest()))
+                for name, data in files.items()
+            },
+            software=software,
+        )
+        write_atomically(self._folder / MANIFEST, manifest.to_json(), private=True)
+        for name in (PART, JOURNAL, PLAN):
+            (self._folder / name).unlink(missing_ok=True)
+        return manifest
+
+    # --- inside ---
+
+    def _begin(self, plan: bytes) -> None:
+        """Begin, or go on with the same plan."""
+        if (self._folder / MANIFEST).exists():
+            raise AlreadyExistsError(f"{self._folder} holds a data set already; name a new folder with --to")
+        kept = self._folder / PLAN
+        if kept.exists():
+            if read_limited(kept, len(plan) + 2**20, what=PLAN) != plan:
+                raise AlreadyExistsError(
+                    f"{self._folder} holds the beginning of another import; go on with the same source and options, "
+                    "or name a new folder with --to"
+                )
+        elif any(self._folder.iterdir()):
+            raise AlreadyExistsError(f"{self._folder} is not empty; name a new folder with --to")
+        else:
+            write_atomically(kept, plan, private=True)
+
+    def _read_journal(self) -> None:
+        """Take over the identities whose whole lines are in the journal; a torn last line does not count."""
+        path = self._folder / JOURNAL
+        if not path.exists():
+            return
+        for text in read_limited(path, MAX_JOURNAL_BYTES, what=JOURNAL).splitlines(keepends=True):
+            if not text.endswith(b"\n"):
+                return
+            line = _unpacked(text)
+            self._lines[line.name] = line
+            self._journal_bytes += len(text)
+
+    def _cut(self) -> None:
+        """Cut both files to what counts."""
+        size = self.num_images * self._image_bytes
+        if os.fstat(self._crops.fileno()).st_size < size:
+            raise CorruptDataError(f"{PART} is shorter than its journal says; import into a new folder")
+        for file, length in ((self._crops, size), (self._journal, self._journal_bytes)):
+            file.truncate(length)
+            file.seek(length)
+
+    @property
+    def _image_bytes(self) -> int:
+        return self._height * self._width * 3
+
+    def _sorted_crops(self, order: list[_Line]) -> None:
+        """Write the crops in the order of their identities; where they came in it, the file is only renamed."""
+        written = [line for line in self._lines.values() if line.images]
+        part, target = self._folder / PART, self._folder / CROPS
+        target.unlink(missing_ok=True)  # of an import that was stopped here; it may be the very file that is read
+        if written == order:
+            os.link(part, target)
+            sync_folder(self._folder)
+            return
+        places, at = dict[str, int](), 0
+        for line in written:
+            places[line.name] = at
+            at += line.images * self._image_bytes
+        with part.open("rb") as source, _private(target) as out, storage_errors(CROPS):
+            for line in order:
+                source.seek(places[line.name])
+                out.write(source.read(line.images * self._image_bytes))
+            _flush(out)
+        sync_folder(self._folder)
+
+
+def _check_place(folder: Path, terms: StoreTerms) -> None:
+    """Raise ConfigError where real faces would come into a git work tree, from where they are easily published."""
+    if terms.is_synthetic:
+        return
+    place = folder.resolve()
+    for above in (place, *place.parents):
+        if (above / ".git").exists():
+            raise ConfigError(
+                f"{folder} lies in the git work tree {above.name}, where real faces must not be; name a folder outside "
+                "of it with --to, or say --synthetic where the faces are nobody's"
+            )
+
+
+def _private(path: Path) -> BinaryIO:
+    """Open a file to write on in, its owner's alone."""
+    with storage_errors(path.name):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(handle, 0o600)
+    return os.fdopen(handle, "r+b")
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _packed(line: _Line) -> bytes:
+    return json.dumps([line.name, line.images, line.files, line.failures]).encode() + b"\n"
+
+
+def _unpacked(text: bytes) -> _Line:
+    try:
+        name, images, files, failures = json.loads(text)
+        return _Line(str(name), int(images), tuple(map(str, files)), tuple((str(f), str(c)) for f, c in failures))
+    except (ValueError, TypeError) as error:
+        raise CorruptDataError(f"{JOURNAL} is damaged; import into a new folder") from error
+
+
+def _index(order: list[_Line]) -> bytes:
+    images = np.cumsum([0, *(line.images for line in order)], dtype="<u8")
+    names = np.cumsum([0, *(len(_encoded(line.name)) + 1 for line in order)], dtype="<u8")
+    files = np.cumsum([0, *(len(_encoded(name)) + 1 for line in order for name in line.files)], dtype="<u8")
+    return np.concatenate([images, names, files]).astype("<u8").tobytes()
+
+
+def _texts(texts: Iterable[str]) -> bytes:
+    return b"".join(_encoded(text) + b"\n" for text in texts)
+
+
+def _failures(lines: Iterable[_Line]) -> bytes:
+    pairs = sorted(pair for line in lines for pair in line.failures)
+    return _texts(f"{code}\t{name}" for name, code in pairs)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _shards(path: Path) -> Iterable[str]:
+    with path.open("rb") as file:
+        while data := file.read(SHARD_BYTES):
+            yield hashlib.sha256(data).hexdigest()
