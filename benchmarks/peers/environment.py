@@ -1,0 +1,131 @@
+"""Peers' virtual environments: made on demand in the user's cache from files of pinned versions with hashes.
+
+Torch alone is the one that Mien runs on, so that everybody's arithmetic is the same: a peer's own packages come first
+on its path, and Mien's environment last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from benchmarks import _common
+from simulation.bench.work import Order, Timed
+
+INSTALL_TIMEOUT_S: Final = 600
+_PIP_OPTIONS: Final = ("--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15")
+_HERE: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another simulator: its name for people, the file of its versions, the module that runs it."""
+
+    name: str
+    lock: str
+    module: str
+
+
+PFL: Final = Peer("pfl-research", "pfl.lock", "benchmarks.peers.run_pfl")
+FLOWER: Final = Peer("Flower", "flower.lock", "benchmarks.peers.run_flower")
+PEERS: Final = (PFL, FLOWER)
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why there are no figures of a peer's."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A peer's version and times."""
+
+    version: str
+    timed: Timed
+
+
+def is_installed(peer: Peer) -> bool:
+    """Return whether the peer's environment exists with the versions of its file."""
+    return (_folder(peer) / "complete").is_file()
+
+
+def measure(peer: Peer, order: Order, *, timeout_s: float) -> Figures | Unavailable:
+    """Return what a peer needs for an order; its environment is made the first time."""
+    try:
+        python = _installed(peer)
+        done = subprocess.run(
+            [str(python), "-m", peer.module, json.dumps(asdict(order))],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=timeout_s,
+            cwd=_common.ROOT,
+            env=_environment(order.threads),
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+        return Figures(found["version"], Timed(tuple(found["wall_ms"]), tuple(found["cpu_ms"])))
+    except subprocess.CalledProcessError as error:
+        return Unavailable(f"{Path(error.cmd[0]).name} ended with {error.returncode}: {_last_line(error.stderr)}")
+    except subprocess.TimeoutExpired as error:
+        return Unavailable(f"it did not end within {error.timeout:.0f} s")
+    except (OSError, IndexError, KeyError, json.JSONDecodeError) as error:
+        return Unavailable(f"{type(error).__name__}: {error}")
+
+
+def _installed(peer: Peer) -> Path:
+    """Return the interpreter of a peer's environment."""
+    folder = _folder(peer)
+    python = folder / "bin" / "python"
+    if is_installed(peer):
+        return python
+    _common.progress(f"installing {peer.name} into {folder}: once")
+    shutil.rmtree(folder, ignore_errors=True)
+    started = time.monotonic()
+    commands = (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(python), "-m", "pip", "install", *_PIP_OPTIONS, "--require-hashes", "-r", str(_HERE / peer.lock)],
+    )
+    for command in commands:
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S)
+    packages = next((folder / "lib").glob("python*/site-packages"))
+    (packages / "zz-torch-of-mien.pth").write_text(f"{Path(torch.__file__).parents[1]}\n", encoding="utf-8")
+    (folder / "complete").touch()
+    _common.progress(f"installed in {time.monotonic() - started:.0f} s")
+    return python
+
+
+def _folder(peer: Peer) -> Path:
+    """Return where a peer's environment is, which is another one for other versions, or another torch."""
+    versions = (_HERE / peer.lock).read_bytes() + torch.__version__.encode()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mien" / "benchmarks"
+    return cache / f"{Path(peer.lock).stem}-{hashlib.sha256(versions).hexdigest()[:12]}"
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """Return the child's environment: nothing of ours but where its home is, no telemetry, no look at a GPU."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": str(threads),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:300] if lines else "it said nothing"

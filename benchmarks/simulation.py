@@ -1,0 +1,138 @@
+"""What an emulated phone costs in Mien's engines, beside bare torch, pfl-research and Flower in the same run.
+
+All train the same two small networks (10,432 and 989,312 trained parameters) above features that are at hand, on 5
+images a phone, in one local step or five, with 2 threads: so that bookkeeping is what is measured, and not faces. The
+bound is a bare loop of torch that takes the same steps and does nothing else. Peers run as child processes, each in an
+environment of its own, made on demand in the user's cache; where one cannot be had, the table says why and goes on.
+
+Figures are of the best round; `over_...` are ratios of wall time. `fused_over_torch` is the throughput of one batched
+pass for a whole cohort over that of plain training, not federated, on the same images. A full run also lets a thousand
+rounds pass and says by how much the process grew. Quick: fewer phones, one local step, 100 rounds for memory, and peers
+at the smaller size alone, only where their environments exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from benchmarks import _common
+from benchmarks.peers.environment import PEERS, Figures, Peer, Unavailable, is_installed, measure
+from simulation.bench.cases import small
+from simulation.bench.measure import Row, best_engine, compare, memory_growth_mb, row_of, select_s
+from simulation.bench.work import Order
+
+THREADS: Final = 2
+SIZES: Final = ("1e4", "1e6")
+IMAGES: Final = 5
+PEER_TIMEOUT_S: Final = 400.0
+QUICK_PEER_TIMEOUT_S: Final = 25.0
+AIMS: Final = {"ms_per_client_1e4": 1.0, "ms_per_client_1e6": 6.0, "select_1e6_s": 0.1}
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = _common.options("simulation", (__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--no-peers", action="store_true", help="Mien and bare torch alone")
+    args = parser.parse_args()
+    _common.run(lambda: benchmark(args), only_json=args.json)
+
+
+def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the figures that the benchmark prints."""
+    started = time.monotonic()
+    orders = _orders(args.quick)
+    ours = {order: _ours(order) for order in orders}
+    asked = [] if args.no_peers else orders[:1] if args.quick else orders
+    theirs = {order: _peers(order, args.quick) for order in asked}
+    first = {order.size: rows for order, rows in ours.items() if order.steps == 1}
+    growth = memory_growth_mb(100 if args.quick else 1000)
+    result: dict[str, Any] = {
+        "benchmark": "simulation",
+        "quick": args.quick,
+        **{f"ms_per_client_{size}": best_engine(first[size]).wall_ms for size in SIZES},
+        **{f"cpu_ms_per_client_{size}": best_engine(first[size]).cpu_ms for size in SIZES},
+        **{f"best_engine_{size}": best_engine(first[size]).engine for size in SIZES},
+        **_over_loops(first),
+        **_over_peers(ours, theirs),
+        "select_1e6_s": round(select_s(), 6),
+        "rss_mb_per_1000_rounds": round(growth, 2),
+        "aims": AIMS,
+        "images": IMAGES,
+        "threads": THREADS,
+        "rows": [row.as_record() for rows in ours.values() for row in rows],
+        "peers": [_peer_record(order, peer, found) for order, all_ in theirs.items() for peer, found in all_.items()],
+    }
+    return result | {
+        "duration_s": round(time.monotonic() - started, 1),
+        "machine": _common.machine(),
+        "load_average": round(os.getloadavg()[0], 1),
+        "commit": _common.commit(),
+        "command": _common.command(),
+    }
+
+
+def _orders(quick: bool) -> list[Order]:
+    clients, rounds = (40, 2) if quick else (100, 7)
+    steps = (1,) if quick else (1, 5)
+    return [Order(size, clients, rounds, IMAGES, number, THREADS) for size in SIZES for number in steps]
+
+
+def _ours(order: Order) -> list[Row]:
+    _common.progress(f"{order.size} parameters, {order.steps} local steps: Mien and torch")
+    case = small(order.size, clients=order.clients, images=order.images, steps=order.steps)
+    return compare(case, threads=order.threads, rounds=order.rounds)
+
+
+def _peers(order: Order, quick: bool) -> dict[str, Figures | Unavailable]:
+    return {peer.name: _peer(peer, order, quick) for peer in PEERS}
+
+
+def _peer(peer: Peer, order: Order, quick: bool) -> Figures | Unavailable:
+    if quick and not is_installed(peer):
+        return Unavailable("its environment is not there yet, and a quick run makes none; run without --quick once")
+    _common.progress(f"{order.size} parameters, {order.steps} local steps: {peer.name}")
+    return measure(peer, order, timeout_s=QUICK_PEER_TIMEOUT_S if quick else PEER_TIMEOUT_S)
+
+
+def _over_loops(first: Mapping[str, list[Row]]) -> dict[str, float | None]:
+    """Return ratios to torch's loops; None for an engine that did not run."""
+    found: dict[str, float | None] = {}
+    for size, rows in first.items():
+        bare, fused = row_of(rows, "torch, bare loop"), row_of(rows, "fused")
+        large = row_of(rows, "torch, large batch")
+        assert bare is not None
+        assert large is not None
+        found[f"over_bare_loop_{size}"] = round(best_engine(rows).wall_ms / bare.wall_ms, 3)
+        found[f"fused_over_torch_{size}"] = round(fused.images_per_s / large.images_per_s, 3) if fused else None
+    return {**found, "fused_over_torch": found[f"fused_over_torch_{SIZES[-1]}"]}
+
+
+def _over_peers(
+    ours: Mapping[Order, list[Row]], theirs: Mapping[Order, Mapping[str, Figures | Unavailable]]
+) -> dict[str, float]:
+    """Return what a peer needs over what the best engine needs, by wall time and by CPU time."""
+    found: dict[str, float] = {}
+    for order, peers in theirs.items():
+        best = best_engine(ours[order])
+        for name, figures in peers.items():
+            if isinstance(figures, Figures):
+                key = f"{name.lower().replace('-', '_')}_over_mien_{order.size}_{order.steps}_steps"
+                found[key] = round(min(figures.timed.wall_ms) / best.wall_ms, 2)
+                found[f"{key}_cpu"] = round(min(figures.timed.cpu_ms) / best.cpu_ms, 2)
+    return found
+
+
+def _peer_record(order: Order, peer: str, found: Figures | Unavailable) -> dict[str, Any]:
+    about = {"peer": peer, "case": order.size, "steps": order.steps, "clients": order.clients}
+    if isinstance(found, Unavailable):
+        return about | {"unavailable": found.reason}
+    wall, cpu = min(found.timed.wall_ms), min(found.timed.cpu_ms)
+    return about | {"version": found.version, "wall_ms": round(wall, 3), "cpu_ms": round(cpu, 3)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Engines beside plain loops of torch, in turns, so that a busy machine is as busy for one as for the other."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from device_sdk.runtimes.torch_runtime import DeviceName
+from mien.specs import CohortSpec
+from simulation.bench import loops
+from simulation.bench.cases import Case, small
+from simulation.bench.gpu import Gpu, watched_gpu
+from simulation.cohort import Cohort
+from simulation.engine import rounds as run_rounds
+from simulation.engines.base import Engine
+from simulation.engines.sequential import SequentialEngine
+from simulation.engines.stacked import StackedEngine
+from simulation.population import PhoneNames, select
+
+REGISTERED: Final = 1_000_000
+DRAWN: Final = 100
+_PAGE: Final = 4096
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of running a round: milliseconds a phone by the wall clock and of CPU, images a second; the best round.
+
+    `gpu` says how busy the GPU was and its peak memory, where that is where it ran.
+    """
+
+    case: str
+    parameters: int
+    clients: int
+    images: int
+    steps: int
+    engine: str
+    wall_ms: float
+    cpu_ms: float
+    images_per_s: float
+    gpu: Gpu | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the row for JSON."""
+        record = asdict(self)
+        return record if self.gpu else {name: value for name, value in record.items() if name != "gpu"}
+
+
+def compare(case: Case, *, threads: int, rounds: int, device: DeviceName = "cpu") -> list[Row]:
+    """Return a row for each engine that can run the case, and for each loop of torch, from the best of `rounds`."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ways = {**_loops(case, device), **_engines(case, threads, device)}
+        for run in ways.values():
+            run()  # warm
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        gpus: dict[str, Gpu | None] = {}
+        for _ in range(rounds):
+            for name, run in ways.items():
+                with watched_gpu(device) as seen:
+                    wall, cpu = time.perf_counter(), time.process_time()
+                    run()
+                    if device == "cuda":
+                        torch.cuda.synchronize()
+                    times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+                gpus[name] = seen()
+    finally:
+        torch.set_num_threads(before)
+    return [_row(case, name, times[name], gpus[name]) for name in ways]
+
+
+def best_engine(rows: list[Row]) -> Row:
+    """Return the row of the fastest engine; loops of torch are none."""
+    return min((row for row in rows if not row.engine.startswith("torch")), key=lambda row: row.wall_ms)
+
+
+def row_of(rows: list[Row], engine: str) -> Row | None:
+    """Return the row of one engine or loop, if it ran."""
+    return next((row for row in rows if row.engine == engine), None)
+
+
+def select_s(registered: int = REGISTERED, drawn: int = DRAWN, *, times: int = 20) -> float:
+    """Return seconds to name all phones and draw one cohort, the best of several rounds."""
+    task = replace(small("1e4", clients=2).task, cohort=CohortSpec(size=drawn, min_reports=2))
+    found = []
+    for number in range(1, times + 1):
+        started = time.perf_counter()
+        chosen = select(task, PhoneNames(registered), number)
+        found.append(time.perf_counter() - started)
+        assert len(chosen) == drawn
+    return min(found)
+
+
+def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:
+    """Return by how many megabytes a thousand rounds let the process grow: a line through all but the first 2/5.
+
+    Raises OSError where the system does not tell a process's memory (/proc).
+    """
+    case = small("1e4", clients=clients)
+    task = replace(case.task, rounds=num_rounds)
+    engine = StackedEngine(case.runtime(1, "cpu"))
+    work = case.work(case.cohort, 1)
+    samples = []
+    for step in run_rounds(task, case.part, work.dim, work.state, Cohort(work.cohort.crops), engine):
+        if step.record.round > 0.4 * num_rounds and step.record.round % max(1, num_rounds // 50) == 0:
+            gc.collect()
+            samples.append((step.record.round, _resident_bytes()))
+    at, held = np.array(samples, np.float64).T
+    return float(np.polyfit(at, held, 1)[0] * 1000 / 1e6)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+
+
+def _loops(case: Case, device: DeviceName) -> dict[str, Callable[[], None]]:
+    return {
+        "torch, bare loop": loops.plain(case, device),
+        "torch, resident model": loops.resident(case, device),
+        "torch, large batch": loops.large_batch(case, device),
+    }
+
+
+def _engines(case: Case, threads: int, device: DeviceName) -> Mapping[str, Callable[[], None]]:
+    runtime, cohort = case.runtime(threads, device), case.cohort
+    engines: list[Engine] = [SequentialEngine(runtime), StackedEngine(runtime)]
+
+    def rounds_of(engine: Engine) -> Callable[[], None]:
+        number = iter(range(1, 100_000))
+
+        def run() -> None:
+            assert engine.train(case.work(cohort, next(number))).total["count"][0] == case.clients
+
+        return run
+
+    return {engine.name: rounds_of(engine) for engine in engines}
+
+
+def _row(case: Case, name: str, times: list[tuple[float, float]], gpu: Gpu | None) -> Row:
+    wall, cpu = (min(each) for each in zip(*times, strict=True))
+    steps = 1 if name == "torch, large batch" else case.steps
+    return Row(
+        case.name,
+        case.part.size,
+        case.clients,
+        case.images,
+        steps,
+        name,
+        round(wall * 1e3 / case.clients, 4),
+        round(cpu * 1e3 / case.clients, 4),
+        round(case.clients * case.images * steps / wall, 1),
+        gpu,
+    )
