@@ -67,6 +67,11 @@ class ParameterLayout:
         return offsets
 
     @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Number of elements of each tensor."""
+        return {entry.name: entry.size for entry in self.entries}
+
+    @cached_property
     def sha256(self) -> str:
         """Hex digest over names and shapes in order; equal digests mean interchangeable vectors."""
         text = json.dumps([[e.name, list(e.shape), e.kind] for e in self.entries], separators=(",", ":"))

@@ -46,6 +46,13 @@ class ExactSum:
     def __init__(self, layout: ContributionLayout) -> None:
         self._total = Total.empty(layout)
 
+    @classmethod
+    def of(cls, total: Total) -> Self:
+        """Return the sum that a total holds already."""
+        begun = cls(total.layout)
+        begun._total = total
+        return begun
+
     def add(self, device: str, contribution: Contribution) -> None:
         """Add one device's contribution."""
         self._total = self._total.plus(contribution)

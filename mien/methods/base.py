@@ -193,6 +193,16 @@ def asynchronous(task: TaskSpec) -> str:
     return ""
 
 
+def counted_apart(task: TaskSpec) -> str:
+    """Return why a method that says nothing else of it needs each device's own update."""
+    return "nothing shows that a round takes no more than the sum of its updates"
+
+
+def counted_together(task: TaskSpec) -> str:
+    """Return nothing against knowing only the sum: an update is sent as lane `delta` and used for nothing else."""
+    return ""
+
+
 @dataclass(frozen=True)
 class ValidationFaces:
     """What a validator holds: crops (N, H, W, 3) and pairs (P, 2) of them, which are mated or not, in folds from 0."""
@@ -267,6 +277,10 @@ class Method:
     in a task needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older
     model (`mien.buffered`).
 
+    `why_apart` says what in a task needs each device's own update. Where it is empty, the device half sends the update
+    times a factor as lane `delta` (`averaging.update_addends`) and lets nothing else depend on it, so that a simulation
+    may work out the sum of updates without making a single one.
+
     `measured` is for a method that trains nothing: what a round's state says of the model, as a record to be kept.
     `other_models` are the ids of those that a device needs beside the round's, `share` says which devices may be asked:
     those in the first so many of the roll-out of the task's model.
@@ -286,6 +300,7 @@ class Method:
     identities: Identities = "one"
     per_identity: tuple[str, ...] = ()
     why_synchronous: Callable[[TaskSpec], str] = synchronous_only
+    why_apart: Callable[[TaskSpec], str] = counted_apart
     other_models: Callable[[TaskSpec], tuple[str, ...]] = no_others
     share: Callable[[TaskSpec], float] = everybody
     measured: Callable[[TaskSpec, ServerState], Mapping[str, Any]] | None = None

@@ -18,7 +18,17 @@ from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, asynchronous
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Objective,
+    Runtime,
+    ServerState,
+    asynchronous,
+    counted_together,
+)
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.specs import TaskSpec, from_mapping
 
@@ -174,4 +184,5 @@ FEDAVG = Method(
     identities="several",
     per_identity=(OWN,),
     why_synchronous=asynchronous,
+    why_apart=counted_together,
 )

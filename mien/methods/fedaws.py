@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mien.methods import fedface
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, counted_together
 from mien.methods.fixed_embedding import random_directions
 
 
@@ -34,4 +34,5 @@ FEDAWS = Method(
     needs_public_faces=fedface.needs_public_faces,
     shared_reply=fedface.FEDFACE.shared_reply,
     why_synchronous=fedface.why_synchronous,
+    why_apart=counted_together,
 )

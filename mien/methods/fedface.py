@@ -28,7 +28,16 @@ from mien.layout import ParameterPart, Vector
 from mien.methods import moments
 from mien.methods.averaging import apply_mean_update, mean_feature, update_addends, update_lanes
 from mien.methods.averaging import server_start as averaging_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, Trained
+from mien.methods.base import (
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Objective,
+    Runtime,
+    ServerState,
+    Trained,
+    counted_together,
+)
 from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
 from mien.spreadout import PAPER, RELEASED_CODE, MomentSpec, SpreadOutSpec, normalise, push_away, spread_out
@@ -282,4 +291,5 @@ FEDFACE = Method(
     needs_public_faces=needs_public_faces,
     shared_reply=moments.SHARED,
     why_synchronous=why_synchronous,
+    why_apart=counted_together,
 )

@@ -23,7 +23,16 @@ from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, StepRule
+from mien.methods.base import (
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Objective,
+    Runtime,
+    ServerState,
+    StepRule,
+    counted_together,
+)
 from mien.methods.proxies import Indices, class_means, one_hot_rows, own_labels
 from mien.specs import TaskSpec, from_mapping
 
@@ -184,4 +193,5 @@ FEDFR_UDA = Method(
     reply=no_reply,
     identities="unlabelled",
     why_synchronous=why_synchronous,
+    why_apart=counted_together,
 )

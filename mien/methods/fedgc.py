@@ -31,7 +31,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods import moments
 from mien.methods.averaging import apply_mean_update, update_addends, update_lanes
 from mien.methods.averaging import server_start as averaging_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, counted_together
 from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
@@ -349,4 +349,5 @@ FEDGC = Method(
     shared_reply=moments.SHARED,
     why_synchronous=why_synchronous,
     per_identity=(W,),
+    why_apart=counted_together,
 )

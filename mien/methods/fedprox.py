@@ -13,7 +13,16 @@ from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart
 from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule, asynchronous
+from mien.methods.base import (
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Runtime,
+    ServerState,
+    StepRule,
+    asynchronous,
+    counted_together,
+)
 from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
 from mien.specs import TaskSpec, from_mapping
 
@@ -71,4 +80,5 @@ FEDPROX = Method(
     identities="several",
     per_identity=(CLASSES,),
     why_synchronous=asynchronous,
+    why_apart=counted_together,
 )

@@ -14,7 +14,7 @@ import numpy as np
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.averaging import no_reply, server_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, asynchronous
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, asynchronous, counted_together
 from mien.methods.fedavg import OWN, contribution_layout, server_step, train_positive
 from mien.methods.proxies import carry_over, normalised, own_labels
 from mien.specs import from_mapping
@@ -58,4 +58,5 @@ FIXED_EMBEDDING = Method(
     identities="several",
     per_identity=(OWN,),
     why_synchronous=asynchronous,
+    why_apart=counted_together,
 )

@@ -12,8 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Embeddings, Method, Objective, Trained, never_stop
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    DeviceOutput,
+    Embeddings,
+    Method,
+    Objective,
+    Runtime,
+    Trained,
+    never_stop,
+)
 from mien.specs import LocalSpec
+from simulation.engines.base import RoundWork
 
 Embed = Callable[[Vector, Crops], Embeddings]
 
@@ -100,3 +111,22 @@ class _Told:
         given = self._answers[self._next]
         self._next += 1
         return given
+
+
+class Embedder:
+    """Embeds by a runtime; what all devices ask for, the public faces, once a round."""
+
+    def __init__(self, runtime: Runtime, work: RoundWork) -> None:
+        self._runtime = runtime
+        self._theta = work.state.theta
+        self._public = work.cohort.public.crops if work.cohort.public else None
+        self._known: Embeddings | None = None
+
+    def __call__(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the embeddings of crops."""
+        if crops is not self._public or theta is not self._theta:
+            return self._runtime.embed(theta, crops)
+        if self._known is None:
+            self._known = self._runtime.embed(theta, crops)
+            self._known.flags.writeable = False
+        return self._known

@@ -13,10 +13,8 @@ from typing import Final
 
 from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.layout import Vector
-from mien.methods.base import Crops, Embeddings
 from mien.shell.memory import keep_freed_memory
-from simulation.engines.asking import Device, Job
+from simulation.engines.asking import Device, Embedder, Job
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
 from simulation.engines.costs import TailCost, tail_cost
 from simulation.engines.features import FeatureBlocks
@@ -57,12 +55,12 @@ class StackedEngine:
     def train(self, work: RoundWork) -> RoundResult:
         """Return what the work's devices make of its model, a chunk of them at a time."""
         work = on_read_only_model(work)
-        intake, embed = Intake(work), _Embedder(self.runtime, work)
+        intake, embed = Intake(work), Embedder(self.runtime, work)
         for chunk in self._chunks(work, embed):
             self._finish(chunk, intake)
         return intake.result()
 
-    def _chunks(self, work: RoundWork, embed: _Embedder) -> Iterator[list[Device]]:
+    def _chunks(self, work: RoundWork, embed: Embedder) -> Iterator[list[Device]]:
         """Yield devices, each run up to its first training, as many as may be in memory at once."""
         chunk: list[Device] = []
         taken_bytes = 0
@@ -160,22 +158,3 @@ def _of_like_length(alike: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
             run = []
         run.append(waiting)
     yield run
-
-
-class _Embedder:
-    """Embeds by a runtime; what all devices ask for, the public faces, once a round."""
-
-    def __init__(self, runtime: TorchRuntime, work: RoundWork) -> None:
-        self._runtime = runtime
-        self._theta = work.state.theta
-        self._public = work.cohort.public.crops if work.cohort.public else None
-        self._known: Embeddings | None = None
-
-    def __call__(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return the embeddings of crops."""
-        if crops is not self._public or theta is not self._theta:
-            return self._runtime.embed(theta, crops)
-        if self._known is None:
-            self._known = self._runtime.embed(theta, crops)
-            self._known.flags.writeable = False
-        return self._known

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -26,11 +26,14 @@ from device_sdk.runtimes.schedule import Batch, batches
 from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Trunk
 from mien.contribution import Arrays
 from mien.heads import l2_normalise
+from mien.layout import ParameterPart
 from mien.methods.base import Objective, Trained
 from simulation.engines.asking import Job
 from simulation.engines.features import Rows
 
-WEIGHT = "sample_weight"
+WEIGHT: Final = "sample_weight"
+Chosen = tuple[NDArray[np.int64], NDArray[np.bool_]]
+"""Some of a client's images, by number, and which of them are mirrored."""
 
 
 @dataclass(frozen=True)
@@ -84,26 +87,78 @@ def kind_of(job: Job, planned: Sequence[Batch]) -> Hashable:
     )
 
 
+def trained_parameters(trunk: Trunk, part: ParameterPart) -> dict[str, Tensor]:
+    """Return the backbone's parameters of a part, by name; its buffers are no parameters."""
+    parameters = dict(trunk.backbone.named_parameters())
+    return {name: parameters[name] for name in part.names if name in parameters}
+
+
+class OwnTensors:
+    """What clients have beside the model, stacked: the private tensors that they train, and what is fixed."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        objectives = [member.job.objective for member in members]
+        self._objective, self._num_clients = objectives[0], len(members)
+        self._loss = find_loss(self._objective.name)
+        self.fixed = _stacked([objective.fixed for objective in objectives], device)
+        self.private = _stacked([objective.private for objective in objectives], device)
+        for tensor in self.private.values():
+            tensor.requires_grad_()
+        local = members[0].job.local
+        self._sgd = Sgd(
+            self.tensors,
+            local.lr if local.private_lr is None else local.private_lr,
+            local.momentum if local.private_momentum is None else local.private_momentum,
+            keeps_velocity=True,
+        )
+        begun = _stacked([objective.velocity for objective in objectives], device)
+        for name, velocity in zip(self.private, self._sgd.velocities, strict=True):
+            if name in begun:
+                velocity.copy_(begun[name])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The private tensors in order."""
+        return list(self.private.values())
+
+    def loss(self, emb_BD: Tensor, private: Tensors, fixed: Tensors, rows: Tensors, mirrored_B: Tensor) -> Tensor:
+        """Return one client's loss, for use in a batched program."""
+        return self._loss(LossInput(emb_BD, private, rows, self._objective.constants, fixed, mirrored_B))
+
+    def losses(self, emb_CBD: Tensor, rows: Tensors, mirrored_CB: Tensor) -> Tensor:
+        """Return clients' losses (C,) of their embeddings."""
+        losses_C: Tensor = torch.vmap(self.loss)(emb_CBD, self.private, self.fixed, rows, mirrored_CB)
+        return losses_C
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], rate: float) -> None:
+        """Take the private tensors' gradients."""
+        self._sgd.step(gradients, rate)
+        for name in self._objective.unit_norm:
+            self.private[name].copy_(l2_normalise(self.private[name]))
+
+    def arrays(self) -> list[tuple[Arrays, Arrays]]:
+        """Return each client's private tensors and their momentum, as they are now."""
+        private = {name: tensor.detach().cpu().numpy() for name, tensor in self.private.items()}
+        velocity = {name: each.cpu().numpy() for name, each in zip(private, self._sgd.velocities, strict=True)}
+        return [(_row(private, c), _row(velocity, c)) for c in range(self._num_clients)]
+
+
 class Stack:
     """Trainings of one kind, on the model that the trunk's backbone holds now."""
 
     def __init__(self, trunk: Trunk, members: Sequence[Member]) -> None:
         self._trunk = trunk
         self._members = members
-        job = members[0].job
-        self._job, self._objective = job, job.objective
-        self._loss = find_loss(job.objective.name)
+        self._job = members[0].job
         self._tail = Tail(trunk)
         self._bank = Bank(members, trunk.device)
-        self._fixed = _stacked([member.job.objective.fixed for member in members], trunk.device)
-        self._private = _stacked([member.job.objective.private for member in members], trunk.device)
-        for tensor in self._private.values():
-            tensor.requires_grad_()
-        self._received = torch.from_numpy(job.part.gather(job.theta)).to(trunk.device)
+        self._own = OwnTensors(members, trunk.device)
+        self._received = torch.from_numpy(self._job.part.gather(self._job.theta)).to(trunk.device)
         self._values_CP = self._received.repeat(len(members), 1)
         self._weights = {name: piece.detach().requires_grad_() for name, piece in self._pieces(self._values_CP).items()}
+        self._sgd = self._optimiser()
         self._is_finite = torch.ones(len(members), dtype=torch.bool, device=trunk.device)
-        self._optimisers = self._two_optimisers()
 
     def run(self) -> list[Trained | None]:
         """Return what each training leaves, in order; None for one that is not finite."""
@@ -113,106 +168,81 @@ class Stack:
         after_C = self._losses_after()
         self._is_finite &= torch.isfinite(self._values_CP.sum(1))  # a sum with NaN or infinity in it is none either
         values_CP = self._values_CP.cpu().numpy()
-        private = {name: tensor.detach().cpu().numpy() for name, tensor in self._private.items()}
-        velocity = {
-            name: each.cpu().numpy() for name, each in zip(private, self._optimisers[1].velocities, strict=True)
-        }
-        losses = zip(before_C.tolist(), after_C.tolist(), self._is_finite.tolist(), strict=True)
+        ends = zip(self._own.arrays(), before_C.tolist(), after_C.tolist(), self._is_finite.tolist(), strict=True)
         return [
             Trained(
                 self._job.part,
                 self._job.theta,
                 values_CP[c],
-                private={name: values[c].copy() for name, values in private.items()},
+                private=private,
                 loss_before=before,
                 loss_after=after,
                 num_steps=len(self._members[0].batches),
-                velocity={name: values[c].copy() for name, values in velocity.items()},
+                velocity=velocity,
             )
             if is_finite
             else None
-            for c, (before, after, is_finite) in enumerate(losses)
+            for c, ((private, velocity), before, after, is_finite) in enumerate(ends)
         ]
 
     def _pieces(self, values_CP: Tensor) -> dict[str, Tensor]:
         """Return the trained parameters' own pieces (C, ...) of rows like the part's; buffers are left out."""
-        parameters = dict(self._trunk.backbone.named_parameters())
+        trained, sizes = trained_parameters(self._trunk, self._job.part), self._job.part.layout.sizes
         pieces, position = {}, 0
-        entries = {entry.name: entry for entry in self._job.part.layout.entries}
         for name in self._job.part.names:
-            entry = entries[name]
-            if name in parameters:
-                piece = values_CP[:, position : position + entry.size]
-                pieces[name] = piece.view(len(values_CP), *entry.shape)
-            position += entry.size
+            if name in trained:
+                piece = values_CP[:, position : position + sizes[name]]
+                pieces[name] = piece.view(len(values_CP), *trained[name].shape)
+            position += sizes[name]
         return pieces
 
-    def _two_optimisers(self) -> tuple[Sgd, Sgd]:
-        """Return those of the part and of the private tensors, with the rates of `TorchRuntime`."""
-        local, rule = self._job.local, self._objective.step_rule
+    def _optimiser(self) -> Sgd:
+        """Return that of the part's parameters, under the objectives' rule."""
+        local, rule = self._job.local, self._job.objective.step_rule
+        weights = list(self._weights.values())
+        sgd = Sgd(weights, local.lr, local.momentum, local.weight_decay, rule.gradient_scale)
         offsets = [member.job.objective.step_rule.offset for member in self._members]
-        model = Sgd(list(self._weights.values()), local.lr, local.momentum, local.weight_decay, rule.gradient_scale)
-        if offsets[0] is not None:
+        if rule.offset is not None:
             stacked = torch.from_numpy(np.stack([offset for offset in offsets if offset is not None]))
-            model.offsets = list(self._pieces(stacked.to(self._trunk.device)).values())
+            sgd.offsets = list(self._pieces(stacked.to(self._trunk.device)).values())
         if rule.proximal:
-            model.proximal = rule.proximal
-            model.received = list(self._pieces(self._received[None]).values())
-        own = Sgd(
-            list(self._private.values()),
-            local.lr if local.private_lr is None else local.private_lr,
-            local.momentum if local.private_momentum is None else local.private_momentum,
-            keeps_velocity=True,
-        )
-        begun = [member.job.objective.velocity for member in self._members]
-        for name, velocity in zip(self._private, own.velocities, strict=True):
-            if name in begun[0]:
-                velocity.copy_(torch.from_numpy(np.stack([each[name] for each in begun])))
-        return model, own
+            sgd.proximal = rule.proximal
+            sgd.received = list(self._pieces(self._received[None]).values())
+        return sgd
 
     def _step(self, number: int) -> None:
-        x_CB, rows, mirrored_CB = self._bank.batch(number)
-        losses_C = self._program()(self._weights, self._private, self._fixed, rows, x_CB, mirrored_CB)
+        losses_C = self._losses(*self._bank.batch(number))
         self._is_finite &= torch.isfinite(losses_C.detach())
-        model, own = self._optimisers
-        gradients = torch.autograd.grad(losses_C.sum(), [*model.tensors, *own.tensors], materialize_grads=True)
+        weights, own = self._sgd.tensors, self._own.tensors
+        gradients = torch.autograd.grad(losses_C.sum(), [*weights, *own], materialize_grads=True)
         rate = self._members[0].batches[number].rate
-        model.step(gradients[: len(model.tensors)], rate)
-        own.step(gradients[len(model.tensors) :], rate)
-        with torch.no_grad():
-            for name in self._objective.unit_norm:
-                self._private[name].copy_(l2_normalise(self._private[name]))
+        self._sgd.step(gradients[: len(weights)], rate)
+        self._own.step(gradients[len(weights) :], rate)
 
-    def _program(self) -> Callable[..., Tensor]:
-        """Return clients' losses (C,) as one batched program of their weights, tensors and images."""
+    def _losses(self, x_CB: Tensor, rows: Tensors, mirrored_CB: Tensor) -> Tensor:
+        """Return clients' losses (C,) by one batched program of their weights, tensors and images."""
 
         def loss_of(
             weights: Tensors, private: Tensors, fixed: Tensors, rows: Tensors, x_B: Tensor, mirrored_B: Tensor
         ) -> Tensor:
             with _LinearMaps():
                 emb_BD = functional_call(self._tail, dict(self._tail.named(weights)), (x_B,))
-            return self._loss(LossInput(emb_BD, private, rows, self._objective.constants, fixed, mirrored_B))
+            return self._own.loss(emb_BD, private, fixed, rows, mirrored_B)
 
-        return torch.vmap(loss_of)
+        own = self._own
+        losses_C: Tensor = torch.vmap(loss_of)(self._weights, own.private, own.fixed, rows, x_CB, mirrored_CB)
+        return losses_C
 
     @torch.no_grad()
     def _losses_before(self) -> Tensor:
         """Return the losses over all crops as they are: all clients have the same weights yet."""
         x_CN, rows, mirrored_CN = self._bank.everything()
-        flat = x_CN.flatten(0, 1)
-        emb_CND = torch.cat([self._tail(piece) for piece in torch.split(flat, 8 * TAIL_BATCH)])
-        emb_CND = emb_CND.reshape(*x_CN.shape[:2], -1)
-
-        def loss_of(emb_ND: Tensor, private: Tensors, fixed: Tensors, rows: Tensors, mirrored_N: Tensor) -> Tensor:
-            return self._loss(LossInput(emb_ND, private, rows, self._objective.constants, fixed, mirrored_N))
-
-        losses: Tensor = torch.vmap(loss_of)(emb_CND, self._private, self._fixed, rows, mirrored_CN)
-        return losses
+        emb_RD = torch.cat([self._tail(piece) for piece in torch.split(x_CN.flatten(0, 1), 8 * TAIL_BATCH)])
+        return self._own.losses(emb_RD.reshape(*x_CN.shape[:2], -1), rows, mirrored_CN)
 
     @torch.no_grad()
     def _losses_after(self) -> Tensor:
-        x_CN, rows, mirrored_CN = self._bank.everything()
-        return self._program()(self._weights, self._private, self._fixed, rows, x_CN, mirrored_CN)
+        return self._losses(*self._bank.everything())
 
 
 class _Linear(torch.autograd.Function):
@@ -300,32 +330,54 @@ class Bank:
 
     def batch(self, number: int) -> tuple[Tensor, Tensors, Tensor]:
         """Return the images of step `number` (C, B, ...), their rows, and which are mirrored (C, B)."""
-        return self._taken([(m.batches[number].indices, m.batches[number].flipped) for m in self._members])
+        return self._taken(self.step(number))
 
     def everything(self) -> tuple[Tensor, Tensors, Tensor]:
         """Return all images as they are (C, N, ...), their rows, and that none is mirrored."""
         return self._taken([(np.arange(m.num_images), np.zeros(m.num_images, np.bool_)) for m in self._members])
 
-    def _taken(self, chosen: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_]]]) -> tuple[Tensor, Tensors, Tensor]:
-        """Return what is chosen of each member, filled up to the longest with its first image at weight 0."""
+    def step(self, number: int) -> list[Chosen]:
+        """Return which images step `number` takes of each member, and which of them it mirrors."""
+        return [(member.batches[number].indices, member.batches[number].flipped) for member in self._members]
+
+    def images(self, chosen: Sequence[Chosen]) -> Tensor:
+        """Return the chosen images (R, ...) end to end, with nothing between one member's and the next one's."""
+        places = [
+            start + member.rows.place[flipped.astype(np.int64), indices]
+            for start, member, (indices, flipped) in zip(self._starts, self._members, chosen, strict=True)
+        ]
+        return self._features[torch.from_numpy(np.concatenate(places)).to(self._device)]
+
+    def rows(self, chosen: Sequence[Chosen]) -> tuple[Tensors, Tensor]:
+        """Return what goes with the chosen images, (C, B, ...), filled up to the longest at weight 0; and the flips."""
         shape = len(chosen), max(len(indices) for indices, _ in chosen)
         crop_CB = np.zeros(shape, np.int64)
-        flipped_CB = np.zeros(shape, np.bool_)
-        counts_CB = np.zeros(shape, np.float32)
-        place_CB = np.zeros(shape, np.int64)
+        flipped_CB, counts_CB = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         for c, (indices, flipped) in enumerate(chosen):
-            length = len(indices)
-            crop_CB[c, :length], flipped_CB[c, :length], counts_CB[c, :length] = indices, flipped, 1
-            place_CB[c] = self._members[c].rows.place[flipped_CB[c].astype(np.int64), crop_CB[c]]
-        place_CB += self._starts[:, None]
+            crop_CB[c, : len(indices)], flipped_CB[c, : len(indices)] = indices, flipped
+            counts_CB[c, : len(indices)] = 1
         crop_CB += self._row_starts[:, None]
-        x_CB = self._features[torch.from_numpy(place_CB).to(self._device)]
         row_CB = torch.from_numpy(crop_CB).to(self._device)
         rows = {name: values[row_CB] for name, values in self._per_crop.items()}
         if not counts_CB.all():
             counts = torch.from_numpy(counts_CB).to(self._device)
             rows[WEIGHT] = rows[WEIGHT] * counts if WEIGHT in rows else counts
-        return x_CB, rows, torch.from_numpy(flipped_CB.astype(np.float32)).to(self._device)
+        return rows, torch.from_numpy(flipped_CB).to(self._device)
+
+    def _taken(self, chosen: Sequence[Chosen]) -> tuple[Tensor, Tensors, Tensor]:
+        rows, mirrored_CB = self.rows(chosen)
+        return padded(self.images(chosen), [len(indices) for indices, _ in chosen]), rows, mirrored_CB
+
+
+def padded(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return rows (R, ...) cut to these lengths, one run a client, (C, B, ...); short ones repeat their first row."""
+    longest = max(lengths)
+    if all(length == longest for length in lengths):
+        return x.reshape(len(lengths), longest, *x.shape[1:])
+    within_CB = np.arange(longest)[None, :]
+    lengths_C1 = np.array(lengths)[:, None]
+    place_CB = np.where(within_CB < lengths_C1, within_CB, 0) + _starts(lengths)[:, None]
+    return x[torch.from_numpy(place_CB).to(x.device)]
 
 
 class Sgd:
@@ -366,6 +418,10 @@ class Sgd:
             if self.velocities:
                 change = self.velocities[i].mul_(self._momentum).add_(change)
             tensor.sub_(change, alpha=rate * self._lr)
+
+
+def _row(stacked: Arrays, c: int) -> Arrays:
+    return {name: values[c].copy() for name, values in stacked.items()}
 
 
 def _starts(lengths: Sequence[int]) -> NDArray[np.int64]:

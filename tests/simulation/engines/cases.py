@@ -37,7 +37,7 @@ several = Cohort(SEVERAL, public=PUBLIC, labels=LABELS)
 TASK = TaskSpec(
     name="engines",
     method="fedavg",
-    rounds=3,
+    rounds=2,
     cohort=CohortSpec(size=5, min_reports=4),
     local=LocalSpec(lr=0.1, epochs=2, batch_size=2),
     privacy=PrivacySpec(min_cohort=2, max_weight=5, secure_aggregation="off"),
@@ -71,7 +71,7 @@ CASES = {
     ),
     "fedavg, so many steps": _of("fedavg", local=LocalSpec(lr=0.1, steps=3, batch_size=2)),
     "fedaws": _of("fedaws"),
-    "fedface": _of("fedface", options={"public": {"identities": 3, "images": 6, "weight": 0.5}}),
+    "fedface": _of("fedface", options={"public": {"identities": 3, "images": 6, "weight": 0.5, "scale": 4.0}}),
     "fedface, hinge": _of("fedface", options={"private_form": "hinge"}),
     "fedface, embeddings shown": _of("fedface", privacy=_REVEALS),
     "fedgc": _of("fedgc", several, options={"identities": 2}, local=_PLAIN),
@@ -85,10 +85,13 @@ CASES = {
         local=LocalSpec(lr=0.01, epochs=1, momentum=0.9),
     ),
     "fedfr_uda": _of(
-        "fedfr_uda", Cohort(SEVERAL, labels=UNLABELLED), options={"clustering": {"distance": 0.05}, "scale": 4.0}
+        "fedfr_uda",
+        Cohort(SEVERAL, labels=UNLABELLED),
+        options={"clustering": {"distance": 0.05}, "head": "cosface", "scale": 4.0},
+        local=_PLAIN,
     ),
     "fixed_embedding": _of("fixed_embedding", several),
-    "fedprox": _of("fedprox", several, options={"mu": 0.5, "loss": "arcface", "scale": 4.0}),
+    "fedprox": _of("fedprox", several, options={"mu": 0.5, "loss": "cosface", "scale": 4.0}),
     "mime": _of("mime", several, options={"loss": "softmax"}),
     "pfm_fv": _of(
         "pfm_fv",

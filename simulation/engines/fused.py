@@ -1,0 +1,275 @@
+"""The engine for methods whose local work is one step: one forward and one backward pass for many clients' images.
+
+After one step of SGD a client's update is -lr times its gradient on the model that all have received, and a round's sum
+of updates, each times its factor k_c, is -lr times the gradient of the sum of k_c L_c: no client's own update is ever
+made. That is exact where nothing but this sum comes of the updates (`Method.why_apart`).
+
+The factor is the method's own. Its device half is asked about a model of one parameter (`PROBE`), which training has
+moved from 0 to 1: what it sends for it is k_c. All else, the other lanes and what the client keeps, does not depend on
+the update, and is the client's.
+
+Suffixes of tensors: C clients, B batch, R images of all clients, D embedding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from device_sdk.runtimes.torch_runtime import TorchRuntime, Trunk
+from mien.contribution import Total
+from mien.errors import ConfigError, NonFiniteError
+from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
+from mien.methods import find_method
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained
+from mien.shell.memory import keep_freed_memory
+from mien.specs import TaskSpec
+from simulation.engines.asking import Device, Embedder
+from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
+from simulation.engines.costs import TailCost, tail_cost
+from simulation.engines.features import FeatureBlocks
+from simulation.engines.sequential import on_read_only_model
+from simulation.engines.stacking import (
+    Bank,
+    Member,
+    OwnTensors,
+    batches_of,
+    kind_of,
+    padded,
+    trained_parameters,
+    why_not_stacked,
+)
+from simulation.sums import ExactSum, Sums
+
+MEMORY_BYTES: Final = 256 * 2**20
+DELTA: Final = "delta"
+UNMEASURED: Final = ("loss_before", "loss_after")
+
+PROBE: Final = ParameterLayout((ParameterEntry("probe", (1,)),)).part()
+_BEFORE: Final = np.zeros(1, np.float32)
+_AFTER: Final = np.ones(1, np.float32)
+
+
+def why_not_fused(task: TaskSpec, sums: Sums) -> str:
+    """Return why a task's rounds cannot be one pass for the whole cohort, in words; empty where they can."""
+    local = task.local
+    if why := find_method(task.method).why_apart(task):
+        return f"method {task.method} needs each client's own update: {why}"
+    if sums == "ring":
+        return "sums in the ring clip and round each client's own update"
+    if local.batch_norm == "train":
+        return "local.batch_norm is 'train': BatchNorm would learn from all clients together"
+    if local.steps != 1 and (local.steps or local.epochs > 1 or local.batch_size):
+        return "a client takes more than one step; set local.steps to 1, or local.epochs to 1 and local.batch_size to 0"
+    return ""
+
+
+class FusedEngine:
+    """Takes the step of as many clients at once as `memory_bytes` hold the images of, on the tensors of `runtime`.
+
+    Losses after the step are those of clients' own models, which are never made: records leave them out. The loss
+    before it is the step's own where the batch was all images as they are, and else left out too.
+    """
+
+    name = "fused"
+
+    def __init__(self, runtime: TorchRuntime, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.runtime = runtime
+        self.num_fused = 0
+        self._memory_bytes = memory_bytes
+        self._blocks = FeatureBlocks()
+        self._costs: dict[tuple[str, ...], TailCost] = {}
+        if runtime.device == "cpu":
+            keep_freed_memory(keep_bytes=2 * memory_bytes, largest_bytes=memory_bytes)
+
+    def train(self, work: RoundWork) -> RoundResult:
+        """Return what the work's devices make of its model; raises ConfigError for a task that cannot be fused."""
+        if why := why_not_fused(work.task, work.sums):
+            raise ConfigError(f"engine fused cannot run task {work.task.name}: {why}. Use engine stacked, or auto")
+        work = on_read_only_model(work)
+        intake, update, is_measured = Intake(replace(work, part=PROBE)), np.zeros(work.part.size), True
+        for chunk in self._chunks(work):
+            for group in _groups(chunk):
+                is_measured &= self._take_step(work, group, update)
+            for device in chunk:
+                assert device.output is not None
+                intake.take(device.name, device.output)
+        return _whole(work, intake.result(), update, is_measured=is_measured)
+
+    def _chunks(self, work: RoundWork) -> Iterator[list[Device]]:
+        """Yield devices, each run up to its training, as many as there is memory for their images."""
+        known = Embedder(self.runtime, work)
+
+        def embed(theta: Vector, crops: Crops) -> Embeddings:
+            return known(work.state.theta if theta is _BEFORE else theta, crops)
+
+        chunk: list[Device] = []
+        taken_bytes = 0
+        for name in work.devices:
+            device = Device(name, work.method, _asked_about_probe(work, name), embed)
+            with named_client(name):
+                device.go_on()
+            assert device.job is not None, "a method that trains nothing gives a reason not to be fused"
+            chunk.append(device)
+            taken_bytes += len(device.job.crops) * self._image_bytes(work)
+            if taken_bytes >= self._memory_bytes:
+                yield chunk
+                chunk, taken_bytes = [], 0
+        if chunk:
+            yield chunk
+
+    def _image_bytes(self, work: RoundWork) -> int:
+        if work.part.names not in self._costs:
+            with self.runtime.loaded(work.state.theta, work.part) as trunk:
+                self._costs[work.part.names] = tail_cost(trunk)
+        return self._costs[work.part.names].training_bytes
+
+    def _take_step(self, work: RoundWork, group: Sequence[Device], update: NDArray[np.float64]) -> bool:
+        """Take a group's step: answer and end its devices, and add to `update`; return whether losses were measured."""
+        with self.runtime.loaded(work.state.theta, work.part) as trunk:
+            members = [self._member(trunk, device) for device in group]
+            with _requiring_grad(list(trained_parameters(trunk, work.part).values())):
+                step = _Step(trunk, work.part, members)
+                answers = step.answers() or self._blame(work, group)
+                for device, trained in zip(group, answers, strict=True):
+                    device.answer(trained)
+                    with named_client(device.name):
+                        device.go_on()
+                change = step.change([_factor(device) for device in group])
+        if not np.isfinite(change).all():
+            self._blame(work, group)
+        update += change
+        self.num_fused += len(group)
+        return step.is_measured
+
+    def _member(self, trunk: Trunk, device: Device) -> Member:
+        assert device.job is not None
+        job = device.job
+        planned = batches_of(job)
+        if why := _why_no_single_step(job.objective, len(planned)):
+            raise ConfigError(f"engine fused cannot run client {device.name}: {why}. Use engine stacked, or auto")
+        return Member(job, planned, self._blocks.rows(trunk, job.crops, planned))
+
+    def _blame(self, work: RoundWork, group: Sequence[Device]) -> NoReturn:
+        """Run a group's devices one by one, so that whoever is not finite is named; raise in any case."""
+        for device in group:
+            with named_client(device.name):
+                work.method.device_round(work.device_input(device.name), self.runtime)
+        raise NonFiniteError(
+            "the sum of clients' updates is NaN or infinite, and none of them is alone; lower local.lr"
+        )
+
+
+class _Step:
+    """One step of a group of clients: forward when it is made, backward when every client's factor is known."""
+
+    def __init__(self, trunk: Trunk, part: ParameterPart, members: Sequence[Member]) -> None:
+        """Work out the group's losses; the part's parameters must require gradients until `change` is done."""
+        self._part = part
+        self._job = members[0].job
+        self._own = OwnTensors(members, trunk.device)
+        bank = Bank(members, trunk.device)
+        chosen = bank.step(0)
+        self._lengths = [len(indices) for indices, _ in chosen]
+        self._trained = trained_parameters(trunk, part)
+        self._emb_RD = trunk.tail(bank.images(chosen))
+        # The loss's own small graph ends here: clients' tensors take their step before factors are known.
+        self._leaf_RD = self._emb_RD.detach().requires_grad_()
+        self._losses_C = self._own.losses(padded(self._leaf_RD, self._lengths), *bank.rows(chosen))
+        self._gradient_RD = torch.zeros_like(self._leaf_RD)
+        self.is_measured = all(
+            len(indices) == member.num_images and not flipped.any()
+            for member, (indices, flipped) in zip(members, chosen, strict=True)
+        )
+
+    def answers(self) -> list[Trained]:
+        """Return what training leaves of the probe and of each client's own tensors; none where it is not finite."""
+        if not torch.isfinite(self._losses_C).all():
+            return []
+        wanted = [self._leaf_RD, *self._own.tensors]
+        self._gradient_RD, *own = torch.autograd.grad(self._losses_C.sum(), wanted, materialize_grads=True)
+        self._own.step(own, 1.0)
+        losses = self._losses_C.tolist() if self.is_measured else [0.0] * len(self._lengths)
+        return [
+            Trained(PROBE, _BEFORE, _AFTER, private, loss, 0.0, num_steps=1, velocity=velocity)
+            for (private, velocity), loss in zip(self._own.arrays(), losses, strict=True)
+        ]
+
+    def change(self, factors: Sequence[float]) -> NDArray[np.float64]:
+        """Return the sum of clients' updates, each times its factor: -lr scale sum_c k_c (g_c + wd theta), (P,)."""
+        weight_R = torch.from_numpy(np.repeat(np.array(factors, np.float32), self._lengths))
+        weighted_RD = self._gradient_RD * weight_R.to(self._gradient_RD.device)[:, None]
+        tensors = list(self._trained.values())
+        gradients = torch.autograd.grad(self._emb_RD, tensors, weighted_RD, materialize_grads=True)
+        local, named = self._job.local, dict(zip(self._trained, gradients, strict=True))
+        change = np.zeros(self._part.size)  # what is no parameter stays as it is
+        position = 0
+        for name in self._part.names:
+            size = self._part.layout.sizes[name]
+            if name in named:
+                decay = local.weight_decay * float(sum(factors))
+                gradient = named[name].add(self._trained[name], alpha=decay) if decay else named[name]
+                change[position : position + size] = gradient.detach().reshape(-1).cpu().numpy()
+            position += size
+        change *= -local.lr * self._job.objective.step_rule.gradient_scale
+        return change
+
+
+def _asked_about_probe(work: RoundWork, device: str) -> DeviceInput:
+    return replace(work.device_input(device), part=PROBE, theta=_BEFORE)
+
+
+def _factor(device: Device) -> float:
+    """Return what a device's update is multiplied by in its contribution."""
+    assert device.output is not None
+    contribution = device.output.contribution
+    return float(contribution.vector[contribution.layout.slices[DELTA]][0])
+
+
+def _groups(chunk: Sequence[Device]) -> list[list[Device]]:
+    """Return devices whose losses are one batched program."""
+    kinds: dict[Hashable, list[Device]] = defaultdict(list)
+    for device in chunk:
+        assert device.job is not None
+        kinds[kind_of(device.job, batches_of(device.job))].append(device)
+    return list(kinds.values())
+
+
+def _why_no_single_step(objective: Objective, num_batches: int) -> str:
+    if num_batches != 1:
+        return f"it takes {num_batches} steps of training"
+    if objective.step_rule.offset is not None:
+        return "its steps are moved by an offset that is as long as the model"
+    return why_not_stacked(objective, "eval")
+
+
+def _whole(work: RoundWork, probed: RoundResult, update: NDArray[np.float64], *, is_measured: bool) -> RoundResult:
+    """Return the result for the model itself: the update in the place of the probe's, and no loss that is not known."""
+    layout, asked = work.layout, probed.total
+    vector = np.zeros(layout.summed_size)
+    for lane in layout.summed:
+        vector[layout.slices[lane.name]] = update if lane.name == DELTA else asked[lane.name]
+    for name in UNMEASURED[is_measured:]:
+        vector[layout.slices[name]] = math.nan
+    total = Total(layout, vector, asked.num_reports)
+    return RoundResult(ExactSum.of(total), probed.revealed, probed.private)
+
+
+@contextlib.contextmanager
+def _requiring_grad(tensors: Sequence[Tensor]) -> Iterator[None]:
+    for tensor in tensors:
+        tensor.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            tensor.requires_grad_(False)
