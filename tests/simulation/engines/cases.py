@@ -26,7 +26,8 @@ SEVERAL = {
     for name, n in SIZES.items()
 }
 LABELS = {name: np.repeat(np.arange(2), [1 + n // 2, 1 + (n + 1) // 2]).astype(np.int64) for name, n in SIZES.items()}
-UNLABELLED = {name: labels for name, labels in LABELS.items() if name < "d"}
+ALIKE = {name: np.concatenate([made_up_crops(3, seed=10 * k + ord(name)) for k in range(2)]) for name in SIZES}
+LABELLED = {name: np.repeat(np.arange(2), 3).astype(np.int64) for name in SIZES if name < "d"}
 _FACES = np.concatenate([made_up_crops(4, seed=1000 + k, spread=60) for k in range(6)])
 VALIDATORS = {"v": validation_faces(_FACES, np.repeat(np.arange(6), 4).astype(np.int64), num_folds=2, seed=3)}
 OTHER = "0" * 64
@@ -86,7 +87,7 @@ CASES = {
     ),
     "fedfr_uda": _of(
         "fedfr_uda",
-        Cohort(SEVERAL, labels=UNLABELLED),
+        Cohort(ALIKE, labels=LABELLED),
         options={"clustering": {"distance": 0.05}, "head": "cosface", "scale": 4.0},
         local=_PLAIN,
     ),
