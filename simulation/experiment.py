@@ -60,7 +60,8 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class FacesSource:
-    """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), or the `shipped` faces.
+    """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), a `store` (the folder
+    of mien-sim data import), or the `shipped` faces.
 
     Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
     Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
@@ -69,7 +70,7 @@ class FacesSource:
     these are nobody's faces, so that reports may map their embeddings; the shipped faces are.
     """
 
-    kind: Literal["folder", "rec", "shipped"] = "folder"
+    kind: Literal["folder", "rec", "store", "shipped"] = "folder"
     path: str = ""
     domain: str = ""
     labelled: bool = True
@@ -169,9 +170,22 @@ class ExperimentSpec:
 def parse(text: str) -> ExperimentSpec:
     """Return the experiment in a TOML text; raises ConfigError naming a field that is wrong, unknown or missing.
 
-    The task's name is the experiment's, and its seed draws the clients' randomness.
+    The task's name is the experiment's, and its seed draws the clients' randomness. A table [sweep] is left out.
     """
+    return from_data(parse_data(text)[0])
+
+
+def parse_data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a TOML text as plain data: the experiment, and its table [sweep] (empty where there is none)."""
     data = parse_toml(text, "the experiment")
+    table = data.pop("sweep", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"sweep is {table!r}; it must be a table [sweep]")
+    return data, table
+
+
+def from_data(data: Mapping[str, Any]) -> ExperimentSpec:
+    """Return the experiment in plain data as its file holds it; raises as `parse`."""
     task = data.get("task", {})
     if isinstance(task, Mapping) and "name" not in task:
         data = {**data, "task": {**task, "name": data.get("name", "")}}
@@ -180,12 +194,17 @@ def parse(text: str) -> ExperimentSpec:
 
 def load(path: Path) -> ExperimentSpec:
     """Return the experiment in a file; raises NotFoundError where there is none, else as `parse`."""
+    return from_data(load_data(path)[0])
+
+
+def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an experiment's file as `parse_data` does; raises NotFoundError where there is none."""
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name an experiment's TOML file")
     if path.stat().st_size > MAX_TOML_BYTES:
         raise ConfigError(f"{path} has more than {MAX_TOML_BYTES} bytes; it is no experiment")
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse_data(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
 

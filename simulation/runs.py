@@ -40,7 +40,7 @@ from simulation.measuring import Measured, eer_of, measured
 from simulation.models import Model, read_model, write_model
 from simulation.partitions import Holding
 from simulation.runtimes import OncePerRound, PublicOnly
-from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of
+from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
 from simulation.workbench import sface
 
 MAX_JSON_BYTES: Final = 16 << 20
@@ -120,12 +120,12 @@ def run_experiment(
     *,
     resume: bool = False,
     tell: Callable[[str], None],
-    after_round: Callable[[int, int], None] = lambda _done, _total: None,
+    after_round: Callable[[Mapping[str, Any], int], None] = lambda _record, _total: None,
 ) -> dict[str, Any]:
     """Run an experiment to its end and return its evaluation; `root` is where the paths of its faces start.
 
     With `resume` a run that was stopped goes on from its last finished round, and one that is finished only answers.
-    `after_round` is told how many rounds are done, and of how many.
+    `after_round` gets each round's record, and how many rounds there will be.
     """
     run = RunFolder(folder)
     if resume:
@@ -166,7 +166,7 @@ def run_experiment(
         run.save(step, record)
         left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
         tell(_line(record, task.rounds, left))
-        after_round(step.record.round, task.rounds)
+        after_round(record, task.rounds)
     # 4. The model after training.
     after = measured(_comparisons(runtime, state.theta, faces), spec.evaluation)
     shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
@@ -250,7 +250,7 @@ class _Faces:
 def _read_faces(plan: Plan, model: ModelSpec, root: Path) -> _Faces:
     if not plan.partition.test:
         raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
-    reader = Reader({k: v for s in plan.spec.faces for k, v in images_of(s, root).items()}, model.input)
+    reader = Reader(images_of_all(plan.spec.faces, root), model.input)
     image_bytes = model.input.width * model.input.height * 3
     clients = ClientFaces(reader, plan.partition.clients, image_bytes)
     limit = plan.spec.evaluation.max_people or len(plan.partition.test)

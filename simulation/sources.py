@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
+from device_sdk.recogniser import fit_crops
 from mien.errors import EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
@@ -21,6 +22,8 @@ from simulation.datasets import digest, find_people
 from simulation.experiment import FacesSource
 from simulation.partitions import Counts, Holding
 from simulation.recordio import RecordArchive
+from simulation.stores.manifest import read_manifest
+from simulation.stores.store import CropStore, taken
 from simulation.workbench import people_of
 
 T = TypeVar("T")
@@ -58,6 +61,24 @@ class ArchivedImage:
         return _opened(self.archive).read(self.key).image
 
 
+@dataclass(frozen=True)
+class StoredImages:
+    """One person's crops in a data set of `mien-sim data import`."""
+
+    store: CropStore = field(repr=False)
+    number: int
+
+    def __len__(self) -> int:
+        return int(self.store.starts[self.number + 1] - self.store.starts[self.number])
+
+    def crops(self, images: Sequence[int]) -> Crops:
+        """Return some of them (N, H, W, 3): a view of the mapped file where they stand together."""
+        return taken(self.store.crops_of(self.number), images)
+
+
+PersonImages = Sequence[Image] | StoredImages
+
+
 @functools.lru_cache(maxsize=4)
 def _opened(archive: Path) -> RecordArchive:
     return RecordArchive(archive)
@@ -68,13 +89,22 @@ def counts_of(source: FacesSource, root: Path) -> Counts:
     return {name: len(images) for name, images in images_of(source, root).items()}
 
 
-def images_of(source: FacesSource, root: Path) -> dict[str, list[Image]]:
+def images_of_all(sources: Sequence[FacesSource], root: Path) -> Mapping[str, PersonImages]:
+    """Return identity -> images of several sources, the last one's where two name the same person."""
+    return {name: images for source in sources for name, images in images_of(source, root).items()}
+
+
+def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     """Return identity -> images of a source; raises NotFoundError where its data or its exclusions are missing.
 
     People of an archive are named DOMAIN_KEY by the key of their record, or by the archive's name without a domain.
     """
+    people: dict[str, PersonImages]
     if source.kind == "rec":
         people = _archived(source, place_of(source, root))
+    elif source.kind == "store":
+        store = CropStore(place_of(source, root))
+        people = {name: StoredImages(store, number) for number, name in enumerate(store.names())}
     else:
         found = people_of(None) if source.kind == "shipped" else find_people(place_of(source, root))
         people = {name: list[Image](files) for name, files in found.items()}
@@ -89,7 +119,8 @@ def images_of(source: FacesSource, root: Path) -> dict[str, list[Image]]:
 
 
 def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
-    """Return one digest of all sources' faces: of the names and contents of files; of an archive its index and length.
+    """Return one digest of all sources' faces: of the names and contents of files; of an archive its index and length;
+    of a data set its own.
 
     Raises as `images_of`.
     """
@@ -98,44 +129,57 @@ def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
         if source.kind == "rec":
             archive = place_of(source, root)
             total.update(archive.with_suffix(".idx").read_bytes() + str(archive.stat().st_size).encode())
+        elif source.kind == "store":
+            total.update(read_manifest(place_of(source, root)).content_sha256.encode())
         else:
-            files = {name: [p for p in each if isinstance(p, Path)] for name, each in images_of(source, root).items()}
+            found = images_of(source, root).items()
+            files = {n: [p for p in each if isinstance(p, Path)] for n, each in found if isinstance(each, list)}
             total.update(digest(files).encode())
     return total.hexdigest()
 
 
-def _archived(source: FacesSource, archive: Path) -> dict[str, list[Image]]:
+def _archived(source: FacesSource, archive: Path) -> dict[str, PersonImages]:
     prefix = source.domain or archive.parent.name
-    people: dict[str, list[Image]] = {}
+    people: dict[str, PersonImages] = {}
     for key, images in _opened(archive).people():
-        people[f"{prefix}_{key:08d}"] = [ArchivedImage(archive, image) for image in images]
-    return {name: images for name, images in people.items() if images}
+        people[f"{prefix}_{key:08d}"] = list[Image]([ArchivedImage(archive, image) for image in images])
+    return {name: images for name, images in people.items() if len(images)}
 
 
 @dataclass
 class Reader:
     """Decodes images of holdings; images that give no face are counted by their error's code, never silently lost."""
 
-    images: Mapping[str, Sequence[Image]] = field(repr=False)
+    images: Mapping[str, PersonImages] = field(repr=False)
     spec: FaceInputSpec
     failures: Counter[str] = field(default_factory=Counter)
     _pipelines: dict[bool, FacePipeline] = field(default_factory=dict, repr=False)
 
     def read(self, held: tuple[Holding, ...]) -> tuple[Crops, NDArray[np.int64]]:
         """Return crops (N, H, W, 3) and the number of each crop's holding; raises EmptyFolderError for no crop."""
-        crops, labels = [], []
+        parts, labels = [], []
         for label, holding in enumerate(held):
-            images = self.images[holding.identity]
-            pipeline = self._pipeline(self._is_aligned(images[0]))
-            for number in holding.images:
-                try:
-                    crops.append(pipeline.acquire(decode_image(images[number].read_bytes())).crop)
-                    labels.append(label)
-                except InputError as error:
-                    self.failures[error.code] += 1
-        if not crops:
+            crops = self._crops(self.images[holding.identity], holding.images)
+            parts.append(crops)
+            labels += [label] * len(crops)
+        if not labels:
             raise EmptyFolderError(f"no image of {len(held)} people gives a face; use other images")
-        return np.stack(crops), np.array(labels, np.int64)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts), np.array(labels, np.int64)
+
+    def _crops(self, images: PersonImages, numbers: Sequence[int]) -> Crops:
+        """Return one person's crops (N, H, W, 3); those of a data set are a view where nothing has to be cut."""
+        if isinstance(images, StoredImages):
+            return self._fitted(images.crops(numbers))
+        pipeline, crops = self._pipeline(self._is_aligned(images[0])), []
+        for number in numbers:
+            try:
+                crops.append(pipeline.acquire(decode_image(images[number].read_bytes())).crop)
+            except InputError as error:
+                self.failures[error.code] += 1
+        return np.stack(crops) if crops else np.empty((0, self.spec.height, self.spec.width, 3), np.uint8)
+
+    def _fitted(self, crops: Crops) -> Crops:
+        return crops if crops.shape[1:3] == (self.spec.height, self.spec.width) else fit_crops(crops, self.spec)
 
     def _pipeline(self, aligned: bool) -> FacePipeline:
         if aligned not in self._pipelines:

@@ -6,12 +6,10 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
 from device_sdk.faces import ChoiceRule, FacePipeline
-from mien.errors import EmptyFolderError
 from mien.methods.base import Crops
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_private
@@ -19,6 +17,7 @@ from mien.specs import FaceInputSpec
 from mien.wire.canonical import parse_json
 from simulation.datasets import read_people
 from simulation.phones.fleet import FleetOptions, PhoneFleet
+from simulation.stores import CropStore
 from simulation.synthetic import committed_faces
 
 SHIPPED_PEOPLE: Final = 8
@@ -73,11 +72,13 @@ def run_worker(path: Path) -> None:
 
 
 def crops_for(plan: WorkerPlan) -> list[Crops]:
-    """Return each phone's crops; raises EmptyFolderError where there is nobody."""
+    """Return each phone's crops, those of a data set as views of its mapped file; raises as `CropStore`."""
+    numbers = range(plan.first, plan.first + len(plan.invites))
+    if plan.faces:
+        store = CropStore(Path(plan.faces))
+        return [store.crops_of(number % len(store))[: plan.images] for number in numbers]
     people = _shipped(plan.images)
-    if not people:
-        raise EmptyFolderError("there are no faces for the phones; name others with --faces")
-    return list(islice(cycle(people), plan.first, plan.first + len(plan.invites)))
+    return [people[number % len(people)] for number in numbers]
 
 
 def _shipped(images: int) -> list[Crops]:

@@ -63,7 +63,7 @@ class ImportSource:
                 for key, images in archive.people():
                     if len(images) > MAX_IMAGES_EACH:
                         raise ConfigError(f"person {key} of {self.path.name} has more than {MAX_IMAGES_EACH} images")
-                    yield f"{key:08d}", images
+                    yield f"{self.path.resolve().parent.name}_{key:08d}", images
         else:
             yield from find_people(self.path / "images" if self.kind == "lfw" else self.path).items()
 

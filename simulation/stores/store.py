@@ -176,29 +176,6 @@ class CropStore:
             raise UnreachableError(f"{CROPS} was changed while it was in use; {AGAIN}")
 
 
-class StoreCounts(Mapping[str, int]):
-    """Identity -> number of crops, read off the index as they are asked for."""
-
-    def __init__(self, store: CropStore, prefix: str = "") -> None:
-        self._store, self._prefix = store, prefix
-
-    def __getitem__(self, name: str) -> int:
-        number = _number(self._store, name, self._prefix)
-        return int(self._store.starts[number + 1] - self._store.starts[number])
-
-    def __iter__(self) -> Iterator[str]:
-        return (self._prefix + name for name in self._store.names())
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            return isinstance(name, str) and _number(self._store, name, self._prefix) >= 0
-        except KeyError:
-            return False
-
-
 class StoreCrops(Mapping[str, Crops]):
     """Identity -> crops, views of the mapped file."""
 
@@ -206,13 +183,21 @@ class StoreCrops(Mapping[str, Crops]):
         self._store = store
 
     def __getitem__(self, name: str) -> Crops:
-        return self._store.crops_of(_number(self._store, name, ""))
+        try:
+            return self._store.crops_of(self._store.number(name))
+        except NotFoundError:
+            raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
         return self._store.names()
 
     def __len__(self) -> int:
         return len(self._store)
+
+    def num_images(self, name: str) -> int:
+        """Return how many crops an identity has, without reading them; raises NotFoundError."""
+        number = self._store.number(name)
+        return int(self._store.starts[number + 1] - self._store.starts[number])
 
 
 def taken(crops: Crops, images: Sequence[int]) -> Crops:
@@ -221,15 +206,6 @@ def taken(crops: Crops, images: Sequence[int]) -> Crops:
     if images == range(first, first + len(images)) or list(images) == list(range(first, first + len(images))):
         return crops[first : first + len(images)]
     return crops[list(images)]
-
-
-def _number(store: CropStore, name: str, prefix: str) -> int:
-    if not name.startswith(prefix):
-        raise KeyError(name)
-    try:
-        return store.number(name.removeprefix(prefix))
-    except NotFoundError:
-        raise KeyError(name) from None
 
 
 def _check_size(path: Path, size: int) -> None:
