@@ -11,8 +11,11 @@ from mien.errors import NotFoundError
 from mien.shell import cli
 from mien.shell.files import write_atomically
 from simulation import reproduce
-from simulation.experiment import describe, dry_plan, load, with_changes
+from simulation.experiment import describe, dry_plan, from_data, load_data, with_changes
+from simulation.progress import watching
 from simulation.study import markdown as markdown_of
+from simulation.sweep import STATE as SWEEP_STATE
+from simulation.sweep_commands import write_sweep
 
 RUNS: Final = Path("out/runs")
 REPORT: Final = "report.html"
@@ -34,19 +37,32 @@ def run(
     dry_run: bool,
     seed: int | None,
     rounds: int | None,
+    tensorboard: Path | None = None,
     as_json: bool,
 ) -> None:
     """Run an experiment, or say in a dry run who would hold what."""
-    spec = with_changes(load(experiment), seed=seed, rounds=rounds)
-    root = _root(faces)
+    data, swept = load_data(experiment)
+    spec = with_changes(from_data(data), seed=seed, rounds=rounds)
+    root = faces_root(faces)
     if dry_run:
         summary = dry_plan(spec, root).summary()
         cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
         return
+    from simulation.export import TensorBoard
     from simulation.runs import RunFolder, run_experiment
 
     folder = out or RUNS / spec.name
-    result = run_experiment(spec, folder, root, resume=resume, tell=_tell)
+    write = TensorBoard.watching(tensorboard) if tensorboard else None
+    with watching(spec.name) as watcher:
+        if swept:
+            watcher.tell(f"{experiment.name} has a table [sweep], which run leaves out: mien-sim sweep runs all of it")
+
+        def after_round(record: Mapping[str, Any], total: int) -> None:
+            watcher.show(int(record["round"]), total)
+            if write:
+                write(record)
+
+        result = run_experiment(spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round)
     _write_page(RunFolder(folder).folder)
     answer = {
         "folder": str(folder),
@@ -54,30 +70,36 @@ def run(
         "eer_before": result["before"]["eer"],
         "eer_after": result["after"]["eer"],
         "test_people": result["test_people"],
+        "cpu_s": round(sum(result["run"]["cpu_s"].values()), 1),
     }
     text = f"EER {answer['eer_before']:.2%} before, {answer['eer_after']:.2%} after training\n{folder / REPORT}"
     cli.emit(answer, as_json=as_json, human=lambda: _print(text))
 
 
 def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
-    """Write the reports of a run, of one reproduction, or of a folder of reproductions."""
+    """Write the reports of a run, of a sweep, of a reproduction, or of a folder of sweeps and reproductions."""
     if not folder.is_dir():
-        raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run or reproduce wrote")
+        raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run, sweep or reproduce wrote")
     pages, sections = list[Path](), list[str]()
     if (folder / "experiment.json").is_file():
         pages.append(_write_page(folder))
     else:
         studies = [folder] if (folder / reproduce.STATE).is_file() else _studies(folder)
-        if not studies:
-            raise NotFoundError(f"{folder} holds no records; start with mien-sim run or mien-sim reproduce")
+        sweeps = [folder] if (folder / SWEEP_STATE).is_file() else _sweeps(folder)
+        if not studies and not sweeps:
+            raise NotFoundError(f"{folder} holds no records; start with mien-sim run, sweep or reproduce")
         for each in studies:
             results, options = reproduce.read(each)
             reproduce.write(results, options, each)
             pages.append(each / REPORT)
             sections.append(markdown_of(results, command=options.command))
+        for each in sweeps:
+            results, command = write_sweep(each)
+            pages.append(each / REPORT)
+            sections.append(markdown_of(results, command=command))
     if markdown is not None:
         if not sections:
-            raise NotFoundError(f"{folder} holds a run; --markdown is for the tables of reproductions")
+            raise NotFoundError(f"{folder} holds a run; --markdown is for the tables of sweeps and reproductions")
         write_atomically(markdown, "\n".join([RESULTS_HEAD, *sections]).encode())
     written = [str(page) for page in (*pages, *([markdown] if markdown else []))]
     cli.emit({"written": written}, as_json=as_json, human=lambda: _print("\n".join(written)))
@@ -86,6 +108,11 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
 def _studies(folder: Path) -> list[Path]:
     """Return the reproductions in a folder, in the order in which they are listed."""
     return [folder / name for name in reproduce.EXPERIMENTS if (folder / name / reproduce.STATE).is_file()]
+
+
+def _sweeps(folder: Path) -> list[Path]:
+    """Return the sweeps in a folder, by name."""
+    return sorted(path.parent for path in folder.glob(f"*/{SWEEP_STATE}"))
 
 
 def _write_page(folder: Path) -> Path:
@@ -99,7 +126,8 @@ def _write_page(folder: Path) -> Path:
     return folder / REPORT
 
 
-def _root(faces: Path | None) -> Path:
+def faces_root(faces: Path | None) -> Path:
+    """Return where the paths of an experiment's faces start: `faces`, else MIEN_DATA, else here."""
     if faces is None:
         return Path(os.environ.get("MIEN_DATA", "."))
     if not faces.is_dir():
@@ -121,7 +149,3 @@ def _print_plan(summary: Mapping[str, Any]) -> None:
 
 def _print(text: str) -> None:
     cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _tell(text: str) -> None:
-    cli.ERR.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -23,6 +23,9 @@ from mien.evaluation import (
 from simulation.experiment import EvaluationSpec
 
 LEVEL: Final = 0.95
+GRID: Final = 4096
+"""Steps of a cosine to which replicates' scores are rounded."""
+
 _CURVE_POINTS: Final = 600
 _BAND_POINTS: Final = 60
 
@@ -46,7 +49,7 @@ class Measured:
 
 def measured(scores: Comparisons, spec: EvaluationSpec) -> Measured:
     """Return a model's errors; raises UndefinedMetricError where the scores cannot give them."""
-    curve = det_curve(scores)
+    curve, coarse = det_curve(scores), _rounded(scores)
     grid = _grid(curve)
     rows: list[NDArray[np.float64]] = []
 
@@ -55,7 +58,7 @@ def measured(scores: Comparisons, spec: EvaluationSpec) -> Measured:
         return equal_error_rate(drawn).value
 
     interval = bootstrap_by_identity(
-        scores, eer_and_row, rng=np.random.default_rng(0), num_replicates=spec.replicates, level=LEVEL
+        coarse, eer_and_row, rng=np.random.default_rng(0), num_replicates=spec.replicates, level=LEVEL
     )
     low, high = np.quantile(np.stack(rows), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     points = tuple(
@@ -82,6 +85,14 @@ def eer_of(scores: Comparisons) -> float:
         return equal_error_rate(det_curve(scores)).value
     except UndefinedMetricError:
         return 0.5
+
+
+def _rounded(scores: Comparisons) -> Comparisons:
+    """Return the scores on a grid fine beside any interval: replicates count some thousand scores, not millions."""
+    mated, non_mated = (np.round(side * GRID) / GRID for side in (scores.mated, scores.non_mated))
+    if np.unique(np.concatenate([mated, non_mated])).size < 2:  # nearly collapsed: only the exact scores differ
+        return scores
+    return dataclasses.replace(scores, mated=mated, non_mated=non_mated)
 
 
 def _grid(curve: DetCurve) -> NDArray[np.float64]:

@@ -52,6 +52,7 @@ from simulation import provenance
 FORMAT: Final = 1
 MAX_RECORD_BYTES: Final = 1 << 20
 LEVEL: Final = 0.95
+TICK_S: Final = 1.0
 Style = Literal["percent", "points", "number", "integer"]
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,79}")
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -235,11 +236,12 @@ def run_study(
     jobs: int = 1,
     faces: Path | None = None,
     tell: Callable[[str], None] = lambda _text: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Results:
     """Return the study's results; runs whose record lies in `folder` are not repeated.
 
     `jobs` processes of one thread each take the open runs in the order of rows, seed by seed, so that early results
-    cover every row. `tell` gets a line after each run.
+    cover every row. `tell` gets a line after each run; `tick` is called about once a second while runs go on.
     """
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; at least one process has to work")
@@ -252,7 +254,7 @@ def run_study(
     todo = [run for run in runs if _read_record(folder / run[1]) is None]
     if todo:
         tell(f"{study.name}: {len(runs) - len(todo)} of {len(runs)} runs are done, {len(todo)} to do with {jobs} jobs")
-    failures = _Pool(study, folder, todo, min(jobs, max(1, len(todo))), tell).run() if todo else ()
+    failures = _Pool(study, folder, todo, min(jobs, max(1, len(todo))), tell, tick).run() if todo else ()
     return read_results(study, folder, seeds=seeds, failures=tuple(failures))
 
 
@@ -408,7 +410,13 @@ class _Pool:
     """Workers that take open runs until none is left."""
 
     def __init__(
-        self, study: Study, folder: Path, runs: list[tuple[Job, str]], jobs: int, tell: Callable[[str], None]
+        self,
+        study: Study,
+        folder: Path,
+        runs: list[tuple[Job, str]],
+        jobs: int,
+        tell: Callable[[str], None],
+        tick: Callable[[], None],
     ) -> None:
         self._study = study
         self._folder = folder
@@ -416,6 +424,7 @@ class _Pool:
         self._total = len(runs)
         self._jobs = jobs
         self._tell = tell
+        self._tick = tick
         self._context: SpawnContext = multiprocessing.get_context("spawn")
         self._started = time.monotonic()
         self._done = 0
@@ -428,7 +437,8 @@ class _Pool:
             with _one_thread():
                 workers = [self._start() for _ in range(self._jobs)]
             while busy := [worker for worker in workers if worker.run is not None]:
-                for pipe in multiprocessing.connection.wait([worker.pipe for worker in busy]):
+                self._tick()
+                for pipe in multiprocessing.connection.wait([worker.pipe for worker in busy], TICK_S):
                     worker = next(worker for worker in busy if worker.pipe is pipe)
                     workers[workers.index(worker)] = self._after(worker)
         finally:

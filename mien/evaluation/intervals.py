@@ -162,13 +162,15 @@ class _Tally:
     def of(cls, comparisons: Comparisons, numbers: NDArray[np.int64]) -> _Tally:
         num = comparisons.num_mated
         thresholds, at = np.unique(np.concatenate([comparisons.mated, comparisons.non_mated]), return_inverse=True)
-        return cls(thresholds.astype(np.float64), at[:num], at[num:], numbers[:num], numbers[num:].reshape(-1, 2))
+        return cls(
+            thresholds.astype(np.float64), at[:num], at[num:], numbers[:num], numbers[num:].reshape(-1, 2).T.copy()
+        )
 
     def curve(self, drawn: NDArray[np.int64]) -> DetCurve:
         """Return the curve in which each identity counts as often as it was drawn."""
         size = self.thresholds.size
         mated_weight = drawn[self.mated_numbers]
-        non_mated_weight = drawn[self.non_mated_numbers].prod(axis=1)
+        non_mated_weight = drawn[self.non_mated_numbers[0]] * drawn[self.non_mated_numbers[1]]
         # bincount adds in float64, which is exact for these whole numbers (below 2**53).
         return DetCurve.from_counts(
             self.thresholds,

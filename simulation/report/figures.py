@@ -22,7 +22,14 @@ from plotly.subplots import make_subplots
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Comparisons, DetCurve, ScoreHistogram
 
-Role = Literal["before", "after", "mated", "non_mated", "guide"]
+Role = Literal[
+    "before", "after", "mated", "non_mated", "guide",
+    "series_1", "series_2", "series_3", "series_4", "series_5", "series_6", "series_7", "series_8",
+]  # fmt: skip
+SERIES: Final[tuple[Role, ...]] = (
+    "series_1", "series_2", "series_3", "series_4", "series_5", "series_6", "series_7", "series_8",
+)  # fmt: skip
+"""Roles of things side by side: as many as can be told apart."""
 
 # What a colour says must be visible without it, too.
 DASHES: Final[dict[Role, str]] = {
@@ -31,10 +38,18 @@ DASHES: Final[dict[Role, str]] = {
     "mated": "solid",
     "non_mated": "solid",
     "guide": "dot",
+    "series_1": "solid",
+    "series_2": "dash",
+    "series_3": "dot",
+    "series_4": "dashdot",
+    "series_5": "longdash",
+    "series_6": "longdashdot",
+    "series_7": "solid",
+    "series_8": "dash",
 }
 _MAX_POINTS: Final = 400
 _FOOT: Final = 48
-_MAX_RATE: Final = 0.8
+MAX_RATE: Final = 0.8
 # Ticks of a wide axis; a narrow one, which would show fewer than four of them, takes the fine ones.
 _PROBIT_TICKS: Final = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 _FINE_TICKS: Final = tuple(d * 10.0**e for e in range(-6, -2) for d in (1, 2, 3, 5, 7)) + tuple(
@@ -83,45 +98,45 @@ def det_figure(curves: Sequence[NamedCurve]) -> go.Figure:
     scores do not overlap at all.
     """
     figure = go.Figure()
-    x_ends, y_ends = _Range(), _Range()
+    x_ends, y_ends = ProbitRange(), ProbitRange()
     for named in curves:
-        index = _thin(named.curve)
-        inside = [k for k in index if 0 < named.curve.fmr[k] < _MAX_RATE and 0 < named.curve.fnmr[k] < _MAX_RATE]
+        index = thin(named.curve)
+        inside = [k for k in index if 0 < named.curve.fmr[k] < MAX_RATE and 0 < named.curve.fnmr[k] < MAX_RATE]
         fmr, fnmr = named.curve.fmr[inside], named.curve.fnmr[inside]
-        x, y = _probit(fmr), _probit(fnmr)
+        x, y = probit(fmr), probit(fnmr)
         x_ends, y_ends = x_ends.with_values(x), y_ends.with_values(y)
         figure.add_scatter(
             x=x,
             y=y,
             customdata=np.stack([fmr * 100, fnmr * 100, named.curve.thresholds[inside]], axis=1),
             hovertemplate="FMR %{customdata[0]:.3g} %<br>FNMR %{customdata[1]:.3g} %<br>threshold %{customdata[2]:.3f}",
-            **_line(named.name, named.role),
+            **line_of(named.name, named.role),
         )
     if x_ends.low > x_ends.high:
-        raise UndefinedMetricError(f"no curve has a point with both error rates between 0 and {_MAX_RATE:g}: no DET")
+        raise UndefinedMetricError(f"no curve has a point with both error rates between 0 and {MAX_RATE:g}: no DET")
     equal = [max(x_ends.low, y_ends.low), min(x_ends.high, y_ends.high)]
     if equal[0] < equal[1]:
-        figure.add_scatter(x=equal, y=equal, hoverinfo="skip", **_line("FMR = FNMR", "guide"))
+        figure.add_scatter(x=equal, y=equal, hoverinfo="skip", **line_of("FMR = FNMR", "guide"))
     figure.update_xaxes(title="False match rate, %", **x_ends.probit_axis())
     figure.update_yaxes(title="False non-match rate, %", **y_ends.probit_axis())
-    return _finish(figure, height=460)
+    return finish(figure, height=460)
 
 
 def roc_figure(curves: Sequence[NamedCurve]) -> go.Figure:
     """Return the ROC figure: true accept rate over FMR on a logarithmic axis, as steps: nothing is interpolated."""
     figure = go.Figure()
     for named in curves:
-        index = [k for k in _thin(named.curve) if named.curve.fmr[k] > 0]
+        index = [k for k in thin(named.curve) if named.curve.fmr[k] > 0]
         figure.add_scatter(
             x=named.curve.fmr[index] * 100,
             y=(1 - named.curve.fnmr[index]) * 100,
             line_shape="vh",
             hovertemplate="FMR %{x:.3g} %<br>TAR %{y:.2f} %",
-            **_line(named.name, named.role),
+            **line_of(named.name, named.role),
         )
     figure.update_xaxes(title="False match rate, %", type="log", dtick=1, tickformat="~g")
     figure.update_yaxes(title="True accept rate, %", rangemode="normal")
-    return _finish(figure, height=420)
+    return finish(figure, height=420)
 
 
 def score_figure(models: Sequence[NamedScores]) -> go.Figure:
@@ -147,14 +162,14 @@ def score_figure(models: Sequence[NamedScores]) -> go.Figure:
                 legendgroup=role,
                 row=row,
                 col=1,
-                **{**_line(name, role), "line": {"shape": "hv", "width": 1.5}},
+                **{**line_of(name, role), "line": {"shape": "hv", "width": 1.5}},
             )
         if model.threshold is not None:
             figure.add_vline(x=model.threshold, row=row, col=1, line_width=1, line_dash="dot")
     figure.update_yaxes(title="% of comparisons", rangemode="tozero")
     figure.update_xaxes(title="Score (cosine)", row=len(models), col=1)
     figure.update_xaxes(range=_score_range(models))
-    return _finish(figure, height=130 + 190 * len(models), header=64)
+    return finish(figure, height=130 + 190 * len(models), header=64)
 
 
 def rounds_figure(series: Sequence[NamedSeries], *, title: str, percent: bool = True) -> go.Figure:
@@ -166,14 +181,14 @@ def rounds_figure(series: Sequence[NamedSeries], *, title: str, percent: bool = 
             x=one.rounds,
             y=[value * factor for value in one.values],
             hovertemplate="round %{x}<br>%{y:.2f}" + unit,
-            **{**_line(one.name, one.role), "mode": "lines+markers"},
+            **{**line_of(one.name, one.role), "mode": "lines+markers"},
         )
     figure.update_xaxes(title="Round (0: before training)", dtick=_tick_step(series))
     figure.update_yaxes(title=html.escape(title) + (", %" if percent else ""), rangemode="tozero")
-    return _finish(figure, height=380 if len(series) > 1 else 350, header=40 if len(series) > 1 else 12)
+    return finish(figure, height=380 if len(series) > 1 else 350, header=40 if len(series) > 1 else 12)
 
 
-def _line(name: str, role: Role) -> dict[str, object]:
+def line_of(name: str, role: Role) -> dict[str, object]:
     """Return what every line trace has; the role is what the page's script colours by."""
     return {
         "name": html.escape(name),
@@ -183,7 +198,7 @@ def _line(name: str, role: Role) -> dict[str, object]:
     }
 
 
-def _finish(figure: go.Figure, *, height: int, header: int = 40) -> go.Figure:
+def finish(figure: go.Figure, *, height: int, header: int = 40) -> go.Figure:
     """Return the figure in the house's layout: no frame, no colours, legend above, nothing that hijacks scrolling.
 
     Height and the `header` that holds the legend are in pixels.
@@ -205,7 +220,7 @@ def _finish(figure: go.Figure, *, height: int, header: int = 40) -> go.Figure:
     return figure
 
 
-def _thin(curve: DetCurve) -> list[int]:
+def thin(curve: DetCurve) -> list[int]:
     """Return at most about 400 indices of a curve, evenly spaced in the logarithm of each error count.
 
     Small counts, where curves differ most and steps are large, keep every point.
@@ -223,31 +238,31 @@ def _log_counts(total: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class _Range:
+class ProbitRange:
     """The ends of an axis in probits; empty (low above high) until it has seen values."""
 
     low: float = math.inf
     high: float = -math.inf
 
-    def with_values(self, values: NDArray[np.float64]) -> _Range:
+    def with_values(self, values: NDArray[np.float64]) -> ProbitRange:
         """Return the range that holds these values, too."""
-        return _Range(min(self.low, *values, math.inf), max(self.high, *values, -math.inf))
+        return ProbitRange(min(self.low, *values, math.inf), max(self.high, *values, -math.inf))
 
     def probit_axis(self) -> dict[str, object]:
         """Return range and ticks; ticks say percent."""
         low, high = self.low - 0.15, self.high + 0.15
         for candidates in (_PROBIT_TICKS, _FINE_TICKS):
-            ticks = [t for t in candidates if low <= float(_probit(t)) <= high]
+            ticks = [t for t in candidates if low <= float(probit(t)) <= high]
             if len(ticks) >= 4:
                 break
         return {
             "range": [low, high],
-            "tickvals": [float(_probit(t)) for t in ticks],
+            "tickvals": [float(probit(t)) for t in ticks],
             "ticktext": [f"{t * 100:g}" for t in ticks],
         }
 
 
-def _probit(rates: NDArray[np.float64] | float) -> NDArray[np.float64]:
+def probit(rates: NDArray[np.float64] | float) -> NDArray[np.float64]:
     normal = NormalDist()
     return np.array([normal.inv_cdf(float(rate)) for rate in np.ravel(rates)]).reshape(np.shape(rates))
 

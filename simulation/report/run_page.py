@@ -10,8 +10,11 @@ import numpy as np
 from mien.errors import UndefinedMetricError
 from mien.evaluation import DetCurve
 from mien.format import count, percent, points, score
-from simulation.report.figures import NamedCurve, NamedSeries, det_figure, roc_figure, rounds_figure
+from simulation.report.figures import NamedCurve, NamedSeries, Role, roc_figure, rounds_figure
 from simulation.report.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
+from simulation.report.study_figures import CurveBand, angles_figure, det_bands_figure, map_figure
+
+MAP_WORDS = {"pca": "the two directions of largest variance (PCA)", "tsne": "t-SNE, which keeps neighbours near"}
 
 
 def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> str:
@@ -23,7 +26,9 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     else:
         sections += [_headlines(result), *_curves(result), _points(result)]
     if records:
-        sections += _rounds(records)
+        sections += _rounds(records, result)
+    if result is not None:
+        sections += _shown(result)
     sections.append(_facts(spec, result))
     lede = spec.get("about") or f"{spec['task']['method']}, {spec['task']['rounds']} rounds."
     return render(Report(spec["name"], lede, tuple(sections)))
@@ -49,23 +54,36 @@ def _headlines(result: Mapping[str, Any]) -> Headlines:
 
 def _curves(result: Mapping[str, Any]) -> list[Section]:
     curves = [
-        NamedCurve("Before training", _curve(result["before"]), "before"),
-        NamedCurve("After training", _curve(result["after"]), "after"),
+        curve_band("Before training", result["before"], "before"),
+        curve_band("After training", result["after"], "after"),
     ]
     rest = f"{count(result['after']['num_non_mated'])} non-mated comparisons of people whom nobody trained on."
     roc = Figure(
-        "ROC", roc_figure(curves), f"True accept rate over false match rate. {rest}", "The ROC before and after."
+        "ROC",
+        roc_figure([each.curve for each in curves]),
+        f"True accept rate over false match rate. {rest}",
+        "The ROC before and after.",
     )
     try:
-        det = Figure(
-            "DET", det_figure(curves), f"False non-match over false match rate. {rest}", "The DET before and after."
-        )
+        det = det_bands_figure(curves)
     except UndefinedMetricError:  # no overlap of scores: nothing to draw on probit axes
         return [roc]
-    return [det, roc]
+    caption = (
+        "False non-matches against false matches, both axes in probits; lower left is better. The bands are 95 % "
+        f"intervals of a bootstrap over people. {rest}"
+    )
+    return [Figure("Error trade-off", det, caption, "The error curves before and after, with their bands."), roc]
 
 
-def _curve(measured: Mapping[str, Any]) -> DetCurve:
+def curve_band(name: str, measured: Mapping[str, Any], role: Role) -> CurveBand:
+    """Return a measured model's error curve with its band, where there is one."""
+    band = measured.get("band") or {"fmr": (), "low": (), "high": ()}
+    named = NamedCurve(name, curve_of(measured), role)
+    return CurveBand(named, tuple(band["fmr"]), tuple(band["low"]), tuple(band["high"]))
+
+
+def curve_of(measured: Mapping[str, Any]) -> DetCurve:
+    """Return the error curve that a record holds."""
     kept = measured["curve"]
     return DetCurve(
         np.array(kept["thresholds"], np.float64),
@@ -104,7 +122,7 @@ def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
     return percent(point["tar"]), percent(point["fmr"], 3), score(point["threshold"])
 
 
-def _rounds(records: Sequence[Mapping[str, Any]]) -> list[Section]:
+def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> list[Section]:
     numbers = tuple(int(record["round"]) for record in records)
     losses = [
         NamedSeries("Before local training", numbers, tuple(r["loss_before"] for r in records), "before"),
@@ -114,13 +132,34 @@ def _rounds(records: Sequence[Mapping[str, Any]]) -> list[Section]:
     sections: list[Section] = [
         Figure("Loss", figure, "Weighted mean over each round's clients.", "Clients' losses by round.", _log(records))
     ]
-    measured = [record for record in records if "eer" in record]
+    measured = [(int(record["round"]), float(record["eer"])) for record in records if "eer" in record]
     if measured:
-        series = NamedSeries(
-            "EER", tuple(int(r["round"]) for r in measured), tuple(r["eer"] for r in measured), "after"
-        )
+        if result is not None:
+            measured.insert(0, (0, float(result["before"]["eer"])))
+        series = NamedSeries("EER", tuple(n for n, _ in measured), tuple(eer for _, eer in measured), "after")
         figure = rounds_figure([series], title="Equal error rate")
         sections.append(Figure("Error by round", figure, "On the test people.", "Equal error rate by round."))
+    return sections
+
+
+def _shown(result: Mapping[str, Any]) -> list[Section]:
+    """Return what is known of classes and embeddings, as counts and as a map of nobody's faces."""
+    sections: list[Section] = []
+    if angles := result.get("angles"):
+        figure = angles_figure({"After training": angles["counts"]}, angles["edges_deg"])
+        caption = (
+            f"How often each angle lies between the class embeddings of two clients, of {count(angles['classes'])} "
+            "classes; a right angle is as far apart as many people can be on average. Counts of pairs only."
+        )
+        sections.append(Figure("Angles between classes", figure, caption, "The distribution of angles."))
+    if flat := result.get("map"):
+        caption = (
+            f"Embeddings of {len(set(flat['people']))} test people who do not exist, on {MAP_WORDS[flat['kind']]}; "
+            "one mark a picture, one colour and shape a person. Two of many dimensions: what lies apart is apart, what "
+            "lies together need not be near."
+        )
+        described = f"A map of {len(flat['points'])} embeddings of {len(set(flat['people']))} people."
+        sections.append(Figure("Embeddings", map_figure(flat["points"], flat["people"]), caption, described))
     return sections
 
 
@@ -150,7 +189,11 @@ def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
             ("Model before", result["before"]["model_id"]),
             ("Model after", result["after"]["model_id"]),
             ("Seed", str(result["seed"])),
+            ("Processor time", ", ".join(f"{name} {value:.0f} s" for name, value in result["run"]["cpu_s"].items())),
+            ("Wall clock", f"{sum(result['run']['wall_s'].values()):.0f} s"),
+            ("Machine", result["run"]["machine"]),
             ("Code", result["commit"]),
+            ("Faces, SHA-256", result["run"]["data_sha256"]),
             ("Command", result["command"]),
         ]
     return Facts("How it was made", tuple((term, text) for term, text in items if text))

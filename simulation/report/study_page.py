@@ -15,7 +15,7 @@ def study_page(results: Results, *, command: str) -> str:
     sections: list[Section] = [Prose("What was measured", study.notes)] if study.notes else []
     if study.claims:
         sections.append(_claims(results))
-    sections += [_table(results, table, command) for table in study.tables]
+    sections += [study_table(results, table, command) for table in study.tables]
     if results.failures:
         failed = tuple(f"{f.row}, seed {f.seed}: {f.reason}" for f in results.failures)
         sections.append(Prose("Not measured", failed, notice=True))
@@ -35,7 +35,8 @@ def _claims(results: Results) -> Outcomes:
     return Outcomes("What the paper claims, and whether it holds here", items, intro)
 
 
-def _table(results: Results, table: StudyTable, command: str) -> Table:
+def study_table(results: Results, table: StudyTable, command: str) -> Table:
+    """Return a study's table, the paper's figures beside what was measured."""
     columns = (
         Column("System", numeric=False),
         *(Column(f"Paper: {name}") for name in table.paper_columns),

@@ -236,7 +236,7 @@ def test_det_points_lie_on_the_curve() -> None:
         assert f == pytest.approx(curve.fmr[k] * 100)
         assert m == pytest.approx(curve.fnmr[k] * 100)
     # Phi^-1: 2.275 % is two standard deviations out.
-    assert float(figures._probit(0.022750131948179195)) == pytest.approx(-2.0)
+    assert float(figures.probit(0.022750131948179195)) == pytest.approx(-2.0)
 
 
 def test_det_of_separated_scores_has_nothing_to_draw() -> None:
