@@ -29,6 +29,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 try:
     import ray
+    from ray._private import ray_constants
     from ray.exceptions import RayError, RayTaskError
 except ImportError as error:
     raise MissingDependencyError(
@@ -60,17 +61,17 @@ def own_ray(num_cpus: int | None = None, num_gpus: int | None = None) -> Iterato
     """
     folder = tempfile.mkdtemp(prefix="mien-ray-")
     try:
-        ray.init(
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address=LOOPBACK,
-            _temp_dir=folder,
-            _system_config={"automatic_object_spilling_enabled": False},
-        )
-        with _quiet_stdout():
+        with loopback_only(), _quiet_stdout():
+            ray.init(
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=folder,
+                _system_config={"automatic_object_spilling_enabled": False},
+            )
             yield
     finally:
         ray.shutdown()
@@ -89,6 +90,25 @@ def joined_ray(address: str) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def loopback_only() -> Iterator[None]:
+    """Keep Ray from taking a loopback address for the machine's own while the block runs.
+
+    It does not on macOS and Windows, where it listens on no other address: so it is told that this is such a machine.
+    """
+    before = os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for the processes that it starts
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before[1]
+        if before[0] is None:
+            del os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR]
+        else:
+            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = before[0]
 
 
 def _quiet_stdout() -> contextlib.AbstractContextManager[Any]:

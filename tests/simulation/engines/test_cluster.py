@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -110,13 +111,11 @@ def nodes() -> Iterator[Any]:
         shutdown_at_exit=False,
     )
     for _ in range(2):
-        cluster.add_node(**private, num_cpus=1)
-    # Ray takes a loopback address for the machine's own, on which these nodes do not listen; on macOS it does not.
+        cluster.add_node(wait=False, **private, num_cpus=1)
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
-            with cluster_engine.joined_ray(cluster.address):
-                yield cluster
+        cluster.wait_for_nodes(WAIT_S)
+        with cluster_engine.loopback_only(), cluster_engine.joined_ray(cluster.address):
+            yield cluster
     finally:
         cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
@@ -197,6 +196,39 @@ def test_faces_in_memory_are_sent_sealed_and_a_device_halfs_error_is_its_own(nod
         assert engine.phones(work, ("phone-0",)) != sealed
         with pytest.raises(ConfigError, match="one identity"):
             engine.train(work_of(replace(ring, options={"loss": "cosface"})))
+
+
+def test_it_listens_on_loopback_addresses_alone(nodes: Any) -> None:
+    listening = [address for pid in descendants(os.getpid()) for address in listening_addresses(pid)]
+    assert len(listening) >= 6  # GCS, and two or more of each of three raylets
+    assert [address for address in listening if not address.is_loopback] == []
+
+
+def descendants(root: int) -> set[int]:
+    """Return the processes that this one has started, and theirs."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            parents[int(path.parent.name)] = int(path.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+    found: set[int] = set()
+    while more := {pid for pid, parent in parents.items() if parent in {root, *found}} - found:
+        found |= more
+    return found
+
+
+def listening_addresses(pid: int) -> Iterator[ipaddress.IPv4Address]:
+    """Yield the addresses on which a process accepts TCP connections; of IPv6 ones, the IPv4 address that they map."""
+    sockets = set()
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                sockets.add(path.readlink().name)
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                last_word = bytes.fromhex(words[1].split(":")[0])[-4:]
+                yield ipaddress.IPv4Address(last_word[::-1])
 
 
 def test_a_shard_that_ends_every_worker_is_given_up(nodes: Any, tmp_path: Path) -> None:
