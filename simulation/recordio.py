@@ -71,6 +71,10 @@ class RecordArchive:
         """Close the file; the object cannot be used afterwards."""
         self._file.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def __len__(self) -> int:
         return len(self._keys)
 

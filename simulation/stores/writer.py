@@ -91,6 +91,7 @@ class StoreWriter:
         self._lines: dict[str, _Line] = {}
         self._journal_bytes = 0
         self._read_journal()
+        self._check_part()
         self._crops: BinaryIO = _private(folder / PART)
         self._journal: BinaryIO = _private(folder / JOURNAL)
         self._cut()
@@ -217,12 +218,19 @@ class StoreWriter:
             self._lines[line.name] = line
             self._journal_bytes += len(text)
 
+    def _check_part(self) -> None:
+        part = self._folder / PART
+        if (part.stat().st_size if part.exists() else 0) < self._counted_bytes:
+            raise CorruptDataError(f"{PART} is shorter than its journal says; import into a new folder")
+
+    @property
+    def _counted_bytes(self) -> int:
+        """Crops of the identities in the journal."""
+        return self.num_images * self._image_bytes
+
     def _cut(self) -> None:
         """Cut both files to what counts."""
-        size = self.num_images * self._image_bytes
-        if os.fstat(self._crops.fileno()).st_size < size:
-            raise CorruptDataError(f"{PART} is shorter than its journal says; import into a new folder")
-        for file, length in ((self._crops, size), (self._journal, self._journal_bytes)):
+        for file, length in ((self._crops, self._counted_bytes), (self._journal, self._journal_bytes)):
             file.truncate(length)
             file.seek(length)
 

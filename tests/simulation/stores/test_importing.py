@@ -1,0 +1,192 @@
+"""Imports that are killed, archives that are hostile, pictures that need the whole pipeline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, NotFoundError
+from simulation.stores import CropStore
+from simulation.stores.importing import ImportSource, import_faces
+from simulation.stores.manifest import CROPS
+from simulation.stores.writer import JOURNAL, PART, Imported, StoreTerms, StoreWriter
+from simulation.synthetic import committed_faces
+from tests.device_sdk.people import noise_crops
+from tests.integration.house import ROOT
+from tests.simulation.stores.archives import archive, encoded, folder_of_people
+from tests.simulation.test_recordio import image_record, range_record, write
+
+TERMS = StoreTerms("CC0", "made up", is_synthetic=True)
+LIMIT_S = 120.0
+
+# An import that makes each identity durable at once and then waits, so that a kill finds it in the middle.
+SLOWLY = """
+import sys, time
+from pathlib import Path
+from simulation.stores import importing, writer
+writer.SYNC_BYTES = 1
+read = importing._identity
+def slowly(*arguments):
+    time.sleep(0.5)
+    return read(*arguments)
+importing._identity = slowly
+source = importing.ImportSource.of(Path(sys.argv[1]), aligned=True)
+importing.import_faces(source, Path(sys.argv[2]), writer.StoreTerms("CC0", "made up", True))
+"""
+
+
+def killed(source: Path, to: Path, lines: int) -> None:
+    """Begin an import and kill it once so many identities are in its journal."""
+    process = subprocess.Popen([sys.executable, "-c", SLOWLY, str(source), str(to)], cwd=ROOT)
+    try:
+        end = time.monotonic() + LIMIT_S
+        while not ((to / JOURNAL).exists() and (to / JOURNAL).read_bytes().count(b"\n") >= lines):
+            assert process.poll() is None, "the import ended by itself"
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def test_a_killed_import_goes_on(tmp_path: Path) -> None:
+    source, to = folder_of_people(tmp_path / "faces"), tmp_path / "set"
+    killed(source, to, 2)
+    # Whatever the kill left behind the last whole line does not count.
+    with (to / PART).open("ab") as crops, (to / JOURNAL).open("ab") as journal:
+        crops.write(b"half a crop")
+        journal.write(b'["Torn", 1')
+    told = list[str]()
+    import_faces(ImportSource.of(source, aligned=True), to, TERMS, tell=told.append)
+    assert told[0].startswith("going on after ")
+    import_faces(ImportSource.of(source, aligned=True), tmp_path / "whole", TERMS)
+    assert CropStore(to).manifest == CropStore(tmp_path / "whole").manifest
+    CropStore(to).verify()
+
+
+def test_a_killed_import_does_not_go_on_as_another(tmp_path: Path) -> None:
+    source, to = folder_of_people(tmp_path / "faces"), tmp_path / "set"
+    killed(source, to, 1)
+    with pytest.raises(NotFoundError):
+        CropStore(to)
+    with pytest.raises(AlreadyExistsError, match="beginning of another import"):
+        import_faces(ImportSource.of(source, aligned=False), to, TERMS)
+    with (to / PART).open("r+b") as crops:
+        crops.truncate(10)
+    with pytest.raises(CorruptDataError, match="shorter than its journal says"):
+        import_faces(ImportSource.of(source, aligned=True), to, TERMS)
+    (to / JOURNAL).write_bytes(b"{}\n")
+    with pytest.raises(CorruptDataError, match="damaged"):
+        import_faces(ImportSource.of(source, aligned=True), to, TERMS)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_kill_while_it_is_finished(tmp_path: Path, in_order: bool) -> None:
+    """What the last steps left is done again; in order the crops' file is the very one that was written to."""
+    names = ("a", "b") if in_order else ("b", "a")
+    with StoreWriter(tmp_path, TERMS, height=112, width=112, plan={}) as writer:
+        for number, name in enumerate(names):
+            writer.add(Imported(name, noise_crops(number, 1), ("1",)))
+        writer.sync()
+    if in_order:
+        os.link(tmp_path / PART, tmp_path / CROPS)
+    else:
+        (tmp_path / CROPS).write_bytes(b"half")
+    with StoreWriter(tmp_path, TERMS, height=112, width=112, plan={}) as writer:
+        assert writer.done == {"a", "b"}
+        writer.finish("")
+    store = CropStore(tmp_path)
+    store.verify()
+    np.testing.assert_array_equal(store.crops_of(names.index("b") if in_order else 1), noise_crops(in_order, 1))
+
+
+# Hostile archives
+
+
+def test_an_archive_that_is_cut_off(tmp_path: Path) -> None:
+    rec = archive(tmp_path / "ms")
+    with rec.open("r+b") as file:
+        file.truncate(rec.stat().st_size // 2)
+    with pytest.raises(CorruptDataError):
+        import_faces(ImportSource.of(rec, aligned=True), tmp_path / "set", TERMS)
+    with pytest.raises(NotFoundError):
+        CropStore(tmp_path / "set")
+
+
+def test_a_record_that_claims_to_be_huge(tmp_path: Path) -> None:
+    rec = archive(tmp_path / "ms")
+    data = bytearray(rec.read_bytes())
+    offset = int((tmp_path / "ms" / "train.idx").read_text().splitlines()[1].split("\t")[1])
+    data[offset + 4 : offset + 8] = struct.pack("<I", 2**29 - 1)
+    rec.write_bytes(data)
+    with pytest.raises(CorruptDataError, match="longer than the file"):
+        import_faces(ImportSource.of(rec, aligned=True), tmp_path / "set", TERMS)
+
+
+def test_a_person_who_claims_to_have_millions_of_images(tmp_path: Path) -> None:
+    records = {0: range_record(2, 3), 1: image_record(0.0, b"x"), 2: range_record(1, 2**24)}
+    with pytest.raises(ConfigError, match="more than 100000 images"):
+        import_faces(ImportSource.of(write(tmp_path, records), aligned=True), tmp_path / "set", TERMS)
+
+
+def test_images_of_an_archive_that_are_not_there(tmp_path: Path) -> None:
+    crop = noise_crops(1, 1)[0]
+    records = {0: range_record(2, 3), 1: image_record(0.0, encoded(crop)), 2: range_record(1, 4)}
+    (tmp_path / "ms").mkdir()
+    import_faces(ImportSource.of(write(tmp_path / "ms", records), aligned=True), tmp_path / "set", TERMS)
+    store = CropStore(tmp_path / "set")
+    np.testing.assert_array_equal(store.crops[0], crop)
+    # Record 2 is the person's own, which is no image; there is no record 3.
+    assert [(each.name, each.code) for each in store.failures()] == [
+        ("ms_00000002/00000002", "image"),
+        ("ms_00000002/00000003", "not_found"),
+    ]
+
+
+# Pictures
+
+
+def test_pictures_are_detected_and_aligned(tmp_path: Path) -> None:
+    """As the product's pipeline does it for every other program; a picture without a face is listed."""
+    (name, files), *_ = committed_faces("phones").items()
+    folder = tmp_path / "faces" / name
+    folder.mkdir(parents=True)
+    for path in files[:2]:
+        (folder / path.name).symlink_to(path)
+    cv2.imwrite(str(folder / "grey.png"), np.full((200, 200, 3), 128, np.uint8))
+    made = import_faces(ImportSource.of(tmp_path / "faces", aligned=False), tmp_path / "set", TERMS)
+    assert (made.images, made.failures) == (2, 1)
+    (failure,) = CropStore(tmp_path / "set").failures()
+    assert failure.name == f"{name}/grey.png"
+    assert failure.code == "no_face"
+    assert CropStore(tmp_path / "set").crops.shape == (2, 112, 112, 3)
+
+
+def test_lfw_in_its_own_folders(tmp_path: Path) -> None:
+    """Some people of LFW as it is published; the file names are those of its protocol."""
+    root = os.environ.get("MIEN_DATA")
+    if not root:
+        pytest.skip("MIEN_DATA is unset: LFW's images are not read")
+    lfw = Path(root) / "lfw"
+    people = sorted((lfw / "images").iterdir())[:6]
+    (tmp_path / "lfw" / "images").mkdir(parents=True)
+    (tmp_path / "lfw" / "protocol").mkdir()
+    for person in people:
+        (tmp_path / "lfw" / "images" / person.name).symlink_to(person)
+    source = ImportSource.of(tmp_path / "lfw", aligned=False)
+    assert source.kind == "lfw"
+    made = import_faces(source, tmp_path / "set", StoreTerms("research only", "LFW"))
+    store = CropStore(tmp_path / "set")
+    assert (made.identities, made.failures) == (6, 0)
+    for number, name in enumerate(store.names()):
+        first = int(store.starts[number])
+        assert store.file(first).startswith(f"{name}_0")
