@@ -1,0 +1,64 @@
+"""What one round asks of a phone in bytes and steps: of its task, of the model, and of secure aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordinator.rounds.machine import Stage
+from mien.contribution import ContributionLayout
+from mien.errors import ConfigError
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.methods import find_method
+from mien.secagg.planner import RoundIds, StageBytes, largest_group, plan_round, stage_bytes
+from mien.specs import TaskSpec
+from simulation.fleet.profile import Work
+from simulation.models import Model
+
+_NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+_DIM: Final = 128
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """Bytes that a phone fetches before it trains, and those of each later stage."""
+
+    model_bytes: int
+    stages: Mapping[Stage, StageBytes] = field(repr=False)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a phone sends in a round."""
+        return sum(stage.sent for stage in self.stages.values())
+
+
+def round_cost(task: TaskSpec, work: Work, model: Model | None = None) -> RoundCost:
+    """Return what a round costs on a model, or on one of the profile's size.
+
+    Raises ConfigError for a task whose rounds the fleet does not emulate, or whose sums do not fit.
+    """
+    method = find_method(task.method)
+    if task.validators is not None or method.needs_validators(task):
+        raise ConfigError("the fleet emulates trainers alone; choose a task without [validators]")
+    if task.privacy.dp.is_on:
+        raise ConfigError(
+            "the fleet does not emulate privacy.dp.max_participations, which keeps phones out of later rounds; set "
+            "privacy.dp.mechanism to none to try this task's deadlines and cohort"
+        )
+    if model is None:
+        part, dim = ParameterLayout((ParameterEntry("trained", (work.trained_parameters,)),)).part(("*",)), _DIM
+        model_bytes = work.model_bytes
+    else:
+        part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
+        dim, model_bytes = model.spec.input.dim, 4 * model.layout.size
+    return RoundCost(model_bytes, _stages(task, method.contribution_layout(task, part, dim)))
+
+
+def _stages(task: TaskSpec, contribution: ContributionLayout) -> dict[Stage, StageBytes]:
+    if not task.privacy.is_masked:
+        return {Stage.UPLOAD: StageBytes(0, contribution.size_bytes)}
+    found = stage_bytes(plan_round(task, contribution, _NOBODY), largest_group(task))
+    stages = {Stage(name): each for name, each in found.items()}
+    upload = stages[Stage.UPLOAD]
+    return {**stages, Stage.UPLOAD: StageBytes(upload.received, upload.sent + contribution.revealed_bytes)}
