@@ -298,9 +298,9 @@ def data_import(
 
     Example: mien-sim data import ./lfw --to ./lfw.crops --licence "research only"
     """
-    from simulation.stores.commands import import_command
+    from simulation.stores.commands import run_import
 
-    import_command(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
+    run_import(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
 
 
 @data_app.command("info")
@@ -312,9 +312,9 @@ def data_info(
 
     Example: mien-sim data info ./lfw.crops
     """
-    from simulation.stores.commands import info_command
+    from simulation.stores.commands import run_info
 
-    info_command(folder, as_json=as_json)
+    run_info(folder, as_json=as_json)
 
 
 @data_app.command("verify")
@@ -326,9 +326,9 @@ def data_verify(
 
     Example: mien-sim data verify ./lfw.crops
     """
-    from simulation.stores.commands import verify_command
+    from simulation.stores.commands import run_verify
 
-    verify_command(folder, as_json=as_json)
+    run_verify(folder, as_json=as_json)
 
 
 @data_app.command("pack")

@@ -18,7 +18,7 @@ from simulation.stores.writer import StoreTerms
 SHOWN_FAILURES: Final = 10
 
 
-def import_command(
+def run_import(
     source: Path,
     to: Path,
     licence: str,
@@ -37,12 +37,12 @@ def import_command(
     _show(CropStore(to), as_json=as_json)
 
 
-def info_command(folder: Path, *, as_json: bool) -> None:
+def run_info(folder: Path, *, as_json: bool) -> None:
     """Say what a data set holds."""
     _show(CropStore(folder), as_json=as_json)
 
 
-def verify_command(folder: Path, *, as_json: bool) -> None:
+def run_verify(folder: Path, *, as_json: bool) -> None:
     """Check every byte of a data set; raises CorruptDataError."""
     store = CropStore(folder)
     store.verify()

@@ -557,6 +557,49 @@ def _exported() -> bytes:
     return MAGIC + struct.pack(">I", 2) + b"{}" + bytes(64)
 
 
+PHONES_PLAN: Final = b'{"invites": ["mien://join?"], "folder": "m", "options": {"faults": {"drop_out": 0.1}}}'
+
+
+def _of_data_sets() -> dict[str, Reader]:
+    """Data sets of which one file is changed, opened and read to their end; and the journal of an import."""
+    from simulation.stores import CropStore, manifest, writer
+
+    terms, whole = writer.StoreTerms("CC0", "made up", is_synthetic=True), dict[str, bytes]()
+    with tempfile.TemporaryDirectory(prefix="mien-fuzz-") as folder:
+        with writer.StoreWriter(Path(folder), terms, height=2, width=2, plan={}) as begun:
+            for name in ("Ada", "Bo"):
+                begun.add(writer.Imported(name, np.zeros((1, 2, 2, 3), np.uint8), ("1",), ((f"{name}/2", "no_face"),)))
+            begun.sync()
+            journal = (Path(folder) / writer.JOURNAL).read_bytes()
+            begun.finish("")
+        whole |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+    def opened(name: str) -> Callable[[bytes], object]:
+        def read(path: Path) -> object:
+            for other in whole.keys() - {name}:
+                (path.parent / other).write_bytes(whole[other])
+            store = CropStore(path.parent)
+            seen = [*store.names(), *store.failures(), *(store.file(image) for image in range(2)), store.crops.sum()]
+            store.verify()
+            return seen
+
+        return through(name, read)
+
+    def go_on(path: Path) -> object:
+        plan = {"licence": "CC0", "origin": "made up", "is_synthetic": True, "height": 2, "width": 2}
+        (path.parent / writer.PLAN).write_bytes(json.dumps(plan, sort_keys=True, separators=(",", ":")).encode())
+        (path.parent / writer.PART).write_bytes(bytes(24))
+        with writer.StoreWriter(path.parent, terms, height=2, width=2, plan={}) as resumed:
+            return resumed.finish("")
+
+    return {
+        "simulation.stores.manifest:read_manifest": Reader(opened(manifest.MANIFEST), [whole[manifest.MANIFEST]]),
+        **{f"+simulation.stores:CropStore {n}": Reader(opened(n), [d]) for n, d in whole.items() if n.endswith("t")},
+        "+simulation.stores:CropStore index": Reader(opened(manifest.INDEX), [whole[manifest.INDEX]]),
+        "+simulation.stores:StoreWriter journal": Reader(through(writer.JOURNAL, go_on), [journal]),
+    }
+
+
 def _of_simulation() -> dict[str, Reader]:
     experiment = (
         b'name = "x"\n[model]\nsource = "sface"\n[[faces]]\nkind = "shipped"\n[partition]\nscheme = "one_identity"\n'
@@ -569,6 +612,13 @@ def _of_simulation() -> dict[str, Reader]:
         "simulation.runs:read_json": Reader(
             through("r.json", lambda path: _named("simulation.runs:read_json")(path)), [b'{"round": 1}']
         ),
+        "simulation.phones.run:read_invites": Reader(
+            through("invites", lambda path: _named("simulation.phones.run:read_invites")(path, 1)), [b"mien://join?\n"]
+        ),
+        "simulation.phones.worker:read_plan": Reader(
+            through("plan", private(lambda path: _named("simulation.phones.worker:read_plan")(path))), [PHONES_PLAN]
+        ),
+        **_of_data_sets(),
         "+simulation.recordio:RecordArchive": Reader(read_records, [record_archive()]),
         "+simulation.recordio:RecordArchive index": Reader(read_index, [b"1\t0\n"]),
     }
