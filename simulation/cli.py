@@ -61,6 +61,10 @@ def run_command(
     dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
     seed: Annotated[int | None, typer.Option(help="Another seed of partition and training.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="How clients are run: auto, sequential, stacked, fused or cluster.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="In what a GPU multiplies: float32 or bfloat16.")] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -78,6 +82,8 @@ def run_command(
         dry_run=dry_run,
         seed=seed,
         rounds=rounds,
+        engine=engine,
+        precision=precision,
         tensorboard=tensorboard,
         as_json=as_json,
     )
@@ -298,9 +304,9 @@ def data_import(
 
     Example: mien-sim data import ./lfw --to ./lfw.crops --licence "research only"
     """
-    from simulation.stores.commands import run_import
+    from simulation.stores.commands import make_data_set
 
-    run_import(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
+    make_data_set(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
 
 
 @data_app.command("info")
@@ -312,9 +318,9 @@ def data_info(
 
     Example: mien-sim data info ./lfw.crops
     """
-    from simulation.stores.commands import run_info
+    from simulation.stores.commands import show_data_set
 
-    run_info(folder, as_json=as_json)
+    show_data_set(folder, as_json=as_json)
 
 
 @data_app.command("verify")
@@ -326,9 +332,9 @@ def data_verify(
 
     Example: mien-sim data verify ./lfw.crops
     """
-    from simulation.stores.commands import run_verify
+    from simulation.stores.commands import check_data_set
 
-    run_verify(folder, as_json=as_json)
+    check_data_set(folder, as_json=as_json)
 
 
 @data_app.command("pack")

@@ -18,7 +18,7 @@ from simulation.stores.writer import StoreTerms
 SHOWN_FAILURES: Final = 10
 
 
-def run_import(
+def make_data_set(
     source: Path,
     to: Path,
     licence: str,
@@ -37,12 +37,12 @@ def run_import(
     _show(CropStore(to), as_json=as_json)
 
 
-def run_info(folder: Path, *, as_json: bool) -> None:
+def show_data_set(folder: Path, *, as_json: bool) -> None:
     """Say what a data set holds."""
     _show(CropStore(folder), as_json=as_json)
 
 
-def run_verify(folder: Path, *, as_json: bool) -> None:
+def check_data_set(folder: Path, *, as_json: bool) -> None:
     """Check every byte of a data set; raises CorruptDataError."""
     store = CropStore(folder)
     store.verify()

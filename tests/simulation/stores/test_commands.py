@@ -1,0 +1,72 @@
+"""`mien-sim data import`, `info` and `verify` as people and scripts run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError
+from simulation.cli import app
+from simulation.stores.manifest import CROPS
+from tests.simulation.stores.archives import PEOPLE, folder_of_people
+
+
+def run(*arguments: object) -> dict[str, object]:
+    """Return the JSON that a command prints; raises its error."""
+    done = CliRunner().invoke(app, ["data", *map(str, arguments), "--json"])
+    if isinstance(done.exception, MienError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data set."""
+    folder = tmp_path_factory.mktemp("data")
+    source = folder_of_people(folder / "faces")
+    options = ("--licence", "CC0", "--aligned", "--synthetic", "--jobs", 1)
+    found = run("import", source, "--to", folder / "set", *options)
+    assert found["origin"] == "faces"
+    return folder / "set"
+
+
+def test_info_says_what_there_is_and_names_nobody_enrolled(made: Path) -> None:
+    found = run("info", made)
+    assert (found["identities"], found["images"], found["size"]) == (4, sum(PEOPLE.values()), [112, 112])
+    assert found["failures_by_code"] == {"image": 2}
+    assert found["failed"] == ["Bo/broken.png", "Nobody/x.png"]
+    assert found["is_synthetic"] is True
+    assert "Ada" not in json.dumps(found)
+    shown = CliRunner().invoke(app, ["data", "info", str(made)], env={"COLUMNS": "160"})
+    assert str(found["content_sha256"]) in shown.stdout
+
+
+def test_verify_answers_and_fails(made: Path) -> None:
+    assert run("verify", made)["verified"] is True
+    data = bytearray((made / CROPS).read_bytes())
+    data[-1] ^= 1
+    (made / CROPS).write_bytes(data)
+    try:
+        with pytest.raises(CorruptDataError):
+            run("verify", made)
+    finally:
+        data[-1] ^= 1
+        (made / CROPS).write_bytes(data)
+
+
+def test_what_cannot_be(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        run("info", tmp_path)
+    with pytest.raises(ConfigError, match="--licence is empty"):
+        run("import", tmp_path, "--to", tmp_path / "x", "--licence", "")
+
+
+@pytest.mark.parametrize("verb", ["import", "info", "verify"])
+def test_every_command_has_an_example(verb: str) -> None:
+    done = CliRunner().invoke(app, ["data", verb, "--help"])
+    assert f"Example: mien-sim data {verb}" in " ".join(done.stdout.split())
