@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,6 @@ from typing import Any, Final
 import grpc
 import numpy as np
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -42,24 +41,13 @@ from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.rounds.block_file import BlockFile, Buffers, whole_blocks
 from coordinator.store.store import Store
 from coordinator.tls import ServerLeaf
+from device_sdk.identity import Identity
 from mien.contribution import ContributionLayout
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
-from mien.secagg import (
-    Assignment,
-    ContributionMap,
-    DevicePolicy,
-    DeviceRound,
-    EcdsaSigner,
-    Identity,
-    MemoryLog,
-    Profile,
-)
-from mien.secagg.leaves import leaf_verifier
-from mien.secagg.planner import RoundIds
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
 from mien.wire import CHUNK_BYTES
-from mien.wire.canonical import model_to_json, task_from_json, task_sha256
+from mien.wire.canonical import model_to_json
 from mien.wire.uploads import piece_prefix
 from mien.wire.v1 import common_pb2, rounds_pb2
 
@@ -150,9 +138,18 @@ class Site:
     def device(self) -> Phone:
         """Return a new device with the registrar's certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
-        leaf = pki.issue_device_leaf(self._registrar, pki.create_csr(key), POPULATION, self.now)
-        ca = self.home.public(self.home.ca_path)
-        return Phone(key, leaf, self._registrar.certificate, ca)
+        return Phone(
+            Identity(
+                device_id=pki.device_id(key.public_key()),
+                population=POPULATION,
+                registrar_address="",
+                coordinator_address=f"localhost:{self.port}",
+                certificate=pki.issue_device_leaf(self._registrar, pki.create_csr(key), POPULATION, self.now),
+                registrar_ca=self._registrar.certificate,
+                coordinator_ca=x509.load_pem_x509_certificate(self.home.public(self.home.ca_path)),
+                key=key,
+            )
+        )
 
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[Coordinator]:
@@ -172,52 +169,17 @@ class Site:
         return Store.open(self.home.database_url(self.home.resolve().config), Clock())
 
 
-@dataclass
+@dataclass(frozen=True)
 class Phone:
-    """One device: its key, its certificate, and a channel to one of the servers."""
+    """One device as the device SDK knows it, and a channel to one of the servers."""
 
-    key: ec.EllipticCurvePrivateKey = field(repr=False)
-    leaf: x509.Certificate
-    registrar: x509.Certificate
-    coordinator_ca: bytes
-    round: DeviceRound | None = field(default=None, repr=False)
-
-    @property
-    def id(self) -> str:
-        """The device's id."""
-        return pki.device_id(self.key.public_key())
+    identity: Identity
 
     def channel(self, port: int) -> grpc.aio.Channel:
         """Return a channel of its own over mutual TLS."""
-        chain = pki.to_pem(self.leaf) + pki.to_pem(self.registrar)
-        tls = grpc.ssl_channel_credentials(self.coordinator_ca, pki.key_to_pem(self.key), chain)
+        own = self.identity
+        tls = grpc.ssl_channel_credentials(pki.to_pem(own.coordinator_ca), own.key_pem, own.chain_pem)
         return grpc.aio.secure_channel(f"localhost:{port}", tls, options=(("grpc.use_local_subchannel_pool", 1),))
-
-    def begin(self, assignment: rounds_pb2.Assignment, invite: bytes) -> DeviceRound:
-        """Return this device's part in a masked attempt."""
-        ref, task = assignment.round, task_from_json(assignment.task_json)
-        layout = contribution_layout(task)
-        ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id)
-        vector = ContributionMap(layout).vector_layout
-        known = Assignment(
-            ids.task_id,
-            bytes.fromhex(task_sha256(task)),
-            ids.model_sha256,
-            bytes.fromhex(layout.sha256),
-            ids.app_graph_sha256,
-            vector.size,
-            vector.num_metrics,
-        )
-        der = self.leaf.public_bytes(serialization.Encoding.DER)
-        return DeviceRound(
-            invite,
-            identity=Identity(bytes.fromhex(self.id), der, EcdsaSigner.of(self.key)),
-            assignment=known,
-            policy=DevicePolicy(min_cohort=2, profiles=frozenset(Profile)),
-            verify=leaf_verifier(self.registrar, POPULATION, lambda: datetime.now(UTC)),
-            log=MemoryLog(),
-            random_bytes=secrets.token_bytes,
-        )
 
 
 async def send_to_sink(channel: grpc.aio.Channel, data: bytes, method: str = COUNT_METHOD) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from simulation.phones.fleet import FleetOptions, PhoneFleet
 from simulation.stores import CropStore
 from simulation.synthetic import committed_faces
 
+M_ARENA_MAX: Final = -8
+"""mallopt(3)."""
 SHIPPED_PEOPLE: Final = 8
 """Of the shipped faces so many people are decoded; phones beyond that hold the same ones."""
 
@@ -66,9 +69,20 @@ def work(plan: WorkerPlan) -> Iterator[Mapping[str, Any]]:
 
 def run_worker(path: Path) -> None:
     """Do what a plan says, and print each thing that happens as a line of JSON."""
+    _share_memory_among_threads()
     for said in work(read_plan(path)):
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
+
+
+def _share_memory_among_threads() -> None:
+    """Let hundreds of threads, of which few work at a time, take memory from two places instead of one for each.
+
+    What glibc frees in one place is not used in another: a fifth more a phone.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_ARENA_MAX, 2)
 
 
 def crops_for(plan: WorkerPlan) -> list[Crops]:
