@@ -100,6 +100,11 @@ def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     People of an archive are named DOMAIN_KEY by the key of their record, or by the archive's name without a domain.
     """
     people: dict[str, PersonImages]
+    if not is_there(source, root):
+        raise NotFoundError(
+            f"there is no folder or file {place_of(source, root)}; the paths of an experiment's faces start at --faces, "
+            "else at MIEN_DATA, else here (--dry-run needs no faces)"
+        )
     if source.kind == "rec":
         people = _archived(source, place_of(source, root))
     elif source.kind == "store":

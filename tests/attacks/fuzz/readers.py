@@ -36,11 +36,13 @@ from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.records import to_mapping
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, Threshold
+from mien.variants import VariantList
 from mien.wire.canonical import model_to_json, task_to_json
 from mien.wire.invite import Invite
 from mien.wire.tensors import PublicShard, pack_tensors
 from mien.wire.uploads import piece_prefix
 from tests.coordinator.registrar.attestation.phones import description
+from tests.device_sdk.made_up_variants import variant
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ROOMS: Final = ("mien", "coordinator", "device_sdk", "simulation")
@@ -101,6 +103,9 @@ NO_READER: Final = {
     "simulation.experiments.demo.tune:LfwCrops.read": "a folder of pictures",
     "simulation.lfw:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
     "simulation.experiment:load": "a file of simulation.experiment:parse",
+    "simulation.experiment:load_data": "a file of simulation.experiment:parse_data",
+    "simulation.sweep:load_sweep": "a file of simulation.experiment:parse_data",
+    "simulation.sweep:read_sweep": "a folder that the same program wrote, as simulation.reproduce:read",
     "simulation.reproduce:read": "a folder that the same program wrote, of simulation.runs:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
@@ -122,6 +127,7 @@ SPEC = ModelSpec(
     (Threshold(0.3, 0.001, "faces", 9, 30_000, "a" * 64, "2026-01-01"),),
 )
 RELEASE_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+VARIANT: Final = variant("a" * 64, b"a file")
 CONTRIBUTION = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("theta", 6)), (Lane("w", 4),))
 
 
@@ -335,6 +341,7 @@ def _of_the_core() -> dict[str, Reader]:
         "+mien.bundles:verify": Reader(
             lambda data: bundles.verify(bundles.name_of(RELEASE_KEY), data, bundles.sign(RELEASE_KEY, data)), [manifest]
         ),
+        "mien.variants:VariantList.from_json": Reader(VariantList.from_json, [VariantList((VARIANT,)).to_json()]),
         "mien.contribution:ContributionLayout.parse": Reader(CONTRIBUTION.parse, [contribution]),
         "mien.contribution:ContributionLayout.parse_revealed": Reader(
             CONTRIBUTION.parse_revealed, [contribution[-16:]]
@@ -607,6 +614,7 @@ def _of_simulation() -> dict[str, Reader]:
     )
     return {
         "simulation.experiment:parse": Reader(texts("simulation.experiment:parse"), [experiment]),
+        "simulation.experiment:parse_data": Reader(texts("simulation.experiment:parse_data"), [experiment]),
         "simulation.models:read_model": Reader(model_folder("model.json"), [model_to_json(SPEC, LAYOUT)]),
         "+simulation.models:read_model theta": Reader(model_folder("theta.f32"), [bytes(4 * LAYOUT.size)]),
         "simulation.runs:read_json": Reader(
