@@ -199,6 +199,43 @@ def reproduce(
 
 
 @app.command()
+def fleet(
+    tasks: Annotated[list[Path] | None, typer.Argument(help="Tasks in TOML; several are compared.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One more policy: the task with field=value, several with commas between them."),
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="What phones are like, a TOML file; see --show-profile.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A folder that `mien-coordinator model export` wrote, for its sizes.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="When phones are there: FedScale's trace as JSON or CSV.")] = None,
+    capacity: Annotated[Path | None, typer.Option(help="How fast phones are: FedScale's file as JSON or CSV.")] = None,
+    phones: Annotated[
+        int | None, typer.Option(min=1, help="Registered phones; default: 10000, or as the trace has.")
+    ] = None,
+    days: Annotated[float, typer.Option(help="How long, by the virtual clock.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Which phones are drawn, and how their rounds go.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where records go; default: out/fleet/NAME.")] = None,
+    show_profile: Annotated[bool, typer.Option("--show-profile", help="Print the default profile.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Try a task's policy on emulated phones and a virtual clock, under the coordinator's own round code.
+
+    Example: mien-sim fleet task.toml --phones 10000 --days 7 --set cohort.over_selection=1.3
+    """
+    from simulation.fleet import command
+
+    if show_profile:
+        command.show_profile()
+        return
+    options = command.Options(
+        tuple(tasks or ()), tuple(change or ()), profile, model, trace, capacity, phones, days, seed, out
+    )
+    command.fleet(options, as_json=as_json)
+
+
+@app.command()
 def enrolment(
     folder: Annotated[Path, typer.Argument(help="Faces, a folder of folders, name/*.jpg.")],
     model: Annotated[

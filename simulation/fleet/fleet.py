@@ -1,7 +1,7 @@
 """Phones and coordinator together on one virtual clock: who checks in when, who is chosen, and how far each one gets.
 
-A phone does what `device_sdk.participate` does. It checks in while it is idle, charging and on an unmetered network, and
-holds the call as long as the coordinator holds it; told to come back, it does so if it is still there, else when it is
+A phone does what `device_sdk.participate` does. While it is idle, charging and on an unmetered network it checks in,
+and holds the call as long as the coordinator does; told to come back, it does so if it is still there, else when it is
 there again. Chosen, it trains: while it is in use it pauses, and goes on if the round still waits for it. After that it
 does its part of each stage while it has a network, and goes on with one when it has it again. When a round is over for
 it, it checks in again at once. A phone whose program is stopped without a word comes back when it is there the next

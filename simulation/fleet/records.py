@@ -15,8 +15,8 @@ from coordinator.rounds.machine import Stage
 class Fate(StrEnum):
     """How a phone's part in an attempt ended.
 
-    SPARE: it was not needed, for enough others had trained. IN_USE: it was taken into use. OFFLINE: it lost its network.
-    ABORTED: the attempt ended without a model, through no fault of the phone.
+    SPARE: it was not needed, for enough others had trained. IN_USE: it was taken into use. OFFLINE: it lost its
+    network. ABORTED: the attempt ended without a model, through no fault of the phone.
     """
 
     COUNTED = "counted"

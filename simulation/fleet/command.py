@@ -1,0 +1,255 @@
+"""What `mien-sim fleet` does: policies over one fleet, as a table with ratios, records as files, and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.table import Table
+
+from mien.errors import ConfigError
+from mien.records import to_mapping
+from mien.shell import cli
+from mien.shell.files import make_folder, write_atomically
+from mien.specs import TaskSpec
+from simulation import provenance
+from simulation.fleet.costs import round_cost
+from simulation.fleet.fleet import Fleet
+from simulation.fleet.phones import DrawnPhones
+from simulation.fleet.policies import Policy, policies
+from simulation.fleet.profile import Profile, default_text, read_profile
+from simulation.fleet.records import Attempt, Fate, History
+from simulation.fleet.summary import Summary, summarise
+from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
+from simulation.fleet.windows import DAY_S
+from simulation.models import Model, read_model
+
+OUT: Final = Path("out/fleet")
+MAX_DAYS: Final = 366.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for; `phones` is None for as many as the trace has, or 10,000."""
+
+    tasks: tuple[Path, ...]
+    changes: tuple[str, ...] = ()
+    profile: Path | None = None
+    model: Path | None = None
+    trace: Path | None = None
+    capacity: Path | None = None
+    phones: int | None = None
+    days: float = 1.0
+    seed: int = 0
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ConfigError("name the task to try, a TOML file as mien-coordinator task submit takes it")
+        if not 0 < self.days <= MAX_DAYS:
+            raise ConfigError(f"--days is {self.days:g}; it must be positive and at most {MAX_DAYS:g}")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A policy, and what it did."""
+
+    policy: Policy
+    summary: Summary
+    history: History
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The fleet that all policies meet."""
+
+    profile: Profile
+    model: Model | None
+    behaviour: Behaviour | None
+    speeds: Speeds | None
+    num_phones: int
+    days: float
+    seed: int
+
+    @classmethod
+    def of(cls, options: Options) -> Setting:
+        """Return what the options name, read from their files."""
+        behaviour = None if options.trace is None else read_behaviour(options.trace)
+        speeds = None if options.capacity is None else read_speeds(options.capacity)
+        in_trace = 10_000 if behaviour is None else behaviour.num_clients
+        return cls(
+            read_profile(options.profile),
+            None if options.model is None else read_model(options.model),
+            behaviour,
+            speeds,
+            options.phones or in_trace,
+            options.days,
+            options.seed,
+        )
+
+
+def show_profile() -> None:
+    """Print the default profile, for a file of one's own."""
+    cli.OUT.print(default_text(), end="", markup=False, highlight=False, soft_wrap=True)
+
+
+def fleet(options: Options, *, as_json: bool) -> None:
+    """Try policies on a fleet; write records and the page; print the table."""
+    setting, folder = Setting.of(options), options.out or OUT / options.tasks[0].stem
+    tried = [try_policy(policy, setting) for policy in policies(options.tasks, options.changes)]
+    write(tried, setting, folder)
+    answer = {
+        "folder": str(folder),
+        "report": str(folder / "report.html"),
+        "policies": [_plain(each) for each in tried],
+    }
+    cli.emit(answer, as_json=as_json, human=lambda: _print(tried, folder))
+
+
+def try_policy(policy: Policy, setting: Setting) -> Tried:
+    """Return what a policy does to the fleet."""
+    phones = phones_of(policy.task, setting)
+    history = Fleet(
+        policy.task, phones, setting.profile.coordinator, until_s=setting.days * DAY_S, seed=setting.seed
+    ).run()
+    return Tried(policy, summarise(history, phones), history)
+
+
+def phones_of(task: TaskSpec, setting: Setting) -> DrawnPhones:
+    """Return the fleet's phones under a task: drawn from the profile, or as the traces have them."""
+    profile, num, seed = setting.profile, setting.num_phones, setting.seed
+    cost = round_cost(task, profile.work, setting.model)
+    capacity = None if setting.speeds is None else capacity_of(setting.speeds, profile, num)
+    share = profile.availability.offline_share
+    presence = None if setting.behaviour is None else TracePresence(setting.behaviour, num, share, seed)
+    return DrawnPhones(profile, task, cost, num, seed, capacity=capacity, presence=presence)
+
+
+def write(tried: Sequence[Tried], setting: Setting, folder: Path) -> None:
+    """Write `summary.json`, one line an attempt for each policy, and the page."""
+    from simulation.fleet.page import fleet_page
+
+    make_folder(folder)
+    about = {
+        "command": provenance.command("mien-sim"),
+        "commit": provenance.commit(),
+        "phones": setting.num_phones,
+        "days": setting.days,
+        "seed": setting.seed,
+        "profile": to_mapping(setting.profile),
+    }
+    found = {"run": about, "policies": [{**_plain(each), "task": to_mapping(each.policy.task)} for each in tried]}
+    write_atomically(folder / "summary.json", _json(found))
+    for each in tried:
+        lines = b"".join(_json(_attempt(attempt)) for attempt in each.history.attempts)
+        write_atomically(folder / f"{_file_name(each.policy.name)}.attempts.jsonl", lines)
+    write_atomically(folder / "report.html", fleet_page(tried, about).encode())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what it shows, how, and whether it is compared by its ratio."""
+
+    name: str
+    value: Callable[[Summary], float]
+    form: str
+    has_ratio: bool = True
+
+
+ROWS: Final = (
+    Row("rounds a day", lambda s: s.rounds_per_day, "{:,.1f}"),
+    Row("round, median (s)", lambda s: s.round_s[0], "{:,.0f}"),
+    Row("round, 90 % (s)", lambda s: s.round_s[1], "{:,.0f}"),
+    Row("gathering, median (s)", lambda s: s.gathering_s, "{:,.0f}"),
+    Row("attempts aborted", lambda s: s.aborted / max(s.attempts, 1), "{:.1%}", has_ratio=False),
+    Row("phones in a sum", lambda s: s.counted_mean, "{:,.1f}"),
+    Row("work wasted", lambda s: s.wasted_share, "{:.1%}"),
+    *(
+        Row(f"lost: {fate}", lambda s, fate=fate: s.lost[str(fate)], "{:.1%}", has_ratio=False)  # type: ignore[misc]
+        for fate in Fate
+        if fate is not Fate.COUNTED
+    ),
+    Row("phones ever chosen", lambda s: s.chosen_share, "{:.1%}"),
+    Row("Gini of contributions", lambda s: s.gini, "{:.3f}"),
+    Row("received per contribution (MB)", lambda s: s.received_bytes / 1e6, "{:,.2f}"),
+    Row("sent per contribution (MB)", lambda s: s.sent_bytes / 1e6, "{:,.2f}"),
+    Row("traffic a day (GB)", lambda s: s.gigabytes_per_day, "{:,.2f}"),
+    Row("staleness, mean", lambda s: mean_staleness(s), "{:.2f}", has_ratio=False),
+    Row("check-ins a second", lambda s: s.check_ins_per_s, "{:,.1f}"),
+)
+
+
+def mean_staleness(summary: Summary) -> float:
+    """Return the mean staleness of the cohorts that made a model."""
+    closed = sum(summary.staleness.values())
+    return sum(tau * number for tau, number in summary.staleness.items()) / closed if closed else 0.0
+
+
+def cell(row: Row, summary: Summary, first: Summary) -> str:
+    """Return a policy's value, with its ratio to the first policy's."""
+    value, base = row.value(summary), row.value(first)
+    if not math.isfinite(value):
+        return "-"
+    text = row.form.format(value)
+    if row.has_ratio and summary is not first and math.isfinite(base) and base:
+        text += f" ({value / base:.2f}x)"
+    return text
+
+
+def verdict(summary: Summary) -> str:
+    """Return how a task stood at the end, in words."""
+    when = f"after {summary.days:.2f} days, {summary.rounds_closed:,} rounds"
+    return f"{summary.state} {when}" if not summary.pauses else f"{summary.state} {when}: {summary.pauses[-1][1]}"
+
+
+def _print(tried: Sequence[Tried], folder: Path) -> None:
+    table = Table("", *(each.policy.name for each in tried))
+    for row in ROWS:
+        table.add_row(row.name, *(cell(row, each.summary, tried[0].summary) for each in tried))
+    cli.OUT.print(table)
+    for each in tried:
+        _say(f"{each.policy.name}: {verdict(each.summary)}")
+    _say("Emulated phones: compare policies, and measure your own phones before you count on a figure.")
+    _say(str(folder / "report.html"))
+
+
+def _say(text: str) -> None:
+    cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _plain(tried: Tried) -> dict[str, Any]:
+    return {"policy": tried.policy.name, **_finite(dataclasses.asdict(tried.summary))}
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """Return an attempt as a line holds it; who was in it is left out."""
+    names = [field.name for field in dataclasses.fields(attempt) if field.name not in ("fates", "stages", "devices")]
+    return {
+        **{name: getattr(attempt, name) for name in names},
+        "stages": {str(stage): at_s for stage, at_s in attempt.stages},
+        "fates": {str(fate): number for fate, number in attempt.fates.items()},
+        "staleness": attempt.staleness,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data in which what is not a number is missing, as JSON has it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(_finite(value), allow_nan=False).encode() + b"\n"
+
+
+def _file_name(policy: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=-]+", "_", policy)[:80] or "policy"
