@@ -37,12 +37,14 @@ def run(
     dry_run: bool,
     seed: int | None,
     rounds: int | None,
+    engine: str | None = None,
+    precision: str | None = None,
     tensorboard: Path | None = None,
     as_json: bool,
 ) -> None:
     """Run an experiment, or say in a dry run who would hold what."""
     data, swept = load_data(experiment)
-    spec = with_changes(from_data(data), seed=seed, rounds=rounds)
+    spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
     root = faces_root(faces)
     if dry_run:
         summary = dry_plan(spec, root).summary()

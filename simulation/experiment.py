@@ -122,7 +122,8 @@ class ExperimentSpec:
     """An experiment as its TOML file says it; `paper` names the table that it is the setting of.
 
     `control` "public_only" leaves the phones' own pictures out of their training: what is gained then is no merit of
-    theirs. It goes with methods that train on public faces.
+    theirs. It goes with methods that train on public faces. `engine` says how a round's clients are run, which changes
+    no result, and `precision` in what a GPU multiplies.
     """
 
     name: str
@@ -130,6 +131,8 @@ class ExperimentSpec:
     about: str = ""
     paper: str = ""
     control: Literal["none", "public_only"] = "none"
+    engine: Literal["auto", "sequential", "stacked", "fused", "cluster"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
     model: ModelSource = field(default_factory=ModelSource)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
@@ -286,8 +289,19 @@ def dry_plan(spec: ExperimentSpec, root: Path) -> Plan:
     )
 
 
-def with_changes(spec: ExperimentSpec, *, seed: int | None = None, rounds: int | None = None) -> ExperimentSpec:
-    """Return the experiment with another seed (of partition and task) or number of rounds."""
+def with_changes(
+    spec: ExperimentSpec,
+    *,
+    seed: int | None = None,
+    rounds: int | None = None,
+    engine: str | None = None,
+    precision: str | None = None,
+) -> ExperimentSpec:
+    """Return the experiment with another seed (of partition and task), number of rounds, engine or precision."""
+    if engine is not None:
+        spec = from_mapping(ExperimentSpec, {**to_mapping(spec), "engine": engine})
+    if precision is not None:
+        spec = from_mapping(ExperimentSpec, {**to_mapping(spec), "precision": precision})
     if seed is not None:
         if seed < 0:
             raise ConfigError(f"--seed is {seed}; it must not be negative")

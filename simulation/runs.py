@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from mien.specs import ModelSpec
 from mien.wire.tensors import pack_tensors, unpack_tensors
 from simulation import provenance
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
+from simulation.engines.choice import InWorker, opened
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
 from simulation.features import kept_features
 from simulation.insights import MAP_PEOPLE, class_angles, embedding_map
@@ -41,7 +43,7 @@ from simulation.models import Model, read_model, write_model
 from simulation.partitions import Holding
 from simulation.runtimes import OncePerRound, PublicOnly
 from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
-from simulation.workbench import sface
+from simulation.workbench import device, sface
 
 MAX_JSON_BYTES: Final = 16 << 20
 MAX_CHECKPOINT_BYTES: Final = 8 << 30
@@ -150,23 +152,27 @@ def run_experiment(
     # 2. The model before training.
     task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
     cache = kept_features(model.spec.input, model.spec.backbone)
-    runtime = TorchRuntime(dataclasses.replace(model.spec, trainable=tuple(part.names)), model.layout, cache=cache)
+    trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
+    runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=device(), precision=spec.precision)
     before = measured(_comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     spent.note("before")
     # 3. Rounds, from the last finished one.
     state = state or find_method(task.method).server_start(task, part, model.theta)
-    started, trainer = time.monotonic(), _trainer(spec, runtime)
-    for step in rounds(task, part, model.spec.input.dim, state, cohort, trainer, first=done + 1):
-        state, cohort = step.state, step.cohort
-        record = {**_round_record(step.record), **spent.note("rounds")}
-        if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
-            record["eer"] = eer_of(_comparisons(runtime, state.theta, faces))
-            spent.note("after")
-        run.save(step, record)
-        left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
-        tell(_line(record, task.rounds, left))
-        after_round(record, task.rounds)
+    in_worker = InWorker(trained_spec, model.layout, task, part, precision=spec.precision)
+    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker) as choice:
+        tell(str(choice))
+        started = time.monotonic()
+        for step in rounds(task, part, model.spec.input.dim, state, cohort, choice.engine, first=done + 1):
+            state, cohort = step.state, step.cohort
+            record = {**_round_record(step.record), "engine": choice.engine.name, **spent.note("rounds")}
+            if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
+                record["eer"] = eer_of(_comparisons(runtime, state.theta, faces))
+                spent.note("after")
+            run.save(step, record)
+            left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
+            tell(_line(record, task.rounds, left))
+            after_round(record, task.rounds)
     # 4. The model after training.
     after = measured(_comparisons(runtime, state.theta, faces), spec.evaluation)
     shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
@@ -175,7 +181,13 @@ def run_experiment(
     if not (run.model / "model.json").exists():
         write_model(trained, run.model)
     found = _evaluation(plan, model, trained, before, after, faces)
-    provenance_of_run = {**to_mapping(run.journal.header()), "cpu_s": spent.cpu_s, "wall_s": spent.wall_s}
+    engine = {"name": choice.engine.name, "reason": choice.reason}
+    provenance_of_run = {
+        **to_mapping(run.journal.header()),
+        "engine": engine,
+        "cpu_s": spent.cpu_s,
+        "wall_s": spent.wall_s,
+    }
     write_atomically(run.evaluation, _json({**found, **shown, "run": provenance_of_run}))
     run.finish()
     return read_json(run.evaluation)
@@ -310,22 +322,22 @@ def _evaluation(
 
 
 def _round_record(record: RoundRecord) -> dict[str, Any]:
+    """Return a round's record; a loss that the engine does not know is left out."""
+    losses = {"loss_before": record.loss_before, "loss_after": record.loss_after}
     return {
         "round": record.round,
         "clients": len(record.devices),
         "weight": record.weight,
-        "loss_before": record.loss_before,
-        "loss_after": record.loss_after,
+        **{name: loss for name, loss in losses.items() if not math.isnan(loss)},
         **({"staleness": record.staleness} if record.staleness else {}),
     }
 
 
 def _line(record: Mapping[str, Any], num_rounds: int, left_s: float) -> str:
     eer = f", EER {record['eer']:.2%}" if "eer" in record else ""
-    return (
-        f"round {record['round']}/{num_rounds}: {record['clients']} clients, loss {record['loss_before']:.4f} -> "
-        f"{record['loss_after']:.4f}{eer}; about {left_s:.0f} s left"
-    )
+    losses = [f"{record[name]:.4f}" for name in ("loss_before", "loss_after") if name in record]
+    loss = f", loss {' -> '.join(losses)}" if losses else ""
+    return f"round {record['round']}/{num_rounds}: {record['clients']} clients{loss}{eer}; about {left_s:.0f} s left"
 
 
 def _json(data: Mapping[str, Any]) -> bytes:

@@ -35,6 +35,7 @@ CUDA_INFERENCE_BATCH: Final = 256
 TAIL_BATCH: Final = 32
 HELD_BYTES: Final = 256 * 2**20
 DeviceName = Literal["cpu", "cuda"]
+Precision = Literal["float32", "bfloat16"]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
@@ -59,14 +60,21 @@ class TorchRuntime:
         cache: FeatureCache | None = None,
         device: DeviceName = "cpu",
         micro_batch: int = 0,
+        precision: Precision = "float32",
     ) -> None:
         """Build the backbone that `spec` names, or take `backbone`; `cache` stands in for one of `cache_bytes`.
 
-        Raises LayoutMismatchError where its layout is not the model's, ConfigError for an unknown name,
+        With `precision` "bfloat16" a GPU multiplies in bfloat16 and adds in float32; weights, losses and updates stay
+        float32. Raises LayoutMismatchError where its layout is not the model's, ConfigError for an unknown name, or for
+        bfloat16 on a CPU,
         MissingDependencyError for a device that this machine lacks.
         """
         if device == "cuda" and not torch.cuda.is_available():
             raise MissingDependencyError("this machine or this torch has no CUDA; use device 'cpu'")
+        if precision == "bfloat16" and device == "cpu":
+            raise ConfigError(
+                "precision bfloat16 is for GPUs: on a CPU it gains nothing that was measured; use float32"
+            )
         if micro_batch < 0:
             raise ConfigError(f"micro_batch is {micro_batch}; it must not be negative (0: whole batches)")
         self._backbone = build_backbone(spec.backbone, spec.input) if backbone is None else backbone.eval()
@@ -83,6 +91,7 @@ class TorchRuntime:
         self._splits: dict[tuple[str, ...], int] = {}
         self._micro_batch = micro_batch
         self._threads = threads
+        self._half = precision == "bfloat16"
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
         self._split = self._split_for(layout.part(spec.trainable or ("*",)).names)
         self._loaded: Vector | None = None
@@ -213,7 +222,8 @@ class TorchRuntime:
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
-            yield
+            with torch.autocast("cuda", torch.bfloat16) if self._half else contextlib.nullcontext():
+                yield
         finally:
             torch.set_num_threads(before)
 
@@ -294,8 +304,8 @@ class Trunk:
         return torch.stack(self.cache.features(self.trunk_id, crops, flipped, self._compute)).to(self.device)
 
     def tail(self, features: Tensor) -> Tensor:
-        """Return the embeddings (B, D) of a batch of features."""
-        return self.backbone.tail(features, self.split)
+        """Return the embeddings (B, D) of a batch of features, in float32 whatever they were multiplied in."""
+        return self.backbone.tail(features, self.split).float()
 
     @torch.no_grad()
     def _compute(self, crops: Crops) -> Tensor:

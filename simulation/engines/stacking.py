@@ -305,8 +305,8 @@ class Tail(nn.Module):
         self._split = trunk.split
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the embeddings (B, D) of a batch of features."""
-        return self.backbone.tail(x, self._split)
+        """Return the embeddings (B, D) of a batch of features, in float32 whatever they were multiplied in."""
+        return self.backbone.tail(x, self._split).float()
 
     def named(self, weights: Tensors) -> Tensors:
         """Return the backbone's tensors by their names in this module."""

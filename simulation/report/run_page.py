@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -124,14 +124,15 @@ def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> list[Section]:
     numbers = tuple(int(record["round"]) for record in records)
+    sections: list[Section] = []
+    known = [name for name in _LOSSES if all(name in r for r in records)]  # engines leave out what they do not know
     losses = [
-        NamedSeries("Before local training", numbers, tuple(r["loss_before"] for r in records), "before"),
-        NamedSeries("After local training", numbers, tuple(r["loss_after"] for r in records), "after"),
+        NamedSeries(_LOSSES[name][0], numbers, tuple(r[name] for r in records), _LOSSES[name][1]) for name in known
     ]
-    figure = rounds_figure(losses, title="Loss", percent=False)
-    sections: list[Section] = [
-        Figure("Loss", figure, "Weighted mean over each round's clients.", "Clients' losses by round.", _log(records))
-    ]
+    if losses:
+        figure = rounds_figure(losses, title="Loss", percent=False)
+        caption = "Weighted mean over each round's clients."
+        sections.append(Figure("Loss", figure, caption, "Clients' losses by round.", _log(records)))
     measured = [(int(record["round"]), float(record["eer"])) for record in records if "eer" in record]
     if measured:
         if result is not None:
@@ -163,9 +164,19 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
     return sections
 
 
+_LOSSES: Final[Mapping[str, tuple[str, Role]]] = {
+    "loss_before": ("Before local training", "before"),
+    "loss_after": ("After local training", "after"),
+}
+
+
+def _loss(record: Mapping[str, Any], name: str) -> str:
+    return f"{record[name]:.4f}" if name in record else ""
+
+
 def _log(records: Sequence[Mapping[str, Any]]) -> Table:
     rows = tuple(
-        (str(r["round"]), count(r["clients"]), f"{r['weight']:g}", f"{r['loss_before']:.4f}", f"{r['loss_after']:.4f}")
+        (str(r["round"]), count(r["clients"]), f"{r['weight']:g}", _loss(r, "loss_before"), _loss(r, "loss_after"))
         for r in records
     )
     columns = (

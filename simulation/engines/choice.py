@@ -1,0 +1,139 @@
+"""Which engine runs a task, and why: as it was asked for, or the one that does the least work for the same result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from device_sdk.runtimes.torch_runtime import Precision, TorchRuntime
+from mien.errors import ConfigError
+from mien.layout import ParameterLayout, ParameterPart
+from mien.methods import find_method
+from mien.methods.base import Runtime
+from mien.specs import ModelSpec, TaskSpec
+from simulation.engines.base import Engine
+from simulation.engines.costs import TailCost, tail_cost
+from simulation.engines.fused import FusedEngine, why_not_fused
+from simulation.engines.sequential import SequentialEngine
+from simulation.engines.stacked import StackedEngine
+from simulation.runtimes import OncePerRound
+from simulation.sums import Sums
+
+EngineName = Literal["auto", "sequential", "stacked", "fused", "cluster"]
+
+HEAVY_MACS: Final = 50_000_000
+"""Multiplications of an image's convolutions above which stacking gains nothing on a CPU (decision record 0033)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, and why it was chosen, in words."""
+
+    engine: Engine
+    reason: str
+
+    def __str__(self) -> str:
+        return f"engine {self.engine.name}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class InWorker:
+    """Makes the engine of a cluster's worker, in the worker's own process and on its own device."""
+
+    model: ModelSpec
+    layout: ParameterLayout
+    task: TaskSpec
+    part: ParameterPart
+    sums: Sums = "exact"
+    precision: Precision = "float32"
+
+    def __call__(self, device: str) -> Engine:
+        """Return the engine that is best for the task on device "cpu" or "cuda"."""
+        runtime = (
+            TorchRuntime(self.model, self.layout, device="cuda", precision=self.precision)
+            if device == "cuda"
+            else TorchRuntime(self.model, self.layout)
+        )
+        return choose("auto", runtime, self.task, self.part, self.sums).engine
+
+
+@contextlib.contextmanager
+def opened(
+    name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPart, in_worker: InWorker, sums: Sums = "exact"
+) -> Iterator[Choice]:
+    """Give the chosen engine while the block runs; "cluster" is this machine's cores or GPUs, by workers of Ray's.
+
+    Raises as `choose`, and MissingDependencyError for a cluster without Ray.
+    """
+    if name != "cluster":
+        yield choose(name, runtime, task, part, sums)
+        return
+    if not isinstance(_bare(runtime), TorchRuntime):
+        raise ConfigError(f"engine cluster cannot run this: {_OWN_WAY}. Use engine sequential, or auto")
+    from simulation.engines.cluster import ClusterEngine, own_ray
+
+    with own_ray(), ClusterEngine(runtime, in_worker) as engine:
+        yield Choice(engine, f"as asked for; {engine.num_slots} workers on this machine")
+
+
+def choose(name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPart, sums: Sums = "exact") -> Choice:
+    """Return an engine of this process for a task that trains `part`, with the reason.
+
+    Raises ConfigError, which says why, for an engine that cannot run the task.
+    """
+    if name == "cluster":
+        raise ConfigError("engine cluster needs workers, which an experiment starts: mien-sim run --engine cluster")
+    if name == "sequential":
+        return Choice(SequentialEngine(runtime), "as asked for")
+    bare = _bare(runtime)
+    why = _why_one_by_one(bare, task) or (why_not_fused(task, sums) if name == "fused" else "")
+    if name != "auto":
+        if why or not isinstance(bare, TorchRuntime):
+            raise ConfigError(f"engine {name} cannot run task {task.name}: {why}. Use engine auto")
+        made: Callable[[TorchRuntime], Engine] = FusedEngine if name == "fused" else StackedEngine
+        return Choice(made(bare), "as asked for")
+    if why or not isinstance(bare, TorchRuntime):
+        return Choice(SequentialEngine(runtime), why)
+    return _best(runtime, bare, task, part, sums)
+
+
+def _best(runtime: Runtime, bare: TorchRuntime, task: TaskSpec, part: ParameterPart, sums: Sums) -> Choice:
+    """Return what does the least work: many clients at once, unless one client's convolutions fill the machine."""
+    cost = _cost(bare, part)
+    macs = f"{cost.convolution_macs / 1e6:.0f} million multiplications an image"
+    if cost.convolution_macs <= HEAVY_MACS and bare.device == "cpu":
+        return Choice(StackedEngine(bare), f"clients' weights as one batched program ({part.size} parameters)")
+    if not why_not_fused(task, sums):
+        reason = f"one step a client and only sums count: one pass for all ({macs}); losses after the step are left out"
+        return Choice(FusedEngine(bare), reason)
+    if bare.device == "cuda":
+        return Choice(StackedEngine(bare), "a GPU is filled by many clients at once")
+    return Choice(SequentialEngine(runtime), f"one client fills a CPU: {macs}, and stacking gains nothing")
+
+
+def _cost(runtime: TorchRuntime, part: ParameterPart) -> TailCost:
+    with runtime.loaded(np.zeros(part.layout.size, np.float32), part) as trunk:
+        return tail_cost(trunk)
+
+
+_OWN_WAY: Final = "the experiment's control trains phones in a way of its own"
+
+
+def _why_one_by_one(runtime: Runtime, task: TaskSpec) -> str:
+    """Return why clients must be run one after another, if they must."""
+    if not isinstance(runtime, TorchRuntime):
+        return _OWN_WAY
+    if not find_method(task.method).trains:
+        return f"method {task.method} measures and trains nothing"
+    if task.local.batch_norm == "train":
+        return "local.batch_norm is 'train': each client's BatchNorm learns from its own images alone"
+    return ""
+
+
+def _bare(runtime: Runtime) -> Runtime:
+    """Return the runtime in one that remembers a round's public embeddings, as these engines do by themselves."""
+    return runtime.runtime if isinstance(runtime, OncePerRound) else runtime
