@@ -106,6 +106,9 @@ NO_READER: Final = {
     "simulation.experiment:load_data": "a file of simulation.experiment:parse_data",
     "simulation.sweep:load_sweep": "a file of simulation.experiment:parse_data",
     "simulation.sweep:read_sweep": "a folder that the same program wrote, as simulation.reproduce:read",
+    "simulation.fleet.profile:read_profile": "a file of simulation.fleet.profile:parse_profile",
+    "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
+    "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
     "simulation.reproduce:read": "a folder that the same program wrote, of simulation.runs:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
@@ -607,6 +610,22 @@ def _of_data_sets() -> dict[str, Reader]:
     }
 
 
+def _of_the_fleet() -> dict[str, Reader]:
+    client = {"active": [0, 500], "inactive": [90.5, 900], "finish_time": 1000, "duration": 1, "model": "x"}
+    behaviour = [json.dumps({"1": client, "2": client}).encode(), b"client,active,inactive,finish_time\n1,0,90,1000\n"]
+    speeds = [
+        b'{"1": {"computation": 162.0, "communication": 5648.1}}',
+        b"client,computation,communication\n1,162.0,5e3\n",
+    ]
+    return {
+        "simulation.fleet.profile:parse_profile": Reader(
+            texts("simulation.fleet.profile:parse_profile"), [b"[failures]\nshare = 0.1\n[work]\nstep_ms = 3.0\n"]
+        ),
+        "simulation.fleet.traces:parse_behaviour": Reader(of("simulation.fleet.traces:parse_behaviour"), behaviour),
+        "simulation.fleet.traces:parse_speeds": Reader(of("simulation.fleet.traces:parse_speeds"), speeds),
+    }
+
+
 def _of_simulation() -> dict[str, Reader]:
     experiment = (
         b'name = "x"\n[model]\nsource = "sface"\n[[faces]]\nkind = "shipped"\n[partition]\nscheme = "one_identity"\n'
@@ -627,6 +646,7 @@ def _of_simulation() -> dict[str, Reader]:
             through("plan", private(lambda path: _named("simulation.phones.worker:read_plan")(path))), [PHONES_PLAN]
         ),
         **_of_data_sets(),
+        **_of_the_fleet(),
         "+simulation.recordio:RecordArchive": Reader(read_records, [record_archive()]),
         "+simulation.recordio:RecordArchive index": Reader(read_index, [b"1\t0\n"]),
     }
