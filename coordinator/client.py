@@ -169,9 +169,9 @@ class Coordinator:
         return await self._answer(self._operator.ImportModel(chunks(), timeout=_TRANSFER_TIMEOUT_S))
 
     async def add_graphs(self, folder: Path, manifest: bytes, signature: bytes) -> None:
-        """Send a signed bundle's graphs, where it has any, for the coordinator to hand out once it is released."""
+        """Send a signed bundle's graphs and variants, if any, for the coordinator to hand out once it is released."""
         signed = bundles.listed_by(manifest)
-        graphs = [folder / file.name for file in signed.graphs]
+        graphs = [folder / file.name for file in signed.extras]
         if not graphs:
             return
         for path in graphs:

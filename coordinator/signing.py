@@ -17,6 +17,7 @@ from mien.bundles import BundleFile, BundleManifest
 from mien.errors import CorruptDataError, KeyStoreError, NotFoundError
 from mien.layout import model_id
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
+from mien.variants import check_variants
 from mien.wire.canonical import MAX_JSON_BYTES, model_from_json
 
 FALLBACKS: Final = "fallbacks.txt"
@@ -52,7 +53,7 @@ def sign_folder(
     fallbacks: Sequence[str] | None = None,
     min_sdk: str = bundles.OLDEST_SDK,
 ) -> BundleManifest:
-    """Return the manifest of an exported model, written and signed beside its files, graphs among them.
+    """Return the manifest of an exported model, written and signed beside its files, graphs and variants among them.
 
     Without `fallbacks` those that the export wrote down are taken. Raises CorruptDataError where the folder's files do
     not belong together, NotFoundError where one is missing.
@@ -65,11 +66,13 @@ def sign_folder(
     model = model_id(layout.sha256, layout.check(np.frombuffer(theta, "<f4").astype(np.float32)))
     files = [listed(folder / bundles.THETA)]
     files += [listed(folder / bundles.SHARD)] if (folder / bundles.SHARD).is_file() else []
-    files += [listed(path) for path in sorted(folder.iterdir()) if bundles.is_graph(path.name)]
+    files += [listed(path) for path in sorted(folder.iterdir()) if bundles.is_extra(path.name)]
     chosen = _fallbacks(folder) if fallbacks is None else fallbacks
     manifest = bundles.manifest_of(spec_json, model, files, sequence=sequence, fallbacks=chosen, min_sdk=min_sdk)
     if manifest.graphs:
         bundles.check_graphs(manifest, _read(folder / bundles.GRAPHS, MAX_JSON_BYTES))
+    if manifest.variants:
+        check_variants(manifest, _read(folder / bundles.VARIANTS, MAX_JSON_BYTES))
     data = manifest.to_json()
     write_atomically(folder / bundles.MANIFEST, data)
     write_atomically(folder / bundles.SIGNATURE, bundles.sign(key, data))

@@ -34,8 +34,9 @@ _RUNTIME_LINE: Final = re.compile(r"^runtime[ \t]*=.*$", re.MULTILINE)
 class EngineFigures:
     """An engine's figures; None for what it cannot do here, with the reason in `lacks`.
 
-    `embed_ms` is the processor's time for one face, `step_ms` that for a step on 4 images of the part that phones
-    train, `step_mb` what training adds to the process (Linux alone tells).
+    `embed_ms` is the processor's time for one face, `embed_mb` what the engine adds to the process until it has seen
+    one; `step_ms` is that for a step on 4 images of the part that phones train, `step_mb` what training adds to the
+    process (Linux alone tells of memory).
     """
 
     engine: EngineName
@@ -43,6 +44,7 @@ class EngineFigures:
     step_ms: float | None = None
     step_mb: float | None = None
     lacks: str = ""
+    embed_mb: float | None = None
 
 
 def measure_engines(model: Model, graphs: Path, *, threads: int = 1) -> tuple[EngineFigures, ...]:
@@ -77,17 +79,23 @@ def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> En
     crops: Crops = np.random.default_rng(0).integers(0, 256, (BATCH, spec.height, spec.width, 3), np.uint8)
     # A face is seen once: engines remember features of those that they have seen.
     unseen = iter(np.random.default_rng(1).integers(0, 256, (_REPEATS, 1, spec.height, spec.width, 3), np.uint8))
+    loaded: list[Runtime] = []
+
+    def begin() -> None:
+        loaded.append(load_runtime(model.spec, model.layout, threads=threads, choice=engine, graphs=graphs))
+        loaded[0].embed(model.theta, crops[:1])
+
     try:
-        runtime = load_runtime(model.spec, model.layout, threads=threads, choice=engine, graphs=graphs)
-        runtime.embed(model.theta, crops[:1])
+        embed_mb = added_mb(begin)
     except (MissingDependencyError, NotFoundError, ConfigError) as error:
         return EngineFigures(engine, lacks=error.message)
-    embed_ms = _least_ms(lambda: runtime.embed(model.theta, next(unseen)))
+    runtime = loaded[0]
+    embed_ms = least_ms(lambda: runtime.embed(model.theta, next(unseen)))
     try:
         step_ms, step_mb = _step(runtime, model, crops)
     except (NotFoundError, ConfigError) as error:
-        return EngineFigures(engine, embed_ms, lacks=error.message)
-    return EngineFigures(engine, embed_ms, step_ms, step_mb)
+        return EngineFigures(engine, embed_ms, lacks=error.message, embed_mb=embed_mb)
+    return EngineFigures(engine, embed_ms, step_ms, step_mb, embed_mb=embed_mb)
 
 
 def _step(runtime: Runtime, model: Model, crops: Crops) -> tuple[float, float | None]:
@@ -101,22 +109,22 @@ def _step(runtime: Runtime, model: Model, crops: Crops) -> tuple[float, float | 
         local = LocalSpec(lr=1e-6, flip=False, steps=number, batch_size=BATCH)
         return lambda: runtime.train(model.theta, part, crops, objective, local, 0)
 
-    step_mb = _added_mb(steps(2))
-    several, one = _least_ms(steps(1 + _STEPS)), _least_ms(steps(1))
+    step_mb = added_mb(steps(2))
+    several, one = least_ms(steps(1 + _STEPS)), least_ms(steps(1))
     return max(round((several - one) / _STEPS, 3), 0.001), step_mb
 
 
-def _least_ms(work: Callable[[], object]) -> float:
+def least_ms(work: Callable[[], object], repeats: int = _REPEATS) -> float:
     """Return the least processor time of some runs, which other programs disturb less than the clock."""
     times = []
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         began = time.process_time()
         work()
         times.append(time.process_time() - began)
     return round(1e3 * min(times), 3)
 
 
-def _added_mb(work: Callable[[], object]) -> float | None:
+def added_mb(work: Callable[[], object]) -> float | None:
     """Return by how many MB a piece of work lifted the process at its peak; None where the system does not tell."""
     try:
         before = _status_mb("VmRSS")

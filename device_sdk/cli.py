@@ -599,37 +599,40 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
 @app.command()
 def bench(
     home: Home,
-    save: Annotated[bool, typer.Option("--save", help="Keep the fastest engine as `runtime` in device.toml.")] = False,
+    save: Annotated[
+        bool,
+        typer.Option("--save", help="Keep the fastest engine and the chosen form in device.toml, and change over."),
+    ] = False,
+    tier: Annotated[
+        str | None, typer.Option(help="With --save: this form of the model (float32, int8 ...), whatever it costs.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what each engine costs on this device: an embedding, a training step, and the memory of one.
+    """Measure what each engine and each form of the model cost on this device: time, memory, accuracy.
+
+    The model is used in float32 unless that takes more than inference.max_ms or inference.max_mb here and a variant
+    does not.
 
     Example: mien-device bench --save
+
+    Example: mien-device bench --save --tier int8
     """
-    from device_sdk.bench import fastest, keep_choice, measure_engines
+    from device_sdk.benching import kept, looked_at
 
+    if tier is not None and not save:
+        raise ConfigError("--tier chooses a form for good; add --save")
     with _device(home, as_json) as device:
-        model = device.recogniser().model
-        figures = measure_engines(model, device.home.graphs, threads=device.config.values.threads)
-        best = fastest(figures)
-        if save:
-            keep_choice(device.home.config, best.engine)
-
-    def human() -> None:
-        table = Table("engine", "embedding (ms)", "step (ms)", "memory of a step (MB)", "", box=None)
-        for each in figures:
-            numbers = (
-                "-" if value is None else f"{value:.1f}" for value in (each.embed_ms, each.step_ms, each.step_mb)
-            )
-            table.add_row(each.engine, *numbers, each.lacks)
-        shell.OUT.print(table)
-        _say(
-            f"{best.engine} has the shortest training step"
-            + (", and used from now on." if save else "; --save keeps that.")
-        )
-
-    rows = [dataclasses.asdict(each) for each in figures]
-    shell.emit({"engines": rows, "fastest": best.engine, "saved": save}, as_json=as_json, human=human)
+        found = looked_at(device)
+    chosen = kept(found, home, tier) if save else found.chosen.tier
+    now_used = None
+    if save:
+        with _device(home, as_json) as device:
+            now_used = found.change_over(device)
+    shell.emit(
+        {**found.to_plain(), "tier": chosen, "saved": save, "in_use": now_used},
+        as_json=as_json,
+        human=lambda: found.show(chosen, now_used, saved=save),
+    )
 
 
 # --- looking ---

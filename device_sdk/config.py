@@ -18,8 +18,9 @@ from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
 from mien.specs import REVEALS
 from mien.toml import parse_toml
+from mien.variants import FLOAT32, check_tier
 
-_MAX_BYTES: Final = 64 * 1024
+MAX_CONFIG_BYTES: Final = 64 * 1024
 REVEALABLE: Final = REVEALS
 WEAKER_PROFILES: Final = ("honest_but_curious",)
 
@@ -81,6 +82,25 @@ class VerificationConfig:
 
 
 @dataclass(frozen=True)
+class InferenceConfig:
+    """How faces are embedded for verification. `tier`: which form of the model, `float32` or a variant that comes with
+    it; `mien-device bench --save` chooses. `max_ms` and `max_mb`: what float32 may take before a variant is chosen in
+    its place, milliseconds of the processor a face and memory, None without limit.
+    """
+
+    tier: str = FLOAT32
+    max_ms: float = 250.0
+    max_mb: float | None = None
+
+    def __post_init__(self) -> None:
+        check_tier(self.tier)
+        for name in ("max_ms", "max_mb"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < math.inf:
+                raise ConfigError(f"inference.{name} is {limit}; it must be positive")
+
+
+@dataclass(frozen=True)
 class EnrollmentConfig:
     """`min_images`: how many usable pictures a template needs."""
 
@@ -104,6 +124,7 @@ class DeviceConfig:
     personal_backbone: Form = "released"
     participation: ParticipationConfig = field(default_factory=ParticipationConfig)
     verification: VerificationConfig = field(default_factory=VerificationConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
     enrollment: EnrollmentConfig = field(default_factory=EnrollmentConfig)
     quality: QualityPolicy = field(default_factory=QualityPolicy)
 
@@ -152,7 +173,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path.name} is not a file; move it away, or write the settings there")
     try:
-        text = read_limited(path, _MAX_BYTES, what=path.name).decode()
+        text = read_limited(path, MAX_CONFIG_BYTES, what=path.name).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not valid TOML ({error}); correct it") from error
     return parse_toml(text, path.name)
@@ -173,7 +194,12 @@ def _merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 def _as_mapping(values: DeviceConfig) -> dict[str, Any]:
     """Return all settings, those that are None included, which TOML has no word for."""
     plain = to_mapping(values)
-    for table, record in (("verification", VerificationConfig), ("participation", ParticipationConfig)):
+    tables = (
+        ("verification", VerificationConfig),
+        ("participation", ParticipationConfig),
+        ("inference", InferenceConfig),
+    )
+    for table, record in tables:
         for item in dataclasses.fields(record):
             plain[table].setdefault(item.name, None)
     return plain

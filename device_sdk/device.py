@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +45,9 @@ from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
 from device_sdk.source import SourceFaces, read_source
 from device_sdk.stored_personal import Form
+from device_sdk.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.verify import Outcome, identify, verify
+from mien.bundles import BundleManifest
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -61,6 +63,7 @@ from mien.errors import (
 from mien.methods.base import Runtime
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import exclusive
+from mien.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.wire.invite import Invite
 
 RuntimeLoader = Callable[[Model], Runtime]
@@ -73,11 +76,14 @@ RENEWAL_RETRY_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class ModelUpdate:
-    """What `Device.update` did: the model now in use, whether it is another one, and how many templates it made."""
+    """What `Device.update` did: the model now in use and as what (`tier`: float32, or a variant's name), whether that
+    is another one than before, and how many templates it made.
+    """
 
     model_id: str
     changed: bool
     num_templates: int
+    tier: str = FLOAT32
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class DeviceStatus:
     """Where a device stands; `pending_round` is a round that it trained for and that has not ended.
 
     `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
-    of those who agreed may also measure models, by sums of scores.
+    of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
     """
 
     home: str
@@ -104,6 +110,7 @@ class DeviceStatus:
     asked_to_stay_out: bool
     personal_model: str | None
     liveness_check: str | None
+    tier: str | None = None
 
 
 class Device:
@@ -137,7 +144,9 @@ class Device:
         self._attempts: Attempts | None = None
         self._renewal_after_s = 0.0
         self._runtimes: dict[str, Runtime] = {}
+        self._loaded: LoadedVariant | None = None
         self.models = ModelStore(home.models)
+        self.variants = VariantStore(home.variants)
 
     @classmethod
     def open(
@@ -240,7 +249,7 @@ class Device:
             consent=consent,
             add=add,
             min_images=self.config.values.enrollment.min_images,
-            unlike_below=self._known_threshold(recogniser.model),
+            unlike_below=self._known_threshold(recogniser),
             on_refused=on_refused,
         )
 
@@ -248,13 +257,13 @@ class Device:
         """Return whether the face in an image is the enrolled person's of that name."""
         self.gallery.person(name)
         recogniser = self.recogniser()
-        at = self.operating_point(recogniser.model)
+        at = self.operating_point(recogniser.model, recogniser.variant)
         return verify(name, image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
 
     def identify(self, image: ImageSource) -> Outcome:
         """Return who of all enrolled people the face in an image is, or Unknown."""
         recogniser = self.recogniser()
-        at = self.operating_point(recogniser.model)
+        at = self.operating_point(recogniser.model, recogniser.variant)
         return identify(image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
 
     def personalise(self, form: Form | None = None) -> Personalised:
@@ -264,6 +273,11 @@ class Device:
         `personal_backbone` says.
         """
         recogniser = self.recogniser()
+        if recogniser.variant is not None:
+            raise ConfigError(
+                f"a personal model is made on the model in float32, this phone uses {recogniser.variant.tier}; set "
+                "inference.tier to float32 and run `mien-device update` first"
+            )
         return self._personalise(recogniser, form or self.config.values.personal_backbone)
 
     def _personalise(self, recogniser: Recogniser, form: Form) -> Personalised:
@@ -276,7 +290,12 @@ class Device:
         return self.gallery.forget_personal()
 
     def _personal(self, recogniser: Recogniser) -> PersonalRecogniser | None:
-        """Return the personal model; under another threshold than it was carried over from the released one serves."""
+        """Return the personal model; under another threshold than it was carried over from the released one serves.
+
+        It is made on the model in float32, and no variant of it has one.
+        """
+        if recogniser.variant is not None:
+            return None
         stored = self.gallery.personal(recogniser.model_id)
         if stored is None or stored.released_threshold != self.operating_point(recogniser.model).value:
             return None
@@ -364,18 +383,40 @@ class Device:
 
     def recogniser(self) -> Recogniser:
         """Return the recogniser that the gallery's templates are made with, fetching the released model at first."""
-        chosen = self.gallery.model_id
-        if chosen is None or not self.models.has(chosen):
-            chosen = self.update().model_id
-        return self._recogniser(self.models.load(chosen))
+        form = self.gallery.form_id
+        if form is None or not self._holds(form):
+            self.update()
+            form = self.gallery.form_id
+        if form is None:
+            raise NotFoundError("no model is here; run `mien-device update`")
+        variant = self.variants.load(form) if variant_of(form) else None
+        return self._recogniser(self.models.load(model_of(form)), variant)
 
-    def operating_point(self, model: Model) -> Operating:
-        """Return the threshold that decides with a model."""
+    def _holds(self, form: str) -> bool:
+        """Tell whether a form can be loaded without a network."""
+        return self.models.has(model_of(form)) and (not variant_of(form) or self.variants.has(form))
+
+    def operating_point(self, model: Model, variant: Variant | None = None) -> Operating:
+        """Return the threshold that decides with a model, or with a variant of it."""
         settings = self.config.values.verification
-        return operating_point(model, threshold=settings.threshold, max_fmr=settings.max_fmr)
+        return operating_point(model, variant, threshold=settings.threshold, max_fmr=settings.max_fmr)
+
+    def offered_variants(self) -> tuple[Variant, ...]:
+        """Return the variants that come with the released model, fetched; none where nothing is signed."""
+        with self.connect() as client:
+            manifest = client.manifest()
+            guard = ReleaseGuard(self.identity.release_key, self.home.release)
+            guard.check(manifest)
+            offered = self.variants.offered(client, guard.signed(manifest))
+            for variant in offered:
+                self.variants.fetch(client, variant, progress=transfer(self._tell, f"variant {variant.tier}"))
+        return offered
 
     def update(self) -> ModelUpdate:
-        """Fetch the released model and re-embed the gallery with it in one switch; the old one serves until then."""
+        """Fetch the released model and re-embed the gallery with it in one switch; the old one serves until then.
+
+        The same happens where `inference.tier` names another form of the model than the one in use.
+        """
         with self.connect() as client:
             return self._update(client)
 
@@ -383,39 +424,73 @@ class Device:
         manifest = client.manifest()
         guard = ReleaseGuard(self.identity.release_key, self.home.release)
         checked = guard.check(manifest)
-        if fetch_graphs(client, guard.signed(manifest), self.home.graphs, self.config.values.runtime):
+        signed = guard.signed(manifest)
+        if fetch_graphs(client, signed, self.home.graphs, self.config.values.runtime):
             self._runtimes = {}
-        return self._take_over(client, manifest, remember=lambda: guard.accept(checked))
+        variant = self._wanted(client, signed, manifest)
+        return self._take_over(client, manifest, variant, remember=lambda: guard.accept(checked))
 
-    def _take_over(self, client: CoordinatorClient, manifest: Manifest, *, remember: Callable[[], None]) -> ModelUpdate:
+    def _wanted(self, client: CoordinatorClient, signed: BundleManifest | None, manifest: Manifest) -> Variant | None:
+        """Return the variant that `inference.tier` names, fetched; None for float32, and where a release has none."""
+        tier = self.config.values.inference.tier
+        if tier == FLOAT32:
+            return None
+        found = next((each for each in self.variants.offered(client, signed) if each.tier == tier), None)
+        if found is not None:
+            self.variants.fetch(client, found, progress=transfer(self._tell, f"variant {tier}"))
+        elif self.gallery.form_id != manifest.model_id:
+            text = f"This release has no variant {tier} that this program can run: it is used in float32."
+            self._tell(Event("no_variant", text, {"model_id": manifest.model_id, "tier": tier}))
+        return found
+
+    def _take_over(
+        self, client: CoordinatorClient, manifest: Manifest, variant: Variant | None, *, remember: Callable[[], None]
+    ) -> ModelUpdate:
         """Use a checked release; the gallery changes over in one switch.
 
         The release is remembered just before it comes into force: a device that dies in between takes it at its next
         update, one that died the other way round would let an older one in.
         """
-        before = self.gallery.model_id
-        if manifest.model_id == before:
-            remember()  # other thresholds of the model in use are in force once they are fetched
-            if not self.models.holds(manifest):
-                recogniser = self._recogniser(self._fetch(client, manifest))
-                if (personal := self.gallery.personal(before)) is not None and self._personal(recogniser) is None:
-                    self._fit_again(recogniser, personal.form)
-            return ModelUpdate(before, changed=False, num_templates=0)
-        recogniser = self._recogniser(self._fetch(client, manifest))
-        personal = None if before is None else self.gallery.personal(before)
+        before, tier = self.gallery.form_id, FLOAT32 if variant is None else variant.tier
+        if before == form_id(manifest.model_id, "" if variant is None else variant.sha256):
+            self._refresh(client, manifest, variant, remember)
+            return ModelUpdate(manifest.model_id, changed=False, num_templates=0, tier=tier)
+        model = self.models.load(manifest.model_id) if self.models.holds(manifest) else self._fetch(client, manifest)
+        recogniser = self._recogniser(model, variant)
+        personal = None if before is None else self.gallery.personal(model_of(before))
         remember()
-        num_templates = self.gallery.reembed(recogniser.model_id, recogniser.input, recogniser.embed)
+        if variant is not None:
+            self.variants.keep(variant)
+        num_templates = self.gallery.reembed(recogniser.form_id, recogniser.input, recogniser.embed)
         self.models.keep_only([recogniser.model_id])
-        facts = {"model_id": recogniser.model_id, "num_templates": num_templates}
-        text = f"Model {recogniser.model_id[:12]} is in use"
+        self.variants.keep_only([recogniser.form_id])
+        facts = {"model_id": recogniser.model_id, "tier": tier, "num_templates": num_templates}
+        text = f"Model {recogniser.model_id[:12]} is in use" + ("" if variant is None else f" as {tier}")
         text += f"; {num_templates} templates were made again with it." if num_templates else "."
         self._tell(Event("model_updated", text, facts))
         if personal is not None:
             self._fit_again(recogniser, personal.form)
-        return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates)
+        return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates, tier=tier)
+
+    def _refresh(
+        self, client: CoordinatorClient, manifest: Manifest, variant: Variant | None, remember: Callable[[], None]
+    ) -> None:
+        """Take over what is new of the form in use: its thresholds, which are in force once they are fetched."""
+        remember()
+        if variant is not None:
+            self.variants.keep(variant)
+        if self.models.holds(manifest):
+            return
+        recogniser = self._recogniser(self._fetch(client, manifest), variant)
+        if (personal := self.gallery.personal(manifest.model_id)) is not None and self._personal(recogniser) is None:
+            self._fit_again(recogniser, personal.form)
 
     def _fit_again(self, recogniser: Recogniser, form: Form) -> None:
         """Fit the personal model to another release; until that works the release itself serves."""
+        if recogniser.variant is not None:
+            text = f"A personal model is made on float32; {recogniser.variant.tier} serves without one."
+            self._tell(Event("personal_postponed", text))
+            return
         try:
             made = self._personalise(recogniser, form)
         except (ConfigError, NotFoundError, UnavailableError, NonFiniteError) as error:
@@ -430,8 +505,14 @@ class Device:
         self._tell(Event("fetching", text, {"model_id": manifest.model_id}))
         return self.models.fetch(client, manifest, progress=transfer(self._tell, "model"))
 
-    def _recogniser(self, model: Model) -> Recogniser:
-        return Recogniser(model, self._runtime(model))
+    def _recogniser(self, model: Model, variant: Variant | None = None) -> Recogniser:
+        return Recogniser(model, self._runtime(model) if variant is None else self._session(variant))
+
+    def _session(self, variant: Variant) -> LoadedVariant:
+        """Return a variant made ready, with the thresholds that it has now."""
+        if self._loaded is None or self._loaded.variant.form_id != variant.form_id:
+            self._loaded = load_variant(variant, self.variants.read(variant), threads=self.config.values.threads)
+        return replace(self._loaded, variant=variant)
 
     def _runtime(self, model: Model) -> Runtime:
         """Return the engine for a model's backbone; one serves all versions of the same layout."""
@@ -446,10 +527,10 @@ class Device:
             model.spec, model.layout, threads=values.threads, choice=values.runtime, graphs=self.home.graphs
         )
 
-    def _known_threshold(self, model: Model) -> float | None:
+    def _known_threshold(self, recogniser: Recogniser) -> float | None:
         """Return the threshold if there is one; enrolment does without where there is none."""
         try:
-            return self.operating_point(model).value
+            return self.operating_point(recogniser.model, recogniser.variant).value
         except ConfigError:
             return None
 
@@ -607,7 +688,18 @@ class Device:
             asked_to_stay_out=self.gallery.wants_out,
             personal_model=self._personal_form(model_id),
             liveness_check=str(self._pad.report) if self._pad else None,
+            tier=self._tier(),
         )
+
+    def _tier(self) -> str | None:
+        """Return what the form of the model is called that the templates are of."""
+        form = self.gallery.form_id
+        if form is None or not variant_of(form):
+            return None if form is None else FLOAT32
+        try:
+            return self.variants.load(form).tier
+        except (NotFoundError, IntegrityError, VersionError):
+            return "a variant that is missing here"
 
     def _personal_form(self, model_id: str | None) -> str | None:
         stored = self.gallery.personal(model_id) if model_id else None

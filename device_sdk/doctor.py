@@ -11,6 +11,7 @@ from device_sdk.device import Device
 from device_sdk.faces import load_detector
 from device_sdk.runtimes import resolve
 from mien.errors import ConfigError, MienError, NotFoundError
+from mien.variants import FLOAT32, model_of, variant_of
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,18 @@ def _model(device: Device) -> str:
     if chosen is None:
         raise NotFoundError("none was fetched yet; run `mien-device update`")
     model = device.models.load(chosen)
-    return f"{model.spec.backbone} {chosen[:12]}, {model.spec.input.dim}-d ({model.spec.terms})"
+    form = device.gallery.form_id or chosen
+    tier = FLOAT32
+    if variant_of(form):
+        variant = device.variants.load(form)
+        device.variants.read(variant)
+        tier = variant.tier
+    return f"{model.spec.backbone} {chosen[:12]} in {tier}, {model.spec.input.dim}-d ({model.spec.terms})"
 
 
 def _threshold(device: Device) -> str:
-    chosen = device.gallery.model_id
-    if chosen is None:
+    form = device.gallery.form_id
+    if form is None:
         raise NotFoundError("comes with the model; run `mien-device update`")
-    return str(device.operating_point(device.models.load(chosen)))
+    variant = device.variants.load(form) if variant_of(form) else None
+    return str(device.operating_point(device.models.load(model_of(form)), variant))

@@ -22,6 +22,7 @@ from mien.errors import (
 from mien.methods.base import Crops, Embeddings
 from mien.records import from_mapping
 from mien.specs import FaceInputSpec
+from mien.variants import model_of, variant_of
 from mien.wire.canonical import parse_json, to_canonical_json
 from mien.wire.tensors import unpack_metadata, unpack_tensors
 
@@ -47,7 +48,10 @@ class Person:
 
 @dataclass(frozen=True)
 class Template:
-    """A person's reference: the normalised mean of the normalised features of `num_images` images."""
+    """A person's reference: the normalised mean of the normalised features of `num_images` images.
+
+    `model_id` is the form that made it: a model's id, and for a variant of it the hash of that (`mien.variants`).
+    """
 
     embedding: NDArray[np.float32] = field(repr=False)
     num_images: int
@@ -139,9 +143,14 @@ def clean_name(name: str) -> str:
 def check_model(have: str | None, need: str) -> None:
     if have is not None and have != need:
         raise ModelMismatchError(
-            f"the gallery's templates were made by model {have[:12]}, not {need[:12]}; "
+            f"the gallery's templates were made by model {_in_short(have)}, not {_in_short(need)}; "
             "run `mien-device update` to re-embed them"
         )
+
+
+def _in_short(form: str) -> str:
+    variant = variant_of(form)
+    return model_of(form)[:12] + (f" (variant {variant[:12]})" if variant else "")
 
 
 def people_in(view: Reader) -> Iterable[Person]:

@@ -1,7 +1,8 @@
 """The encrypted gallery: who is enrolled, their templates and aligned crops, and what training keeps in private.
 
-Templates carry the id of the model that made them and are never compared with another model's; when a model is
-released they are made again from the crops, all in one transaction. Crops are kept for that, and for training where the
+Templates carry the id of the form that made them (a model, or a variant of it: `mien.variants`) and are never compared
+with another form's; when a model is released, or another form of it chosen, they are made again from the crops, all in
+one transaction. Crops are kept for that, and for training where the
 person consented. Everything about a person is stored or removed together.
 """
 
@@ -73,6 +74,7 @@ from mien.errors import (
 from mien.methods.base import Crops, Embeddings
 from mien.records import to_mapping
 from mien.specs import FaceInputSpec
+from mien.variants import model_of
 from mien.wire.canonical import parse_json
 from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 
@@ -118,10 +120,16 @@ class Gallery:
     # --- who is enrolled ---
 
     @property
-    def model_id(self) -> str | None:
-        """The model that made every template in here; None before anybody was enrolled."""
+    def form_id(self) -> str | None:
+        """The form that made every template in here; None before anybody was enrolled."""
         with self._vault.reading() as view:
             return view.facts.get("model_id")
+
+    @property
+    def model_id(self) -> str | None:
+        """The model whose form made every template in here; None before anybody was enrolled."""
+        form = self.form_id
+        return None if form is None else model_of(form)
 
     def people(self) -> tuple[Person, ...]:
         """Return everybody enrolled, by name."""
@@ -222,9 +230,9 @@ class Gallery:
     # --- templates and crops ---
 
     def references(self, model_id: str) -> References:
-        """Return all templates for comparison with embeddings of `model_id`; kept until the gallery changes.
+        """Return all templates for comparison with embeddings of the form `model_id`; kept until the gallery changes.
 
-        Raises ModelMismatchError when a template was made by another model: re-embed first.
+        Raises ModelMismatchError when a template was made by another model or form: re-embed first.
         """
         version = self._vault.version
         if self._all is None or self._all[0] != version or self._all[1].model_id != model_id:
@@ -290,7 +298,7 @@ class Gallery:
             return np.stack([crop_in(record) for record in view.select("crops", person=person.id)])
 
     def reembed(self, model_id: str, spec: FaceInputSpec, embed: Callable[[Crops], Embeddings]) -> int:
-        """Make every template again with another model, in one switch; returns how many.
+        """Make every template again with another model, or another form (`model_id`), in one switch; returns how many.
 
         `embed` maps crops (N, 112, 112, 3) to features (N, dim). Until the switch the old templates serve; a crash
         leaves the old ones or the new ones, never a mixture.

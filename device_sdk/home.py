@@ -76,6 +76,11 @@ class Home:
         return self.models / "graphs"
 
     @property
+    def variants(self) -> Path:
+        """The variants of these models that this device runs or has looked at, by hash; they hold parameters."""
+        return self.models / "variants"
+
+    @property
     def participation_lock(self) -> Path:
         """Held while a process takes part in rounds."""
         return self.root / "participate.lock"

@@ -9,10 +9,12 @@ import numpy as np
 
 from device_sdk.enrolled import Template
 from device_sdk.models import Model
+from device_sdk.variants import LoadedVariant
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods.base import Crops, Embeddings, Runtime
 from mien.personal_branch import PersonalThreshold
 from mien.specs import FaceInputSpec, Threshold
+from mien.variants import Variant
 
 MASTER: Final = FaceInputSpec()
 """How crops are aligned and kept, whatever the model: 112x112. A narrower model takes the middle of it."""
@@ -22,15 +24,25 @@ DEFAULT_MAX_FMR: Final = 1e-3
 
 @dataclass(frozen=True)
 class Recogniser:
-    """Embeds crops with one model."""
+    """Embeds crops with one model: in float32 by a runtime, or with a variant of it."""
 
     model: Model
-    runtime: Runtime = field(repr=False)
+    runtime: Runtime | LoadedVariant = field(repr=False)
 
     @property
     def model_id(self) -> str:
         """The model's id."""
         return self.model.model_id
+
+    @property
+    def variant(self) -> Variant | None:
+        """The variant that embeds; None for the model itself."""
+        return self.runtime.variant if isinstance(self.runtime, LoadedVariant) else None
+
+    @property
+    def form_id(self) -> str:
+        """What its templates are named after: those of another form are never compared with its embeddings."""
+        return self.model_id if self.variant is None else self.variant.form_id
 
     @property
     def input(self) -> FaceInputSpec:
@@ -43,7 +55,10 @@ class Recogniser:
 
     def embed_fitted(self, crops: Crops) -> Embeddings:
         """Return unit embeddings (N, dim) of crops that are of the model's size already; raises NonFiniteError."""
-        embeddings = self.runtime.embed(self.model.theta, crops)
+        if isinstance(self.runtime, LoadedVariant):
+            embeddings = self.runtime.embed(crops)
+        else:
+            embeddings = self.runtime.embed(self.model.theta, crops)
         norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
         if not np.isfinite(embeddings).all() or (norms < 1e-6).any():
             raise NonFiniteError("the model gave an embedding that is not usable; fetch it again, tell the operator")
@@ -52,7 +67,7 @@ class Recogniser:
 
     def template(self, features: Embeddings) -> Template:
         """Return the template of one person's embeddings (N, dim)."""
-        return Template.of(features, self.model_id, self.input)
+        return Template.of(features, self.form_id, self.input)
 
 
 def fit_crops(crops: Crops, spec: FaceInputSpec) -> Crops:
@@ -87,24 +102,33 @@ class Operating:
         )
 
 
-def operating_point(model: Model, *, threshold: float | None = None, max_fmr: float = DEFAULT_MAX_FMR) -> Operating:
+def operating_point(
+    model: Model,
+    variant: Variant | None = None,
+    *,
+    threshold: float | None = None,
+    max_fmr: float = DEFAULT_MAX_FMR,
+) -> Operating:
     """Return the model's threshold with the highest FMR that is at most `max_fmr`, or the one given by hand.
 
-    Only thresholds measured on this very model count: scores drift from one version to the next. Raises ConfigError
-    when there is none, or the one given is no cosine.
+    Only thresholds measured on this very model, or on the `variant` of it that embeds, count: scores drift from one to
+    the next. Raises ConfigError when there is none, or the one given is no cosine.
     """
     if threshold is not None:
         if not -1.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold is {threshold}; it must be a cosine between -1 and 1")
         return Operating(threshold, None)
-    own = [known for known in model.spec.thresholds if known.model_id == model.model_id]
+    form = model.model_id if variant is None else variant.form_id
+    measured = model.spec.thresholds if variant is None else variant.thresholds
+    own = [known for known in measured if known.model_id == form]
     strict = [known for known in own if known.fmr <= max_fmr]
     if not strict:
         have = f"; it has FMR {min(known.fmr for known in own):.2g} (--max-fmr)" if own else ""
+        of_what = "" if variant is None else f"variant {variant.tier} of "
         raise ConfigError(
-            f"model {model.model_id[:12]} carries no threshold for a false match rate of at most {max_fmr:g}{have}; "
-            "ask the operator to run `mien-coordinator model evaluate`, then run `mien-device update` here, "
-            "or give --threshold"
+            f"{of_what}model {model.model_id[:12]} carries no threshold for a false match rate of at most "
+            f"{max_fmr:g}{have}; ask the operator to run `mien-coordinator model evaluate`, then run `mien-device "
+            "update` here, or give --threshold"
         )
     best = max(strict, key=lambda known: (known.fmr, -known.value))
     return Operating(best.value, best)

@@ -20,6 +20,7 @@ from mien.errors import ConfigError, CorruptDataError, VersionError
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import held
+from mien.variants import check_variants
 from mien.wire.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 
 _UNINSTALLED: Final = "0.1.0"
@@ -153,4 +154,6 @@ def verify_folder(folder: Path, release_key: str) -> BundleManifest:
     bundles.check_description(signed, read(bundles.MODEL, MAX_JSON_BYTES))
     if signed.graphs:
         bundles.check_graphs(signed, read(bundles.GRAPHS, MAX_JSON_BYTES))
+    if signed.variants:
+        check_variants(signed, read(bundles.VARIANTS, MAX_JSON_BYTES))
     return signed

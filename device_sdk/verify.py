@@ -93,7 +93,7 @@ def verify(
         if personal is not None and personal.covers(person):
             return _decide([_own_score(personal.embed(crop[np.newaxis])[0], person, gallery, personal)])
         (probe_D,) = recogniser.embed(crop[np.newaxis])
-        return _decide([(person.name, float(gallery.scores(person.name, recogniser.model_id, probe_D).max()), at)])
+        return _decide([(person.name, float(gallery.scores(person.name, recogniser.form_id, probe_D).max()), at)])
 
     return _look(image, pipeline, pad, decide)
 
@@ -111,7 +111,7 @@ def identify(
 
     The personal model decides only where it was made for everybody: scores of two models cannot be compared.
     """
-    references, people = gallery.references(recogniser.model_id), gallery.people()
+    references, people = gallery.references(recogniser.form_id), gallery.people()
     if not references.names:
         raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
 

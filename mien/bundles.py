@@ -6,6 +6,7 @@
     manifest.sig     64 bytes: Ed25519 over "mien/bundle/1\\n" and the manifest's bytes
     model.json       description and layout; theta.f32 and whatever else the manifest lists
     graphs.json      what the graphs are for (device_sdk.export.manifest); embed.onnx, train_*.pte ...: the graphs
+    variants.json    the model in smaller numbers (mien.variants); int8.variant ...: the variants
 
 The signature covers the manifest's very bytes, and the manifest every other file by its hash: nothing is parsed before
 it was verified, and no file counts that is not listed.
@@ -37,6 +38,8 @@ OLDEST_SDK: Final = "0.1.0"
 MAX_SEQUENCE: Final = 2**53
 GRAPHS: Final = "graphs.json"
 GRAPH_SUFFIXES: Final = (".onnx", ".pte")
+VARIANTS: Final = "variants.json"
+VARIANT_SUFFIX: Final = ".variant"
 MAX_FILES: Final = 1000
 MAX_GRAPH_BYTES: Final = 2**26
 
@@ -59,6 +62,11 @@ class BundleFile:
             raise ConfigError(f"a bundle's file is called {self.name[:80]!r}; names are plain, without folders")
         if not _HEX.fullmatch(self.sha256) or not 0 <= self.size_bytes < 2**53:
             raise ConfigError(f"bundle file {self.name} needs a SHA-256 in lower-case hex and a length")
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> BundleFile:
+        """Return how a file with that content is listed."""
+        return cls(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ class BundleManifest:
             raise ConfigError(f"a bundle lists {MODEL} and {THETA}, and no file twice")
         if self.graphs and (GRAPHS not in names or any(file.size_bytes > MAX_GRAPH_BYTES for file in self.graphs)):
             raise ConfigError(f"a bundle with graphs lists {GRAPHS}, and no graph above {MAX_GRAPH_BYTES >> 20} MiB")
+        if self.variants and (VARIANTS not in names or any(f.size_bytes > MAX_GRAPH_BYTES for f in self.variants)):
+            raise ConfigError(f"a bundle with variants lists {VARIANTS}, and none above {MAX_GRAPH_BYTES >> 20} MiB")
         if not _VERSION.fullmatch(self.min_sdk):
             raise ConfigError(f"min_sdk is {self.min_sdk[:40]!r}; write a version such as 0.1.0")
 
@@ -100,6 +110,16 @@ class BundleManifest:
     def graphs(self) -> tuple[BundleFile, ...]:
         """The graphs with their list, in order of name: what devices without torch run."""
         return tuple(file for file in self.files if is_graph(file.name))
+
+    @property
+    def variants(self) -> tuple[BundleFile, ...]:
+        """The variants with their list, in order of name."""
+        return tuple(file for file in self.files if is_variant(file.name))
+
+    @property
+    def extras(self) -> tuple[BundleFile, ...]:
+        """What comes beside the model, in order of name: graphs and variants."""
+        return tuple(file for file in self.files if is_extra(file.name))
 
     def file(self, name: str) -> BundleFile | None:
         """Return a listed file, None if it is not listed."""
@@ -121,7 +141,7 @@ def manifest_of(
 ) -> BundleManifest:
     """Return the manifest for a model's description and files (`model.json` itself is added)."""
     spec, layout = model_from_json(spec_json)
-    own = BundleFile(MODEL, hashlib.sha256(spec_json).hexdigest(), len(spec_json))
+    own = BundleFile.of(MODEL, spec_json)
     return BundleManifest(
         sequence=sequence,
         model_id=model_id,
@@ -137,6 +157,16 @@ def manifest_of(
 def is_graph(name: str) -> bool:
     """Return whether a bundle's file of that name is a graph, or the list of them."""
     return name == GRAPHS or name.endswith(GRAPH_SUFFIXES)
+
+
+def is_variant(name: str) -> bool:
+    """Return whether a bundle's file of that name is a variant, or the list of them."""
+    return name == VARIANTS or name.endswith(VARIANT_SUFFIX)
+
+
+def is_extra(name: str) -> bool:
+    """Return whether a bundle's file of that name comes beside the model: a graph, a variant, or a list of either."""
+    return is_graph(name) or is_variant(name)
 
 
 def hash_of(manifest_json: bytes) -> str:

@@ -199,7 +199,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         bundles.check_description(signed, model.spec_json)
         ours = {bundles.THETA: model.theta, **({bundles.SHARD: model.shard} if model.shard is not None else {})}
         for file in signed.files:
-            if bundles.is_graph(file.name):
+            if bundles.is_extra(file.name):
                 here = await in_thread(self._models.exists, file.sha256)
             else:
                 here = file.name == bundles.MODEL or ours.get(file.name) == BlobId(file.sha256, file.size_bytes)
@@ -274,14 +274,14 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def AddGraphs(
         self, request_iterator: AsyncIterator[operator_pb2.AddGraphsChunk], context: Any
     ) -> operator_pb2.AddGraphsReply:
-        """Keep a signed bundle's graphs; they stay where a release of that bundle follows before the next start."""
+        """Keep a signed bundle's graphs and variants; they stay where a release of that bundle follows before the next start."""
         chunks = aiter(request_iterator)
         first = await anext(chunks, None)
         if first is None or not first.HasField("header"):
             raise CorruptDataError("graphs begin with a header; send them again")
         signed = self._verified(first.header.bundle_manifest, first.header.bundle_signature)
         data = _Bytes(chunk.data async for chunk in chunks)
-        for file in signed.graphs:
+        for file in signed.extras:
             await self._receive(data, BlobId(file.sha256, file.size_bytes))
         return operator_pb2.AddGraphsReply()
 

@@ -532,7 +532,7 @@ def _values(record: Any) -> dict[str, Any]:
 
 
 def _graphs_of(row: Any) -> tuple[BundleFile, ...]:
-    return listed_by(row.manifest_json).graphs
+    return listed_by(row.manifest_json).extras
 
 
 def _graph(db: sa.Connection, sha256: str, population: str | None) -> BlobId | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import numpy as np
 import typer
 
 from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm, exportable, standard_forms
 from device_sdk.export.manifest import SUFFIXES, GraphEngine, folder_for
-from mien.errors import ConfigError, MissingDependencyError, NotFoundError
+from device_sdk.models import MAX_THETA_BYTES
+from mien.bundles import THETA
+from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout, ParameterPart
+from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors
 from mien.specs import ModelSpec
+from mien.variants import Variant
 from mien.wire.canonical import MAX_JSON_BYTES, model_from_json
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -44,14 +50,25 @@ def export(
     ] = None,
     max_batch: Annotated[int, typer.Option(min=5, help="The most images of a step on ExecuTorch.")] = 8,
     max_classes: Annotated[int, typer.Option(min=7, help="The most classes of a step on ExecuTorch.")] = 256,
+    int8_faces: Annotated[
+        Path | None,
+        typer.Option(help="Public faces, name/*.jpg: also make the int8 variant, calibrated and measured on them."),
+    ] = None,
+    aligned: Annotated[bool, typer.Option(help="These faces are aligned 112x112 crops already.")] = False,
     arcface_margin: Annotated[float, typer.Option(help="The margin of arcface, which its graph has built in.")] = 0.5,
     keep: Annotated[bool, typer.Option("--keep", help="Leave graphs that are there: goes on after a stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Write the graphs with which phones embed and train without torch. They hold no parameters.
 
+    A variant holds them: it is of this very model, and is made anew for each release.
+
     Example: python -m device_sdk.export ./model --objective positive_hinge --objective fedfr
+
+    Example: python -m device_sdk.export ./model --int8-faces ./public --aligned
     """
+    if int8_faces is not None and out is not None:
+        raise ConfigError("a variant comes with its model: leave --out away, so that model sign signs it")
     try:
         from device_sdk.export.build import DEFAULT_OBJECTIVES, export_graphs
     except ModuleNotFoundError as error:
@@ -78,12 +95,33 @@ def export(
             tell=lambda _: None if as_json else shell.ERR.print(_),
         )
     total = sum(graph.size_bytes for graph in manifest.graphs)
-    result = {"folder": str(folder), "num_graphs": len(manifest.graphs), "size_bytes": total}
-    shell.emit(
-        result,
-        as_json=as_json,
-        human=lambda: shell.OUT.print(f"{len(manifest.graphs)} graphs, {total / 1e6:.1f} MB, in {result['folder']}"),
-    )
+    variant = None if int8_faces is None else _int8(model, spec, layout, int8_faces, aligned=aligned)
+    result = {
+        "folder": str(folder),
+        "num_graphs": len(manifest.graphs),
+        "size_bytes": total,
+        "variants": [] if variant is None else [to_mapping(variant)],
+    }
+
+    def human() -> None:
+        shell.OUT.print(f"{len(manifest.graphs)} graphs, {total / 1e6:.1f} MB, in {result['folder']}")
+        if variant is not None:
+            shell.OUT.print(f"{variant.file}, {variant.size_bytes / 1e6:.1f} MB: {variant.cost}", soft_wrap=True)
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def _int8(model: Path, spec: ModelSpec, layout: ParameterLayout, faces: Path, *, aligned: bool) -> Variant:
+    """Return the model's int8 variant, written beside it."""
+    from device_sdk.export.variants import faces_in, make_int8
+
+    data = read_limited(model / THETA, MAX_THETA_BYTES, what=THETA)
+    if len(data) != 4 * layout.size:
+        raise CorruptDataError(f"{THETA} does not fit model.json; export the model again")
+    theta = layout.check(np.frombuffer(data, "<f4").astype(np.float32), what=THETA)
+    now = datetime.now(UTC)
+    with storage_errors(str(model)):
+        return make_int8(spec, layout, theta, faces_in(faces, spec.input, aligned=aligned), model, now)
 
 
 def _engines(names: list[str] | None) -> tuple[GraphEngine, ...]:

@@ -25,9 +25,11 @@ from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from device_sdk.trained import Pending
 from mien.specs import FaceInputSpec
+from mien.variants import form_id
 
 SPEC = FaceInputSpec(dim=16)
-MODELS = {"a" * 64: 3, "b" * 64: 5}
+# Two models, and a variant of the first: three forms, whose templates must never be found side by side.
+MODELS = {"a" * 64: 3, "b" * 64: 5, form_id("a" * 64, "c" * 64): 7}
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 3, 112, 112, 3), dtype=np.uint8)
 
 
@@ -55,7 +57,7 @@ def work(home: Path, random: Random) -> None:
 def one_thing(gallery: Gallery, random: Random, number: int) -> str:
     people = gallery.people()
     someone = random.choice(people) if people else None
-    model = gallery.model_id or next(iter(MODELS))
+    model = gallery.form_id or next(iter(MODELS))
     if someone is None or (len(people) < 6 and random.random() < 0.4):
         which = random.randrange(len(PICTURES))
         crops = PICTURES[which]
@@ -69,7 +71,7 @@ def one_thing(gallery: Gallery, random: Random, number: int) -> str:
         case "remove":
             gallery.remove(someone.name)
         case "reembed":
-            other = next(each for each in MODELS if each != model)
+            other = random.choice([each for each in MODELS if each != model])
             gallery.reembed(other, SPEC, lambda crops: embed(other, crops))
         case "rotate_key":
             gallery.rotate_key()
@@ -95,7 +97,7 @@ def check(home: Path) -> None:
     """Open the gallery and see that all of it belongs together, and that one key of the two is left."""
     gallery = Gallery.open(home / "device.db", FileKeyStore(home / "keys"))
     try:
-        people, model = gallery.people(), gallery.model_id
+        people, model = gallery.people(), gallery.form_id
         for person in people:
             assert person.num_images == 3 * person.num_templates > 0
         if model is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +24,10 @@ from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, ro
 
 @dataclass
 class Script:
-    """What the server does at each call: a function of the request, or nothing for a plain answer. `calls` counts."""
+    """What the server does at each call: a function of the request, or nothing for a plain answer. `calls` counts.
+
+    `blobs` are handed out by hash; what is none of them, `download` answers.
+    """
 
     hello: Callable[[], common_pb2.HelloReply] = lambda: common_pb2.HelloReply(
         protocol_version=1, software="scripted", unix_ms=int(time.time() * 1000)
@@ -33,6 +36,7 @@ class Script:
         wait=rounds_pb2.Wait(retry_after_s=1.5, reason="nothing")
     )
     download: Callable[[int], Iterable[common_pb2.DataChunk]] = lambda _offset: ()
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
     reply: Callable[[int], Iterable[common_pb2.DataChunk]] = lambda _offset: ()
     follow: Callable[[], Iterable[rounds_pb2.StageEvent]] = lambda: ()
     upload_status: Callable[[], rounds_pb2.UploadStatus] = lambda: rounds_pb2.UploadStatus()
@@ -98,7 +102,10 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
         yield from self._stream("follow", context, self.script.follow)
 
     def Download(self, request: Any, context: Any) -> Iterator[Any]:
-        yield from self._stream("download", context, lambda: self.script.download(request.offset))
+        data = self.script.blobs.get(request.sha256)
+        rest = [] if data is None else [common_pb2.DataChunk(offset=request.offset, data=data[request.offset :])]
+        whole = self.script.download if data is None else lambda _offset: rest
+        yield from self._stream("download", context, lambda: whole(request.offset))
 
     def DownloadReply(self, request: Any, context: Any) -> Iterator[Any]:
         yield from self._stream("reply", context, lambda: self.script.reply(request.offset))

@@ -90,7 +90,7 @@ OPTIONS = {
     "status": {"--home", "--json"},
     "doctor": {"--home", "--json"},
     "config show": {"--home", "--json"},
-    "bench": {"--home", "--save", "--json"},
+    "bench": {"--home", "--save", "--tier", "--json"},
 }
 """Every verb and its options: what scripts of users rely on."""
 
