@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.export.manifest import GraphEngine
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Objective, Runtime, Trained
 from mien.records import from_mapping
@@ -30,11 +31,15 @@ Engine = Literal["torch", "onnxruntime", "executorch", "float64"]
 REPEATS: Final = 3
 TIMED_STEPS: Final = 4
 BATCH: Final = 4
+LOCAL: Final = LocalSpec(lr=0.01, steps=5, batch_size=BATCH, momentum=0.9, weight_decay=5e-4)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine trains: a model's part, on crops, with each of some objectives."""
+    """What an engine trains: a model's part, on crops, with each of some objectives, for each of some numbers of steps.
+
+    Without `steps` those of `local` are taken.
+    """
 
     engine: Engine
     spec: ModelSpec
@@ -44,9 +49,46 @@ class Job:
     crops: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 112, 112, 3), np.uint8), repr=False)
     objectives: tuple[Objective, ...] = ()
     local: LocalSpec = field(default_factory=LocalSpec)
+    steps: tuple[int, ...] = ()
     graphs: str = ""
     is_tiny: bool = False
     is_timed: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """One part of one model with its graphs, crops and objectives."""
+
+    model: str
+    spec: ModelSpec
+    layout: ParameterLayout
+    theta: Vector = field(repr=False)
+    part: ParameterPart
+    crops: NDArray[np.uint8] = field(repr=False)
+    objectives: Mapping[str, Objective] = field(repr=False)
+    graphs: Path
+    engines: tuple[GraphEngine, ...] = ("onnxruntime", "executorch")
+    is_tiny: bool = False
+
+    @property
+    def word(self) -> str:
+        """Whether this is the whole network or a tail of it."""
+        return "full" if len(self.part.names) == len(self.layout.entries) else "tail"
+
+    def job(self) -> Job:
+        """Return the case as torch's job."""
+        return Job(
+            "torch",
+            self.spec,
+            self.layout,
+            self.theta,
+            self.part.names,
+            self.crops,
+            tuple(self.objectives.values()),
+            LOCAL,
+            graphs=str(self.graphs),
+            is_tiny=self.is_tiny,
+        )
 
 
 @dataclass(frozen=True)
@@ -85,7 +127,9 @@ def take_turn(job: Job) -> Turn:
     runtime = _runtime(job)
     embed_s = least(lambda: runtime.embed(job.theta, job.crops[:1]), REPEATS) if job.is_timed else 0.0
     trained: list[Trained] = [
-        runtime.train(job.theta, part, job.crops, objective, job.local, seed=0) for objective in job.objectives
+        runtime.train(job.theta, part, job.crops, objective, replace(job.local, steps=steps), seed=0)
+        for objective in job.objectives
+        for steps in job.steps or (job.local.steps,)
     ]
     step_s = _step_time(job, part, runtime) if job.is_timed else 0.0
     return Turn(tuple(t.values for t in trained), step_s, embed_s, peak_mb, _status_mb("VmHWM"))
@@ -205,6 +249,7 @@ def _packed(job: Job) -> bytes:
         "part": job.part,
         "objectives": described,
         "local": asdict(job.local),
+        "steps": job.steps,
         "graphs": job.graphs,
         "is_tiny": job.is_tiny,
         "is_timed": job.is_timed,
@@ -235,6 +280,7 @@ def _unpacked(data: bytes) -> Job:
         arrays["crops"],
         objectives,
         local,
+        tuple(meta["steps"]),
         meta["graphs"],
         meta["is_tiny"],
         meta["is_timed"],

@@ -5,21 +5,23 @@ steps on batches of 4 and one of 2, CPU time of a step at 4 images over eager to
 crops' features known), memory of a round above what the process holds with the model loaded, CPU time of one embedding,
 size of the graphs.
 
-Full: SFace, SFace with an adapter, and MobileFaceNet-192 (where MIEN_MOBILEFACENET names it), their default parts and
-all of them, on real crops (MIEN_DATA), with torch in float64 beside; programs of whole networks take minutes to make,
-so ExecuTorch trains MobileFaceNet's alone. Quick: the tests' tiny network on made-up crops with committed graphs; a
-step of it is mostly overhead, which its ratio shows and phones do not feel. `--parity` prints the updates' distances
-alone, for every objective and for several numbers of steps; `--int8` what inference in int8 costs.
+Full: SFace and MobileFaceNet-192 (where MIEN_MOBILEFACENET names it) with and without adapters, and the drawn network
+`mobilefacenet_folded`: their default parts and all of them, on real crops (MIEN_DATA), with torch in float64 beside.
+Programs of whole networks take minutes to make; `--graphs` keeps them. Quick: the tests' tiny network on made-up crops
+with committed graphs; a step of it is mostly overhead, which its ratio shows and phones do not feel. `--parity` prints
+the updates' distances alone, for every objective and several numbers of steps; `--int8` what inference in int8 costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,32 +29,36 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks import _common
-from benchmarks._device import Engine, Job, Turn, measure
+from benchmarks import _common, _parity
+from benchmarks._device import LOCAL, Case, Engine, Turn, measure
+from benchmarks._parity import relative
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
 from device_sdk.export.manifest import SUFFIXES, GraphEngine, GraphFolder, folder_for
 from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.backbones import build_backbone, layout_of, theta_of
 from mien.backbones.importers import ImportedModel, import_model, with_adapter
-from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Objective
-from mien.specs import LocalSpec, ModelSpec
+from mien.specs import ModelSpec
 from simulation.pretrained import sface_path
 
 NUM_CROPS: Final = 6
 NUM_CLASSES: Final = 5
-LOCAL: Final = LocalSpec(lr=0.01, steps=5, batch_size=4, momentum=0.9, weight_decay=5e-4)
 MIN_TIMED_MS: Final = 1.0
-PARITY_STEPS: Final = (1, 5, 20)
-MOST_FOR_EXECUTORCH: Final = 2_000_000
-"""Parameters of a part: what is larger takes minutes and gigabytes to export."""
+_NO_EXPORTER: Final = ("__main__", "build", "manifest", "variants")
+SHOWN_OF_FEDFR: Final = (
+    "fedfr",
+    "fedfr_contrastive_branch_joint",
+    "fedfr_contrastive_cosface_branch_detached",
+)
 QUICK_FORMS: Final = ("positive_hinge", "cosface", "fedfr_contrastive_branch_joint")
 
 
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = _common.options("device", (__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--parity", action="store_true", help="the updates' distances to torch's alone, of everything")
+    _parity.add_options(parser)
+    parser.add_argument("--graphs", metavar="DIR", help="keep graphs there: making them takes most of the time")
     parser.add_argument("--model", action="append", help="one of the networks (may be repeated)")
     parser.add_argument("--part", choices=("tail", "full", "both"), default="both", help="the default part, or all")
     parser.add_argument("--engine", choices=tuple(SUFFIXES), help="one of the engines beside torch, instead of both")
@@ -65,13 +71,13 @@ def main() -> None:
 def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        cases = _tiny_cases() if args.quick else _real_cases(Path(folder), args)
+    with _graphs(args) as folder:
+        cases = _tiny_cases() if args.quick else _real_cases(folder, args)
         rows = [row for case in cases for row in _rows(case, in_float64=not args.quick)]
     return {
         "benchmark": "device",
         "quick": args.quick,
-        "network": "tiny (tests)" if args.quick else "SFace, SFace with adapter, MobileFaceNet-192 where it is there",
+        "network": "tiny (tests)" if args.quick else ", ".join(dict.fromkeys(row["model"] for row in rows)),
         "max_difference": _most(rows, "difference"),
         "step_over_torch": _most(_timed(rows), "step_over_torch"),
         "tail_over_torch": _most(_timed([row for row in rows if row["part"] == "tail"]), "step_over_torch"),
@@ -101,43 +107,6 @@ def _timed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["step_cpu_ms"]["torch"] >= MIN_TIMED_MS] or rows
 
 
-@dataclass(frozen=True)
-class Case:
-    """One part of one model with its graphs, crops and objectives."""
-
-    model: str
-    spec: ModelSpec
-    layout: ParameterLayout
-    theta: Vector = field(repr=False)
-    part: ParameterPart
-    crops: NDArray[np.uint8] = field(repr=False)
-    objectives: Mapping[str, Objective] = field(repr=False)
-    graphs: Path
-    engines: tuple[GraphEngine, ...] = ("onnxruntime", "executorch")
-    is_tiny: bool = False
-
-    @property
-    def word(self) -> str:
-        """Whether this is the whole network or a tail of it."""
-        return "full" if len(self.part.names) == len(self.layout.entries) else "tail"
-
-    def job(self) -> Job:
-        """Return the case as torch's job."""
-        return Job(
-            "torch",
-            self.spec,
-            self.layout,
-            self.theta,
-            self.part.names,
-            self.crops,
-            tuple(self.objectives.values()),
-            LOCAL,
-            str(self.graphs),
-            self.is_tiny,
-            True,
-        )
-
-
 def _rows(case: Case, *, in_float64: bool) -> Iterator[dict[str, Any]]:
     """Yield one row an objective; time and memory are those of the first one."""
     turns = {engine: _turn(case, engine) for engine in _engines(case)}
@@ -145,10 +114,10 @@ def _rows(case: Case, *, in_float64: bool) -> Iterator[dict[str, Any]]:
     for i, name in enumerate(case.objectives):
         row = {"model": case.model, "part": case.word, "size": case.part.size, "objective": name, "steps": LOCAL.steps}
         start, torch = case.part.gather(case.theta), turns["torch"].values[i]
-        row["difference"] = {engine: _relative(turns[engine].values[i], torch, start) for engine in case.engines}
+        row["difference"] = {engine: relative(turns[engine].values[i], torch, start) for engine in case.engines}
         if exact is not None:
             row["to_float64"] = {
-                engine: _relative(turn.values[i], exact.values[i], start) for engine, turn in turns.items()
+                engine: relative(turn.values[i], exact.values[i], start) for engine, turn in turns.items()
             }
         yield row | _costs(turns) | {"graph_kb": _graph_kb(case, name), "graphs_mb": _graphs_mb(case)}
 
@@ -187,42 +156,34 @@ def int8(args: argparse.Namespace) -> Mapping[str, Any]:
 def parity(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return how far each engine's update is from torch's: by network, objective and number of steps."""
     started = time.monotonic()
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        tiny = _tiny_cases(everything=True) if args.quick else None
-        for case in tiny or _real_cases(Path(folder), args, everything=True):
-            for steps in PARITY_STEPS:
-                rows += _parity_rows(case, steps)
-    return {
+    with _graphs(args) as folder:
+        cases = _tiny_cases(everything=True) if args.quick else _real_cases(folder, args, everything=True)
+        rows = _parity.parity(cases)
+    result = {
         "benchmark": "device parity",
         "quick": args.quick,
+        "num_crops": NUM_CROPS,
         "max_difference": _most(rows, "difference"),
         "rows": rows,
         **_provenance(started),
     }
+    if args.markdown:
+        Path(args.markdown).write_text(_parity.markdown(result), encoding="utf-8")
+    return result
 
 
-def _parity_rows(case: Case, steps: int) -> Iterator[dict[str, Any]]:
-    local = replace(LOCAL, steps=steps)
-    turns = {engine: _turn(case, engine, local=local, is_timed=False) for engine in _engines(case)}
-    start = case.part.gather(case.theta)
-    for i, name in enumerate(case.objectives):
-        yield {
-            "model": case.model,
-            "part": case.word,
-            "objective": name,
-            "steps": steps,
-            "difference": {
-                engine: float(f"{_relative(turns[engine].values[i], turns['torch'].values[i], start):.2g}")
-                for engine in case.engines
-            },
-        }
-
-
-def _relative(found: NDArray[Any], expected: NDArray[Any], start: Vector) -> float:
-    """Return the L2 distance of two updates over the length of the expected one."""
-    update = expected.astype(np.float64) - start
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(update))
+@contextlib.contextmanager
+def _graphs(args: argparse.Namespace) -> Iterator[Path]:
+    """Give the folder where graphs are made: that of `--graphs`, within it one for each state of the exporter."""
+    if not args.graphs:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+        return
+    sources = [*(_common.ROOT / "device_sdk" / "export").glob("*.py"), *(_common.ROOT / "mien").glob("backbones/*.py")]
+    sources += [_common.ROOT / "mien" / f"{name}.py" for name in ("heads", "losses")]
+    made_by = [path for path in sorted(sources) if path.stem not in _NO_EXPORTER]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in made_by)).hexdigest()[:12]
+    yield Path(args.graphs) / digest
 
 
 def _graph_kb(case: Case, objective: str) -> dict[str, float]:
@@ -238,7 +199,8 @@ def _graph_kb(case: Case, objective: str) -> dict[str, float]:
 
 def _graphs_mb(case: Case) -> dict[str, float]:
     """Return what an engine's graphs take in a bundle, beside the parameters."""
-    graphs = GraphFolder.open(case.graphs, case.spec, case.layout).manifest.graphs
+    folder = GraphFolder.open(case.graphs, case.spec, case.layout)
+    graphs = [graph for graph in folder.manifest.graphs if graph.form in ("", *case.objectives)]
     return {
         engine: round(sum(graph.size_bytes for graph in graphs if graph.file.endswith(SUFFIXES[engine])) / 1e6, 3)
         for engine in case.engines
@@ -250,11 +212,11 @@ def _graphs_mb(case: Case) -> dict[str, float]:
 
 def _tiny_cases(*, everything: bool = False) -> Iterator[Case]:
     """Yield the tests' network with its committed graphs."""
-    from tests.graphs import FOLDER, FULL_FORMS, ON_EXECUTORCH, objective_of
+    from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of
     from tests.tiny import made_up_crops, tiny_cnn
 
     tiny, crops = tiny_cnn(), made_up_crops(NUM_CROPS, seed=1)
-    wanted = [form for form in ON_EXECUTORCH if everything or form.name in QUICK_FORMS]
+    wanted = [form for form in ALL_FORMS if everything or form.name in QUICK_FORMS]
     for part, forms in ((tiny.part(), wanted), (tiny.part("*"), list(FULL_FORMS))):
         objectives = {form.name: objective_of(form, NUM_CROPS, tiny.spec.input.dim) for form in forms}
         yield Case("tiny", tiny.spec, tiny.layout, tiny.theta, part, crops, objectives, FOLDER, is_tiny=True)
@@ -264,7 +226,7 @@ def _real_cases(folder: Path, args: argparse.Namespace, *, everything: bool = Fa
     """Yield the public recognisers with graphs made now."""
     crops = _crops()
     few = (standard_forms("positive_hinge")[0], *standard_forms("cosface"))
-    every = tuple(form for name in exportable() for form in standard_forms(name))
+    every = tuple(form for name in exportable() for form in standard_forms(name) if _is_shown(form))
     for name, model in _models():
         if args.model and name not in args.model:
             continue
@@ -273,18 +235,22 @@ def _real_cases(folder: Path, args: argparse.Namespace, *, everything: bool = Fa
         for part in [each for each in parts if args.part == "both" or (each is whole) == (args.part == "full")]:
             forms = every if everything and part is default else few
             engines: tuple[GraphEngine, ...] = (args.engine,) if args.engine else ("onnxruntime", "executorch")
-            if part.size > MOST_FOR_EXECUTORCH:
-                engines = ("onnxruntime",)
-            elif part is whole and "executorch" in engines:
+            if part is whole and "executorch" in engines:
                 forms = few[:1]
             _common.progress(f"{name}: making the graphs of {part.size} parameters")
             graphs = folder_for(folder, model.layout)
-            export_graphs(model.spec, model.layout, graphs, forms=forms, parts=[part], engines=engines)
+            export_graphs(model.spec, model.layout, graphs, forms=forms, parts=[part], engines=engines, keep=True)
             objectives = {form.name: _objective(form, model, crops) for form in forms}
             yield Case(name, model.spec, model.layout, model.theta, part, crops, objectives, folder, engines)
 
 
+def _is_shown(form: ObjectiveForm) -> bool:
+    """Return whether a form is among those of the table: of the one objective that has many, three."""
+    return form.objective != "fedfr" or form.name in SHOWN_OF_FEDFR
+
+
 def _models() -> Iterator[tuple[str, ImportedModel]]:
+    """Yield what phones run: public recognisers, with adapters, and a network that has only been drawn."""
     sface = import_model(sface_path().read_bytes(), sface_path().name)
     yield "sface", sface
     yield "sface_adapter", with_adapter(sface)
@@ -293,6 +259,10 @@ def _models() -> Iterator[tuple[str, ImportedModel]]:
         mobilefacenet = import_model(Path(path).read_bytes(), Path(path).name)
         yield "mobilefacenet192", mobilefacenet
         yield "mobilefacenet192_adapter", with_adapter(mobilefacenet)
+    drawn = build_backbone("mobilefacenet_folded")
+    layout = layout_of(drawn)
+    spec = ModelSpec(drawn.name, layout.sha256, drawn.input_spec, "drawn", "none", drawn.default_trainable)
+    yield drawn.name, ImportedModel(spec, layout, theta_of(drawn))
 
 
 def _crops() -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
-from device_sdk.export.manifest import GraphEngine, GraphFolder, folder_for
+from device_sdk.export.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.layout import ParameterPart
 from mien.methods.base import Objective, Runtime
@@ -24,13 +24,6 @@ FOLDER = Path(__file__).parent / "data" / "graphs"
 ALL_FORMS = tuple(form for name in exportable() for form in standard_forms(name))
 # The whole network is trained with these only: what differs between objectives lies behind the embedding.
 FULL_FORMS = tuple(form for form in ALL_FORMS if form.name in ("positive_hinge", "cosface"))
-# ExecuTorch's programs are larger: one form of each objective, and three of the one that has many.
-ON_EXECUTORCH = tuple(
-    form
-    for form in ALL_FORMS
-    if form.objective != "fedfr"
-    or form.name in ("fedfr", "fedfr_contrastive_branch_joint", "fedfr_contrastive_cosface_branch_detached")
-)
 LIMITS: Mapping[str, int] = {"B": 6, "K": 8, "L": 3, "G": 5}
 CONSTANTS: Mapping[str, float] = {
     "scale": 8.0,
@@ -90,13 +83,11 @@ def rebuild() -> None:
     tiny = tiny_cnn()
     for old in FOLDER.rglob("*.*"):
         old.unlink()
-    plans: tuple[tuple[tuple[ObjectiveForm, ...], list[ParameterPart], tuple[GraphEngine, ...]], ...] = (
-        (ALL_FORMS, [tiny.part()], ("onnxruntime",)),
-        (FULL_FORMS, [tiny.part("*")], ("onnxruntime",)),
-        (ON_EXECUTORCH, [tiny.part()], ("executorch",)),
-        (FULL_FORMS, [tiny.part("*")], ("executorch",)),
+    plans: tuple[tuple[tuple[ObjectiveForm, ...], list[ParameterPart]], ...] = (
+        (ALL_FORMS, [tiny.part()]),
+        (FULL_FORMS, [tiny.part("*")]),
     )
-    for forms, parts, engines in plans:
+    for forms, parts in plans:
         export_graphs(
             tiny.spec,
             tiny.layout,
@@ -104,7 +95,7 @@ def rebuild() -> None:
             forms=forms,
             parts=parts,
             backbone=tiny.backbone,
-            engines=engines,
+            engines=("onnxruntime", "executorch"),
             limits=LIMITS,
             tell=print,
         )

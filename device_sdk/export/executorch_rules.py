@@ -1,10 +1,11 @@
 """How a training step becomes operators that ExecuTorch runs fast, where its convolutions are plain loops.
 
-`table()` is for `make_fx`. Convolutions, forwards and backwards, become matrix products and shifted sums; what works on
-channels is written over rows of pixels, the one kind of broadcast that its kernels are fast at. Products take weights
-as they lie in memory: copying them, transposed or once an image, costs more than the products themselves.
+`table()` is for `make_fx`, `rewrites.keep_turned` and `products_of_rows` for what comes of it. Convolutions, forwards
+and backwards, become matrix products and shifted sums. They work on maps whose channels come first, then the batch:
+each channel is then one row, a product needs no copy of a map, and what works on channels is the one kind of broadcast
+that ExecuTorch's kernels are fast at. Each rule turns what it takes and what it gives; between rules both cancel.
 
-Suffixes of tensors: B batch, C input channels, O output channels, H and W a map's sides, P its pixels.
+Suffixes of tensors: B batch, C input channels, O output channels, H and W a map's sides, P its pixels over the batch.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from torch.fx import GraphModule, Node
 
 from device_sdk.export import decompositions
 from device_sdk.export.decompositions import Table, aten
+from device_sdk.export.rewrites import TURN
 from mien.errors import ConfigError
 
 _PERMUTES: Final = (aten.permute.default, aten.transpose.int, aten.t.default)
+_STEEP: Final = -1e30
+"""Times any number above 0, this is below -1: so that `_is_negative` gives 0 there."""
 Pair = tuple[int, int]
 
 
@@ -31,29 +35,26 @@ def table() -> Table:
         aten.convolution_backward.default: convolution_backward,
         aten._prelu_kernel.default: prelu,
         aten._prelu_kernel_backward.default: prelu_backward,
+        aten.threshold_backward.default: threshold_backward,
     }
 
 
-def without_transposed_weights(module: GraphModule) -> None:
-    """Rewrite a Wᵀ as (W aᵀ)ᵀ where W is the larger matrix: a linear layer's weights are then never copied."""
+def products_of_rows(module: GraphModule) -> None:
+    """Write each a bᵀ as the linear layer that it is: its kernel takes b as it lies, where a product would copy it."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
             continue
-        a, b = node.args[-2:]
+        *bias, a, b = node.args
         turned = 0
         while _is_transposed(b):
             b, turned = b.args[0], 1 - turned
-        if not turned or not isinstance(b.meta["val"].shape[0], int):
-            node.args = (*node.args[:-1], node.args[-1] if turned else b)
+        if not turned:
+            node.args = (*bias, a, b)
             continue
         with graph.inserting_before(node):
-            product = graph.call_function(aten.mm.default, (b, graph.call_function(aten.permute.default, (a, [1, 0]))))
-            back = graph.call_function(aten.permute.default, (product, [1, 0]))
-            result = graph.call_function(aten.clone.default, (back,), {"memory_format": torch.contiguous_format})
-            if node.target is aten.addmm.default:
-                result = graph.call_function(aten.add.Tensor, (result, node.args[0]))
-        node.replace_all_uses_with(result)
+            product = graph.call_function(aten.linear.default, (a, b, *bias))
+        node.replace_all_uses_with(product)
     graph.eliminate_dead_code()
     module.recompile()
 
@@ -78,15 +79,15 @@ def convolution(
 ) -> Tensor:
     """Return a dense or depthwise convolution's result (B, O, H', W')."""
     _check(weight, x, dilation, transposed, groups)
-    batch, channels = x.shape[:2]
+    x_CBHW = _turned(x)
     if groups > 1 and _is_global(x, weight, padding):
-        products = x.reshape(batch, -1) * weight.reshape(1, -1)
-        y = products.reshape(batch * channels, -1).sum(1).reshape(batch, channels, 1, 1)
+        pixels = weight[0].numel()
+        y = torch.bmm(x_CBHW.reshape(len(weight), -1, pixels), weight.reshape(-1, pixels, 1)).unsqueeze(-1)
     elif groups > 1:
-        y = _depthwise(x, weight, _pair(stride), _pair(padding))
+        y = _depthwise(x_CBHW, weight, _pair(stride), _pair(padding))
     else:
-        y = _dense(x, weight, _pair(stride), _pair(padding))
-    return y if bias is None else _shifted(y, bias)
+        y = _dense(x_CBHW, weight, _pair(stride), _pair(padding))
+    return _turned(y if bias is None else _shifted(y, bias))
 
 
 def convolution_backward(
@@ -105,12 +106,14 @@ def convolution_backward(
     """Return the gradients of input, weight and bias, where `output_mask` asks for them."""
     _check(weight, x, dilation, transposed, groups)
     steps, pads = _pair(stride), _pair(padding)
+    grad_OBHW, x_CBHW = _turned(grad), _turned(x)
     if groups > 1 and _is_global(x, weight, padding):
-        of_input, of_weight = _global_gradients(grad, x, weight, output_mask)
+        of_input, of_weight = _global_gradients(grad_OBHW, x_CBHW, weight, output_mask)
     else:
-        of_input = _input_gradient(grad, x, weight, steps, pads, groups) if output_mask[0] else None
-        of_weight = _weight_gradient(grad, x, weight, steps, pads, groups) if output_mask[1] else None
-    return of_input, of_weight, _channel_sums(grad) if output_mask[2] else None
+        of_input = _input_gradient(grad_OBHW, x_CBHW, weight, steps, pads, groups) if output_mask[0] else None
+        of_weight = _weight_gradient(grad_OBHW, x_CBHW, weight, steps, pads, groups) if output_mask[1] else None
+    of_bias = _channel_sums(grad_OBHW) if output_mask[2] else None
+    return None if of_input is None else _turned(of_input), of_weight, of_bias
 
 
 def _check(weight: Tensor, x: Tensor, dilation: Sequence[int], transposed: bool, groups: int) -> None:
@@ -159,49 +162,24 @@ def _dense(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
     if _is_pointwise(weight, stride, padding):
         return _product(weight.reshape(weight.shape[:2]), x)
     kernel = _pair(weight.shape[2:])
-    columns = torch.cat(list(_windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))), 1)
+    columns = torch.cat(list(_windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))), 0)
     return _product(weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1), columns)
 
 
 def _product(weight_OC: Tensor, x: Tensor) -> Tensor:
-    """Return the weight times each pixel's channels: (B, O, H, W).
-
-    Deep layers have more weights than pixels, early ones more pixels: the smaller of both is brought into form.
-    """
-    batch, channels, height, width = x.shape
-    outputs = len(weight_OC)
-    if height * width < outputs:
-        x_CP = x.reshape(batch, channels, -1).permute(1, 0, 2).reshape(channels, -1)
-        y_OBP = torch.mm(weight_OC, x_CP).reshape(outputs, batch, height * width)
-        return y_OBP.permute(1, 0, 2).reshape(batch, outputs, height, width)
-    each = weight_OC.unsqueeze(0).expand(batch, outputs, channels)
-    return torch.bmm(each, x.reshape(batch, channels, -1)).reshape(batch, outputs, height, width)
-
-
-def _transposed_product(weight_OC: Tensor, grad: Tensor) -> Tensor:
-    """Return the weight transposed times each pixel's gradient: (B, C, H, W)."""
-    batch, outputs, height, width = grad.shape
-    channels = weight_OC.shape[1]
-    grad_PO = grad.reshape(batch, outputs, -1).permute(0, 2, 1).reshape(-1, outputs)
-    y_BPC = torch.mm(grad_PO, weight_OC).reshape(batch, height * width, channels)
-    return y_BPC.permute(0, 2, 1).reshape(batch, channels, height, width)
+    """Return the weight times each pixel's channels: (O, B, H, W)."""
+    return torch.mm(weight_OC, _rows_of(x)).reshape(len(weight_OC), *x.shape[1:])
 
 
 def _outer(grad: Tensor, x: Tensor) -> Tensor:
     """Return the sum over images and pixels of gradient times channel: (O, C)."""
-    batch, outputs, height, width = grad.shape
-    channels = x.shape[1]
-    if height * width < outputs:
-        grad_OP = grad.reshape(batch, outputs, -1).permute(1, 0, 2).reshape(outputs, -1)
-        x_PC = x.reshape(batch, channels, -1).permute(0, 2, 1).reshape(-1, channels)
-        return torch.mm(grad_OP, x_PC)
-    return torch.bmm(grad.reshape(batch, outputs, -1), x.reshape(batch, channels, -1).transpose(1, 2)).sum(0)
+    return torch.mm(_rows_of(grad), _rows_of(x).permute(1, 0))
 
 
 def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, groups: int) -> Tensor:
-    """Return the correlation of the spread gradient with the turned kernel: (B, C, H, W)."""
+    """Return the correlation of the spread gradient with the turned kernel: (C, B, H, W)."""
     if groups == 1 and _is_pointwise(weight, stride, padding):
-        return _transposed_product(weight.reshape(weight.shape[:2]), grad)
+        return _product(weight.reshape(weight.shape[:2]).permute(1, 0), grad)
     kernel = _pair(weight.shape[2:])
     pads = kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1]
     spread = _spread(grad, stride)
@@ -219,13 +197,13 @@ def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, stride: Pair, paddi
 
 def _spread(grad: Tensor, stride: Pair) -> Tensor:
     """Return the gradient with stride - 1 zeros after each row and column."""
-    batch, channels, height, width = grad.shape
+    channels, batch, height, width = grad.shape
     if stride[1] > 1:
         zeros = torch.zeros_like(grad)
-        grad = torch.stack([grad, *[zeros] * (stride[1] - 1)], -1).reshape(batch, channels, height, width * stride[1])
+        grad = torch.stack([grad, *[zeros] * (stride[1] - 1)], -1).reshape(channels, batch, height, width * stride[1])
     if stride[0] > 1:
         zeros = torch.zeros_like(grad)
-        grad = torch.stack([grad, *[zeros] * (stride[0] - 1)], 3).reshape(batch, channels, height * stride[0], -1)
+        grad = torch.stack([grad, *[zeros] * (stride[0] - 1)], 3).reshape(channels, batch, height * stride[0], -1)
     return grad
 
 
@@ -237,19 +215,17 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, stride: Pair, padd
     windows = _windows(x, kernel, stride, padding, grad.shape[2:])
     if groups > 1:
         return torch.stack([_channel_sums(grad * window) for window in windows], -1).reshape(weight.shape)
-    outer = _outer(grad, torch.cat(list(windows), 1))
-    return outer.reshape(weight.shape[0], *kernel, x.shape[1]).permute(0, 3, 1, 2)
+    outer = _outer(grad, torch.cat(list(windows), 0))
+    return outer.reshape(weight.shape[0], *kernel, x.shape[0]).permute(0, 3, 1, 2)
 
 
 def _global_gradients(
     grad: Tensor, x: Tensor, weight: Tensor, mask: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    batch, channels, height, width = x.shape
-    pixels = height * width
-    grad_rows = grad.reshape(batch * channels, 1)
-    each = weight.reshape(1, channels, pixels).expand(batch, channels, pixels).reshape(batch * channels, pixels)
-    of_weight = (x.reshape(batch * channels, pixels) * grad_rows).reshape(batch, -1).sum(0).reshape(weight.shape)
-    return (grad_rows * each).reshape(x.shape) if mask[0] else None, of_weight if mask[1] else None
+    channels, pixels = len(weight), weight[0].numel()
+    of_input = torch.bmm(grad.reshape(channels, -1, 1), weight.reshape(channels, 1, pixels)).reshape(x.shape)
+    of_weight = torch.bmm(grad.reshape(channels, 1, -1), x.reshape(channels, -1, pixels)).reshape(weight.shape)
+    return of_input if mask[0] else None, of_weight if mask[1] else None
 
 
 # --- channels ---
@@ -257,33 +233,51 @@ def _global_gradients(
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """Return relu(x) - weight relu(-x); `weight` comes shaped for broadcasting."""
-    negative = torch.relu(-x)
-    return torch.relu(x) - (_scaled(negative, weight) if weight.numel() > 1 else negative * weight)
+    x_CBHW = _turned(x)
+    return _turned(torch.relu(x_CBHW) - _weighted(torch.relu(-x_CBHW), weight))
 
 
 def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of input and weight, the latter before its sum over images and pixels."""
-    scaled = _scaled(grad, weight) if weight.numel() > 1 else grad * weight
-    return torch.where(x > 0, grad, scaled), -(grad * torch.relu(-x))
+    grad_CBHW, x_CBHW = _turned(grad), _turned(x)
+    where_negative = grad_CBHW * _is_negative(x_CBHW)
+    of_input = (grad_CBHW - where_negative) + _weighted(where_negative, weight)
+    return _turned(of_input), _turned(-(grad_CBHW * torch.relu(-x_CBHW)))
+
+
+def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
+    """Return a ReLU's gradient: `grad` where x is above 0."""
+    if threshold:
+        raise ConfigError("a step can hold thresholds at 0 only; change the backbone")
+    return grad - grad * _is_negative(x)
+
+
+def _is_negative(x: Tensor) -> Tensor:
+    """Return 1 where x <= 0 and else 0, as numbers: ExecuTorch compares and selects one by one, ten times as slowly."""
+    return torch.relu(torch.relu(x) * _STEEP + 1.0)
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Return (B, C, H, W) as (C, B, H, W), and the other way round."""
+    return x.permute(TURN).contiguous()
+
+
+def _weighted(x: Tensor, weight: Tensor) -> Tensor:
+    return _scaled(x, weight) if weight.numel() > 1 else x * weight.reshape(1, 1, 1, 1)
 
 
 def _scaled(x: Tensor, by_C: Tensor) -> Tensor:
-    return (_rows_of(x) * _column_of(x, by_C)).reshape(x.shape)
+    return (_rows_of(x) * by_C.reshape(-1, 1)).reshape(x.shape)
 
 
 def _shifted(x: Tensor, by_C: Tensor) -> Tensor:
-    return (_rows_of(x) + _column_of(x, by_C)).reshape(x.shape)
+    return (_rows_of(x) + by_C.reshape(-1, 1)).reshape(x.shape)
 
 
 def _rows_of(x: Tensor) -> Tensor:
-    return x.reshape(x.shape[0] * x.shape[1], -1)
-
-
-def _column_of(x: Tensor, by_C: Tensor) -> Tensor:
-    batch, channels = x.shape[:2]
-    return by_C.reshape(1, channels).expand(batch, channels).reshape(batch * channels, 1)
+    return x.reshape(x.shape[0], -1)
 
 
 def _channel_sums(x: Tensor) -> Tensor:
     """Return the sum over images and pixels: (C,)."""
-    return _rows_of(x).sum(1).reshape(x.shape[0], x.shape[1]).sum(0)
+    return _rows_of(x).sum(1)

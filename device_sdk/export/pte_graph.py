@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from device_sdk.export import executorch_rules
+from device_sdk.export import executorch_rules, rewrites
 from device_sdk.export.forms import EXAMPLE_SIZES
 from device_sdk.export.steps import Function
 from mien.errors import ConfigError
@@ -38,8 +38,8 @@ def to_pte(
         if limits[letter] < size:
             raise ConfigError(f"a program's limit of {letter} is {limits[letter]}; it must be {size} or more")
     function = dataclasses.replace(function, inputs={**function.inputs, **function.broadcast}, broadcast={})
-    traced = function.traced(executorch_rules.table())
-    executorch_rules.without_transposed_weights(traced.module)
+    traced = function.traced(executorch_rules.table(), rewrites.keep_turned)
+    executorch_rules.products_of_rows(traced.module)
     sizes = {letter: torch.export.Dim(letter, min=1, max=limit) for letter, limit in limits.items()}
     examples = tuple(
         torch.zeros([EXAMPLE_SIZES[size] if isinstance(size, str) else size for size in shape])
@@ -54,8 +54,9 @@ def to_pte(
         from executorch.exir.passes import MemoryPlanningPass
 
         exported = torch.export.export(_Positional(traced.module), examples, dynamic_shapes=(dynamic,), strict=False)
+        linear = torch.ops.aten.linear.default
         # The checker knows core operators only; what is traced here are those, and some of their relatives.
-        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[linear]))
         # Inputs stay where the caller has them: parameters are most of them.
         planning = MemoryPlanningPass(alloc_graph_input=False)
         program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))

@@ -62,8 +62,8 @@ class Function:
         traced = self.traced(table())
         return to_onnx(traced.module, tuple(self.inputs), traced.outputs, traced.symbols, tuple(self.broadcast))
 
-    def traced(self, rules: Table) -> Traced:
-        """Return the function as a graph of the operators that `rules` leave, its sizes symbols."""
+    def traced(self, rules: Table, tidy: Callable[[GraphModule], None] = lambda _module: None) -> Traced:
+        """Return the function as a graph of the operators that `rules` leave, its sizes symbols, after `tidy`."""
         environment = ShapeEnv()
         mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
         examples = [_example(mode, name, shape) for name, shape in self.inputs.items()]
@@ -79,6 +79,7 @@ class Function:
                 *examples
             )
         module.graph.eliminate_dead_code()
+        tidy(module)
         if "trained_out" in outputs:
             results: Any = module.graph.output_node().args[0]
             recompute_activations(module, results[outputs.index("loss")])

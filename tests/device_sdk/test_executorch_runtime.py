@@ -15,9 +15,8 @@ from device_sdk.export.manifest import GraphFolder
 from device_sdk.runtimes import load_runtime
 from mien.errors import ConfigError, CorruptDataError, LateError, NotFoundError
 from mien.methods.base import StepRule
-from mien.specs import LocalSpec
 from tests.device_sdk.test_onnx_runtime import CROPS, HINGE, LOCAL, TINY, assert_same
-from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, LIMITS, ON_EXECUTORCH, objective_of, tiny_executorch_runtime
+from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, LIMITS, objective_of, tiny_executorch_runtime
 from tests.tiny import made_up_crops
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +29,7 @@ def test_embeddings_are_torchs() -> None:
     assert runtime.embed(TINY.theta, CROPS[:0]).shape == (0, 8)
 
 
-@pytest.mark.parametrize("form", ON_EXECUTORCH, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.name)
 def test_tails_get_torchs_update(form: ObjectiveForm) -> None:
     objective = objective_of(form, len(CROPS), 8)
     found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=1)
@@ -90,10 +89,8 @@ def test_training_stops_when_asked() -> None:
 
 
 def test_what_is_not_exported_is_named() -> None:
-    missing = next(form for form in ALL_FORMS if form not in ON_EXECUTORCH)
-    objective = objective_of(missing, len(CROPS), 8)
     with pytest.raises(NotFoundError, match=r"device_sdk\.export --engine executorch"):
-        tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=0)
+        tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part("mix.0.bias"), CROPS, HINGE, LOCAL, seed=0)
 
 
 def test_a_changed_program_is_refused(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from device_sdk.export import decompositions, executorch_rules, rewrites
 from device_sdk.export.build import export_graphs
@@ -219,11 +220,14 @@ def test_no_activation_is_kept_that_its_input_gives_again() -> None:
     mix = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.PReLU(4), nn.Conv2d(4, 4, 1))
     stages = {"pool": nn.AvgPool2d(28), "mix": mix, "embedding": nn.Sequential(nn.Flatten(), nn.Linear(64, 8))}
     backbone = Backbone("mixed", FaceInputSpec(dim=8), stages).requires_grad_(False)
-    for rules in (decompositions.table(), executorch_rules.table()):
-        traced = step_function(backbone, layout_of(backbone).part(("*",)), form).traced(rules)
+    function = step_function(backbone, layout_of(backbone).part(("*",)), form)
+    for traced in (
+        function.traced(decompositions.table()),
+        function.traced(executorch_rules.table(), rewrites.keep_turned),
+    ):
         nodes = list(traced.module.graph.nodes)
-        results = traced.module.graph.output_node().args[0]
-        loss = results[traced.outputs.index("loss")]  # type: ignore[index, call-overload]
+        results: Any = traced.module.graph.output_node().args[0]
+        loss = results[traced.outputs.index("loss")]
         while "detach" in str(loss.target) or "alias" in str(loss.target):
             loss = loss.args[0]
         end = nodes.index(loss)
@@ -231,6 +235,29 @@ def test_no_activation_is_kept_that_its_input_gives_again() -> None:
         forward = [node for node in activations if nodes.index(node) < end]
         assert (len(forward), len(activations)) == (1, 2)
         assert all(nodes.index(user) < end for node in forward for user in node.users)
+
+
+def test_maps_stay_turned_from_rule_to_rule() -> None:
+    """Between two convolutions with a PReLU and a sum of two branches nothing is turned, forwards or backwards."""
+    (form,) = standard_forms("positive_hinge")[:1]
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+            self.act = nn.PReLU(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.act(self.first(x) + self.second(x))
+            return y
+
+    stages = {"a": Residual(), "b": Residual(), "embedding": nn.Sequential(nn.Flatten(), nn.Linear(37632, 8))}
+    backbone = Backbone("residual", FaceInputSpec(dim=8), stages).requires_grad_(False)
+    function = step_function(backbone, layout_of(backbone).part(("*",)), form)
+    module = function.traced(executorch_rules.table(), rewrites.keep_turned).module
+    turned = [node for node in module.graph.nodes if rewrites._turned_from(node) is not None]
+    # The crops, what the linear layer flattens, and the gradient that comes back through it.
+    assert len(turned) == 3
 
 
 def test_a_linear_layers_weights_are_not_copied() -> None:
