@@ -65,6 +65,9 @@ def run_command(
         str | None, typer.Option(help="How clients are run: auto, sequential, stacked, fused or cluster.")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="In what a GPU multiplies: float32 or bfloat16.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine cluster: a running cluster of Ray's; default: this machine.")
+    ] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -84,6 +87,7 @@ def run_command(
         rounds=rounds,
         engine=engine,
         precision=precision,
+        address=address,
         tensorboard=tensorboard,
         as_json=as_json,
     )

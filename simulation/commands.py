@@ -39,6 +39,7 @@ def run(
     rounds: int | None,
     engine: str | None = None,
     precision: str | None = None,
+    address: str | None = None,
     tensorboard: Path | None = None,
     as_json: bool,
 ) -> None:
@@ -64,7 +65,9 @@ def run(
             if write:
                 write(record)
 
-        result = run_experiment(spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round)
+        result = run_experiment(
+            spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round, address=address
+        )
     _write_page(RunFolder(folder).folder)
     answer = {
         "folder": str(folder),

@@ -8,6 +8,7 @@ clients keep to themselves (class embeddings) is in the checkpoint only, and the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -33,7 +34,7 @@ from mien.specs import ModelSpec
 from mien.wire.tensors import pack_tensors, unpack_tensors
 from simulation import provenance
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
-from simulation.engines.choice import InWorker, opened
+from simulation.engines.choice import InWorker, Place, opened
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
 from simulation.features import kept_features
 from simulation.insights import MAP_PEOPLE, class_angles, embedding_map
@@ -123,11 +124,13 @@ def run_experiment(
     resume: bool = False,
     tell: Callable[[str], None],
     after_round: Callable[[Mapping[str, Any], int], None] = lambda _record, _total: None,
+    address: str | None = None,
 ) -> dict[str, Any]:
     """Run an experiment to its end and return its evaluation; `root` is where the paths of its faces start.
 
     With `resume` a run that was stopped goes on from its last finished round, and one that is finished only answers.
-    `after_round` gets each round's record, and how many rounds there will be.
+    `after_round` gets each round's record, and how many rounds there will be. `address` is that of a running cluster,
+    for the cluster engine.
     """
     run = RunFolder(folder)
     if resume:
@@ -160,7 +163,8 @@ def run_experiment(
     # 3. Rounds, from the last finished one.
     state = state or find_method(task.method).server_start(task, part, model.theta)
     in_worker = InWorker(trained_spec, model.layout, task, part, precision=spec.precision)
-    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker) as choice:
+    place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
+    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker, place) as choice:
         tell(str(choice))
         started = time.monotonic()
         for step in rounds(task, part, model.spec.input.dim, state, cohort, choice.engine, first=done + 1):
@@ -259,22 +263,29 @@ class _Faces:
     reader: Reader = field(repr=False)
 
 
+def open_cohort(spec: ExperimentSpec, root: Path) -> Cohort:
+    """Return an experiment's phones, in any process that has its faces below `root`: for workers of a cluster."""
+    plan = make_plan(spec, lambda source: counts_of(source, root))
+    return _cohort(plan, Reader(images_of_all(spec.faces, root), model_of(spec.model, root).spec.input))
+
+
+def _cohort(plan: Plan, reader: Reader) -> Cohort:
+    clients = ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
+    needs_public = find_method(plan.spec.task.method).needs_public_faces(plan.spec.task)
+    public = _public(reader, plan.partition.public) if needs_public else None
+    labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
+    return Cohort(clients.crops, public=public, labels=labels)
+
+
 def _read_faces(plan: Plan, model: ModelSpec, root: Path) -> _Faces:
     if not plan.partition.test:
         raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
     reader = Reader(images_of_all(plan.spec.faces, root), model.input)
-    image_bytes = model.input.width * model.input.height * 3
-    clients = ClientFaces(reader, plan.partition.clients, image_bytes)
     limit = plan.spec.evaluation.max_people or len(plan.partition.test)
     test = plan.partition.test[:limit]
-    public = (
-        _public(reader, plan.partition.public)
-        if find_method(plan.spec.task.method).needs_public_faces(plan.spec.task)
-        else None
-    )
-    labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
+    cohort = _cohort(plan, reader)
     crops, test_labels = reader.read(test)
-    return _Faces(Cohort(clients.crops, public=public, labels=labels), crops, test_labels, len(test), reader)
+    return _Faces(cohort, crops, test_labels, len(test), reader)
 
 
 def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:

@@ -209,8 +209,8 @@ class ClientFaces:
 
     @property
     def crops(self) -> Mapping[str, Crops]:
-        """Client -> crops."""
-        return _Lazy(self._clients, lambda client: self._read(client)[0])
+        """Client -> crops; `num_images` tells how many images a client has without decoding them."""
+        return _LazyCrops(self._clients, lambda client: self._read(client)[0])
 
     def labels_of(self, clients: Sequence[str]) -> Mapping[str, NDArray[np.int64]]:
         """Return client -> the number of each crop's identity on that client, of these clients."""
@@ -238,3 +238,27 @@ class _Lazy(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+class _ClientCrops(_Lazy[Crops]):
+    """Clients' crops, which can be counted before they are read: images that give no face are counted too."""
+
+    def __init__(self, clients: Mapping[str, tuple[Holding, ...]], make: Callable[[str], Crops]) -> None:
+        super().__init__(clients, make)
+        self._clients = clients
+
+    def num_images(self, name: str) -> int:
+        """Return how many images a client holds."""
+        return sum(len(holding.images) for holding in self._clients[name])
+
+
+class _LazyCrops(_Lazy[Crops]):
+    """Crops of clients, decoded when they are asked for."""
+
+    def __init__(self, clients: Mapping[str, tuple[Holding, ...]], make: Callable[[str], Crops]) -> None:
+        super().__init__(clients, make)
+        self._clients = clients
+
+    def num_images(self, client: str) -> int:
+        """Return how many images a client has; of those that give no face there is no crop."""
+        return sum(len(holding.images) for holding in self._clients[client])

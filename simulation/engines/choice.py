@@ -15,6 +15,7 @@ from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import find_method
 from mien.methods.base import Runtime
 from mien.specs import ModelSpec, TaskSpec
+from simulation.cohort import Cohort
 from simulation.engines.base import Engine
 from simulation.engines.costs import TailCost, tail_cost
 from simulation.engines.fused import FusedEngine, why_not_fused
@@ -61,23 +62,47 @@ class InWorker:
         return choose("auto", runtime, self.task, self.part, self.sums).engine
 
 
+@dataclass(frozen=True)
+class Place:
+    """How a cluster's workers open the phones' faces, and the address of a cluster that runs; by default neither.
+
+    Without the first a phone's faces are sent along, sealed; without the second this machine's cores or GPUs work.
+    """
+
+    open_cohort: Callable[[], Cohort] | None = None
+    address: str | None = None
+
+
 @contextlib.contextmanager
 def opened(
-    name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPart, in_worker: InWorker, sums: Sums = "exact"
+    name: EngineName,
+    runtime: Runtime,
+    task: TaskSpec,
+    part: ParameterPart,
+    in_worker: InWorker,
+    place: Place = Place(),
+    sums: Sums = "exact",
 ) -> Iterator[Choice]:
-    """Give the chosen engine while the block runs; "cluster" is this machine's cores or GPUs, by workers of Ray's.
+    """Give the chosen engine while the block runs; "cluster" is Ray's workers at `place`.
 
-    Raises as `choose`, and MissingDependencyError for a cluster without Ray.
+    Raises as `choose`, ConfigError for an address without the cluster engine, MissingDependencyError for a cluster
+    without Ray, and UnavailableError where no cluster answers.
     """
+    if place.address is not None and name != "cluster":
+        raise ConfigError(f"an address is that of a cluster, and the engine is {name}: use engine cluster")
     if name != "cluster":
         yield choose(name, runtime, task, part, sums)
         return
     if not isinstance(_bare(runtime), TorchRuntime):
         raise ConfigError(f"engine cluster cannot run this: {_OWN_WAY}. Use engine sequential, or auto")
-    from simulation.engines.cluster import ClusterEngine, own_ray
+    from simulation.engines.cluster import ClusterEngine, joined_ray, own_ray
 
-    with own_ray(), ClusterEngine(runtime, in_worker) as engine:
-        yield Choice(engine, f"as asked for; {engine.num_slots} workers on this machine")
+    where = f"at {place.address}" if place.address else "on this machine"
+    with (
+        joined_ray(place.address) if place.address else own_ray(),
+        ClusterEngine(runtime, in_worker, open_cohort=place.open_cohort) as engine,
+    ):
+        yield Choice(engine, f"as asked for; {engine.num_slots} workers {where}")
 
 
 def choose(name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPart, sums: Sums = "exact") -> Choice:
