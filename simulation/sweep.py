@@ -314,7 +314,7 @@ def run_sweep(
     _check_same(sweep, out, study.data_sha256)
     make_folder(out / "records")
     make_folder(runs)
-    write_atomically(out / STATE, _state(sweep, study.data_sha256, command))
+    write_state(sweep, out, study.data_sha256, command)
     return run_study(study, out / "records", seeds=sweep.seeds, jobs=jobs, tell=tell, tick=tick)
 
 
@@ -342,7 +342,8 @@ def _not_now(_job: Job) -> dict[str, Any]:
     raise ConfigError("this study is only read; run it with mien-sim sweep")
 
 
-def _state(sweep: Sweep, data: str, command: str) -> bytes:
+def write_state(sweep: Sweep, out: Path, data: str, command: str) -> None:
+    """Write what a folder's runs are runs of: settings, seeds, the digest of the faces, the command."""
     points = [{"name": p.name, "label": p.label, "changes": dict(p.changes), "paper": p.paper} for p in sweep.points]
     state = {
         "base": sweep.base,
@@ -352,7 +353,7 @@ def _state(sweep: Sweep, data: str, command: str) -> bytes:
         "data_sha256": data,
         "command": command,
     }
-    return (json.dumps(state, indent=1) + "\n").encode()
+    write_atomically(out / STATE, (json.dumps(state, indent=1) + "\n").encode())
 
 
 def _read_state(out: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -49,6 +50,7 @@ DASHES: Final[dict[Role, str]] = {
 }
 _MAX_POINTS: Final = 400
 _FOOT: Final = 48
+_LABEL_CHARACTERS: Final = 30
 MAX_RATE: Final = 0.8
 # Ticks of a wide axis; a narrow one, which would show fewer than four of them, takes the fine ones.
 _PROBIT_TICKS: Final = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
@@ -191,11 +193,16 @@ def rounds_figure(series: Sequence[NamedSeries], *, title: str, percent: bool = 
 def line_of(name: str, role: Role) -> dict[str, object]:
     """Return what every line trace has; the role is what the page's script colours by."""
     return {
-        "name": html.escape(name),
+        "name": "<br>".join(html.escape(line) for line in label_lines(name)),
         "mode": "lines",
         "line": {"width": 1 if role == "guide" else 2.25, "dash": DASHES[role]},
         "meta": {"role": role},
     }
+
+
+def label_lines(name: str) -> list[str]:
+    """Return a name as a legend shows it: in lines that a phone's screen holds."""
+    return textwrap.wrap(name, _LABEL_CHARACTERS) or [""]
 
 
 def finish(figure: go.Figure, *, height: int, header: int = 40) -> go.Figure:

@@ -18,6 +18,7 @@ from simulation.report.figures import (
     Role,
     det_figure,
     finish,
+    label_lines,
     line_of,
     probit,
 )
@@ -68,7 +69,7 @@ def bands_figure(bands: Sequence[Band], *, x_title: str, y_title: str, percent: 
     last = max(max(band.x, default=0.0) for band in bands)
     figure.update_xaxes(title=x_title, dtick=max(1, -(-int(last) // 8)))
     figure.update_yaxes(title=y_title + (", %" if percent else ""), rangemode="tozero")
-    return _with_legend(figure, bands, 340)
+    return _with_legend(figure, [band.name for band in bands], 340)
 
 
 def det_bands_figure(curves: Sequence[CurveBand]) -> go.Figure:
@@ -81,7 +82,7 @@ def det_bands_figure(curves: Sequence[CurveBand]) -> go.Figure:
             x = probit(np.array([each.fmr[i] for i in inside]))
             low, high = (probit(np.array([side[i] for i in inside])) for side in (each.low, each.high))
             _fill(figure, each.curve.role, tuple(x), list(low), list(high))
-    return _with_legend(figure, curves, 420)
+    return _with_legend(figure, [*(each.curve.name for each in curves), "FMR = FNMR"], 420)
 
 
 def angles_figure(counts: Mapping[str, Sequence[int]], edges: Sequence[float]) -> go.Figure:
@@ -102,7 +103,7 @@ def angles_figure(counts: Mapping[str, Sequence[int]], edges: Sequence[float]) -
     figure.update_xaxes(title="Angle, \u00b0")
     figure.update_xaxes(range=[max(0.0, ends[0] - 4), min(180.0, ends[1] + 4)])
     figure.update_yaxes(title="% of pairs", rangemode="tozero")
-    return _with_legend(figure, counts, 340)
+    return _with_legend(figure, list(counts), 340)
 
 
 def weights_figure(weights: Mapping[str, Sequence[tuple[int, float]]]) -> go.Figure:
@@ -152,7 +153,10 @@ def _few(series: Sequence[object] | Mapping[str, object]) -> None:
         raise ConfigError(f"a figure shows 1 to {len(SERIES)} series, not {len(series)}; choose some")
 
 
-def _with_legend(figure: go.Figure, series: Sequence[object] | Mapping[str, object], body: int) -> go.Figure:
+def _with_legend(figure: go.Figure, names: Sequence[str], body: int) -> go.Figure:
     """Return the figure with room for a legend whose entries stand below each other on a narrow screen."""
-    header = 24 + 20 * len(series)
-    return finish(figure, height=body + header, header=header)
+    lines = sum(len(label_lines(name)) for name in names)
+    header = 24 + 20 * lines
+    finish(figure, height=body + header, header=header)
+    figure.update_layout(legend={"y": 1 + 8 / body})  # just above the plot, however many rows it takes
+    return figure
