@@ -13,6 +13,6 @@ Crops of real people lie here in clear, as they do in the data sets that researc
 (mode 0600), and a store of real faces is never written into a git work tree. Phones keep theirs encrypted.
 """
 
-from simulation.stores.store import CropStore
+from simulation.stores.store import CropStore, StoreCrops
 
-__all__ = ["CropStore"]
+__all__ = ["CropStore", "StoreCrops"]

@@ -26,11 +26,12 @@ from mien.errors import (
 from mien.specs import FaceInputSpec
 from simulation.experiment import FacesSource
 from simulation.partitions import Holding, PartitionSpec, build
+from simulation.population import num_images
 from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of, is_there
-from simulation.stores import CropStore
+from simulation.stores import CropStore, StoreCrops
 from simulation.stores.importing import ImportSource, import_faces
 from simulation.stores.manifest import CROPS, FAILURES, FILES, INDEX, MANIFEST, NAMES
-from simulation.stores.store import StoreCrops, taken
+from simulation.stores.store import taken
 from simulation.stores.writer import Imported, StoreTerms, StoreWriter
 from tests.device_sdk.people import noise_crops
 from tests.integration.house import ROOT
@@ -245,6 +246,7 @@ def test_a_partition_over_the_index_reads_no_crop(made: Path) -> None:
     images = images_of(source, root)
     clients = ClientFaces(Reader(images, FaceInputSpec()), partition.clients, 112 * 112 * 3)
     assert len(clients.crops) == 3
+    assert sum(num_images(clients.crops, client) for client in clients.crops) == partition.num_images
     for client, (holding,) in partition.clients.items():
         np.testing.assert_array_equal(clients.crops[client], store.crops_of(store.number(holding.identity)))
         assert not clients.crops[client].flags.owndata
