@@ -78,7 +78,7 @@ public final class NumberFormat {
         return (int) Math.floor(clipped * scale + (random & 0xffffffffL) * 0x1p-32);
     }
 
-    boolean isSame(NumberFormat other) {
+    public boolean isSame(NumberFormat other) {
         return ringBits == other.ringBits
                 && fracBits == other.fracBits
                 && l2Clip == other.l2Clip

@@ -79,7 +79,7 @@ public final class RoundConfig {
      * Returns the configuration in canonical bytes; throws VERSION for another version, CORRUPT_DATA for bytes that are
      * not canonical, CONFIG for terms that are not possible, such as a sum that can wrap.
      */
-    static RoundConfig parse(byte[] data) {
+    public static RoundConfig parse(byte[] data) {
         if (data.length == 0 || data[0] != VERSION) {
             throw new MienException(
                     ErrorCode.VERSION, "private sums here are version 1, the coordinator's differ; upgrade the older one");
@@ -164,7 +164,8 @@ public final class RoundConfig {
         return Canonical.hash("cfg", bytes);
     }
 
-    byte[] toBytes() {
+    /** Returns the canonical bytes. */
+    public byte[] toBytes() {
         return bytes.clone();
     }
 

@@ -1,0 +1,295 @@
+package mien.client.fl;
+
+import com.google.protobuf.ByteString;
+import io.grpc.Context;
+import io.grpc.ManagedChannel;
+import io.grpc.StatusRuntimeException;
+import java.io.ByteArrayOutputStream;
+import java.util.Iterator;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.join.Channels;
+import mien.client.join.Handshake;
+import mien.client.join.Identity;
+import mien.client.model.Blob;
+import mien.client.model.Manifest;
+import mien.client.model.ModelStore;
+import mien.client.store.Folder;
+import mien.client.wire.Bytes;
+import mien.client.wire.Retry;
+import mien.client.wire.Statuses;
+import mien.v1.Common.BlobRef;
+import mien.v1.Common.DataChunk;
+import mien.v1.ModelsGrpc;
+import mien.v1.ModelsOuterClass.DownloadRequest;
+import mien.v1.ModelsOuterClass.GetManifestRequest;
+import mien.v1.ModelsOuterClass.ModelManifest;
+import mien.v1.RoundsGrpc;
+import mien.v1.RoundsOuterClass.CheckInReply;
+import mien.v1.RoundsOuterClass.CheckInRequest;
+import mien.v1.RoundsOuterClass.FollowRoundRequest;
+import mien.v1.RoundsOuterClass.LeaveRoundRequest;
+import mien.v1.RoundsOuterClass.ReportTrainedRequest;
+import mien.v1.RoundsOuterClass.SendStepRequest;
+import mien.v1.RoundsOuterClass.SetParticipationRequest;
+import mien.v1.RoundsOuterClass.Stage;
+import mien.v1.RoundsOuterClass.StageEvent;
+import mien.v1.RoundsOuterClass.UploadStatus;
+import mien.v1.RoundsOuterClass.UploadStatusRequest;
+
+/** The coordinator as a device sees it: every call may be repeated, transfers go on where they stopped. */
+public final class CoordinatorClient implements AutoCloseable, ModelStore.Source {
+    private static final String SERVER = "the coordinator";
+    private static final long PATIENCE_MS = 120_000;
+    private static final long CALL_S = 20;
+    /** Long, because the server answers when a round begins. */
+    private static final long CHECK_IN_S = 150;
+
+    private static final long STREAM_S = 300;
+    private static final long TRANSFER_S = 600;
+
+    /** Told where a round is; returns whether it has heard enough. */
+    public interface StageListener {
+        boolean on(StageEvent event);
+    }
+
+    public final Identity identity;
+    private final Clock clock;
+    private final Random random;
+    private final ManagedChannel channel;
+    private final RoundsGrpc.RoundsBlockingStub rounds;
+    private final ModelsGrpc.ModelsBlockingStub models;
+
+    public CoordinatorClient(Identity identity, Clock clock, Random random) {
+        this.identity = identity;
+        this.clock = clock;
+        this.random = random;
+        channel = Channels.open(identity.coordinatorAddress, identity.coordinatorCa, identity);
+        rounds = RoundsGrpc.newBlockingStub(channel);
+        models = ModelsGrpc.newBlockingStub(channel);
+    }
+
+    @Override
+    public void close() {
+        channel.shutdownNow();
+    }
+
+    private <T> T call(Retry.Call<T> call) {
+        return Retry.call(clock, random, PATIENCE_MS, SERVER, call);
+    }
+
+    private RoundsGrpc.RoundsBlockingStub soon() {
+        return rounds.withDeadlineAfter(CALL_S, TimeUnit.SECONDS);
+    }
+
+    /** Agrees on a protocol version and compares clocks. */
+    public void hello() {
+        call(() -> Handshake.hello(request -> soon().hello(request), clock, SERVER));
+    }
+
+    /** Returns what to do now: an assignment or a pause. The server may take its time. */
+    public CheckInReply checkIn(int minCohort) {
+        CheckInRequest request =
+                CheckInRequest.newBuilder()
+                        .setPopulation(identity.population)
+                        .setSoftware(Handshake.SOFTWARE)
+                        .setMinCohort(minCohort)
+                        .addAllMethods(TaskSpec.METHODS)
+                        .build();
+        return call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
+    }
+
+    public void reportTrained(RoundRef ref) {
+        ReportTrainedRequest request = ReportTrainedRequest.newBuilder().setRound(ref.message()).build();
+        call(() -> soon().reportTrained(request));
+    }
+
+    /** Sends this device's message of a stage; throws LATE when it has passed, REPLAY where the server holds another. */
+    public void sendStep(RoundRef ref, Stage stage, byte[] message) {
+        SendStepRequest request =
+                SendStepRequest.newBuilder()
+                        .setRound(ref.message())
+                        .setStage(stage)
+                        .setMessage(ByteString.copyFrom(message))
+                        .build();
+        call(() -> soon().sendStep(request));
+    }
+
+    public UploadStatus uploadStatus(RoundRef ref) {
+        UploadStatusRequest request = UploadStatusRequest.newBuilder().setRound(ref.message()).build();
+        return call(() -> soon().getUploadStatus(request));
+    }
+
+    /** Returns whether this device's contribution is complete, checked and counts; false before uploads are open. */
+    public boolean uploadAccepted(RoundRef ref) {
+        UploadStatusRequest request = UploadStatusRequest.newBuilder().setRound(ref.message()).build();
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        while (true) {
+            try {
+                return soon().getUploadStatus(request).getAccepted();
+            } catch (StatusRuntimeException error) {
+                MienException meaning = Statuses.meaning(error, SERVER);
+                if (meaning.code() == ErrorCode.RATE_LIMITED) {
+                    return false;
+                }
+                retry.pause(meaning);
+            }
+        }
+    }
+
+    public void leave(RoundRef ref, ErrorCode code) {
+        LeaveRoundRequest request =
+                LeaveRoundRequest.newBuilder().setRound(ref.message()).setErrorCode(code.code()).build();
+        call(() -> soon().leaveRound(request));
+    }
+
+    /** Asks to be left out of all later rounds, or no longer. */
+    public void setParticipation(boolean staysOut) {
+        SetParticipationRequest request =
+                SetParticipationRequest.newBuilder().setStaysOut(staysOut).setSoftware(Handshake.SOFTWARE).build();
+        call(() -> soon().setParticipation(request));
+    }
+
+    /** Returns a model's manifest; without an id the released model's. */
+    public Manifest manifest(String modelId) {
+        GetManifestRequest request = GetManifestRequest.newBuilder().setModelId(modelId).build();
+        ModelManifest reply = call(() -> models.withDeadlineAfter(CALL_S, TimeUnit.SECONDS).getManifest(request));
+        return new Manifest(
+                reply.getModelId(),
+                reply.getSpecJson().toByteArray(),
+                blob(reply.getTheta()),
+                reply.hasPublicShard() ? blob(reply.getPublicShard()) : null,
+                reply.getBundleManifest().toByteArray(),
+                reply.getBundleSignature().toByteArray());
+    }
+
+    private static Blob blob(BlobRef ref) {
+        return new Blob(ref.getSha256(), ref.getSizeBytes());
+    }
+
+    /** Tells the listener where a round is, whenever that changes, until it has heard enough or the round is over. */
+    public void follow(RoundRef ref, StageListener listener) {
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        FollowRoundRequest request = FollowRoundRequest.newBuilder().setRound(ref.message()).build();
+        while (true) {
+            MienException error =
+                    new MienException(ErrorCode.UNREACHABLE, SERVER + " stopped telling about the round; retry");
+            Context.CancellableContext context = Context.current().withCancellation();
+            try {
+                Iterator<StageEvent> events = open(context, request);
+                while (events.hasNext()) {
+                    StageEvent event = events.next();
+                    retry.progress();
+                    if (listener.on(event) || event.getStage() == Stage.CLOSED || event.getStage() == Stage.ABORTED) {
+                        return;
+                    }
+                }
+            } catch (StatusRuntimeException failed) {
+                error = Statuses.meaning(failed, SERVER);
+            } finally {
+                context.cancel(null);
+            }
+            retry.pause(error);
+        }
+    }
+
+    private Iterator<StageEvent> open(Context.CancellableContext context, FollowRoundRequest request) {
+        Context before = context.attach();
+        try {
+            return rounds.withDeadlineAfter(STREAM_S, TimeUnit.SECONDS).followRound(request);
+        } finally {
+            context.detach(before);
+        }
+    }
+
+    /**
+     * Sends a masked vector and returns once the server has it on stable storage and counts it; after an interruption it
+     * goes on from the byte that the server has.
+     */
+    public void upload(RoundRef ref, byte[] data, byte[] masked) {
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        long sent = -1;
+        while (true) {
+            MienException error = new MienException(ErrorCode.UNREACHABLE, SERVER + " took only a part; retry");
+            try {
+                UploadStatus status = uploadStatus(ref);
+                if (!status.getAccepted()) {
+                    if (status.getReceivedBytes() > sent) {
+                        sent = status.getReceivedBytes();
+                        retry.progress();
+                    }
+                    RoundsGrpc.RoundsStub stub =
+                            RoundsGrpc.newStub(channel).withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS);
+                    status = Uploading.send(stub, ref, data, masked, status.getReceivedBytes());
+                }
+                if (status.getAccepted()) {
+                    return;
+                }
+            } catch (StatusRuntimeException failed) {
+                error = Statuses.meaning(failed, SERVER);
+                if (error.code() == ErrorCode.OFFSET) {
+                    error = new MienException(ErrorCode.UNREACHABLE, error.getMessage(), error);
+                }
+            }
+            retry.pause(error);
+        }
+    }
+
+    /** Fetches a blob into a file named by its hash; what came damaged is fetched once more from the start. */
+    @Override
+    public void download(Blob blob, Folder folder, String what) {
+        for (int tries = 0; tries < 2; tries++) {
+            byte[] data = receive(blob, what);
+            if (Bytes.hex(Bytes.sha256(data)).equals(blob.sha256)) {
+                folder.write(blob.sha256, data);
+                return;
+            }
+        }
+        throw new MienException(ErrorCode.CORRUPT_DATA, what + " came damaged twice; try later, or tell the operator");
+    }
+
+    private byte[] receive(Blob blob, String what) {
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        ByteArrayOutputStream received = new ByteArrayOutputStream((int) blob.sizeBytes);
+        while (received.size() < blob.sizeBytes) {
+            MienException error = new MienException(ErrorCode.UNREACHABLE, SERVER + " sent only a part of " + what);
+            Context.CancellableContext context = Context.current().withCancellation();
+            Context before = context.attach();
+            try {
+                DownloadRequest request =
+                        DownloadRequest.newBuilder().setSha256(blob.sha256).setOffset(received.size()).build();
+                Iterator<DataChunk> chunks =
+                        models.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).download(request);
+                while (chunks.hasNext()) {
+                    append(received, chunks.next(), blob, what);
+                    retry.progress();
+                }
+            } catch (StatusRuntimeException failed) {
+                error = Statuses.meaning(failed, SERVER);
+            } finally {
+                context.detach(before);
+                context.cancel(null);
+            }
+            if (received.size() < blob.sizeBytes) {
+                retry.pause(error);
+            }
+        }
+        return received.toByteArray();
+    }
+
+    private static void append(ByteArrayOutputStream received, DataChunk chunk, Blob blob, String what) {
+        byte[] piece = chunk.getData().toByteArray();
+        boolean fits =
+                chunk.getOffset() == received.size()
+                        && piece.length > 0
+                        && received.size() + (long) piece.length <= blob.sizeBytes;
+        if (!fits) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, SERVER + " sent other pieces of " + what + " than were asked for; retry");
+        }
+        received.write(piece, 0, piece.length);
+    }
+}

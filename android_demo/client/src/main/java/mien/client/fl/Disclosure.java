@@ -1,0 +1,27 @@
+package mien.client.fl;
+
+import mien.client.model.ContributionLayout;
+
+/** What leaves the phone in a round, in numbers, for an app to say in its user's language before it leaves. */
+public final class Disclosure {
+    public final String task;
+    /** Numbers that are sent, and their bytes under masks. */
+    public final int numNumbers;
+
+    public final long numBytes;
+    public final int numParameters;
+    public final int numImages;
+    public final int weight;
+    /** The fewest devices whose sum is seen. */
+    public final int fewest;
+
+    Disclosure(TaskSpec task, ContributionLayout layout, int numImages) {
+        this.task = task.name;
+        this.numImages = numImages;
+        numNumbers = layout.size;
+        numParameters = layout.updateSize();
+        numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;
+        weight = Math.min(numImages, task.maxWeight);
+        fewest = task.smallestSum;
+    }
+}

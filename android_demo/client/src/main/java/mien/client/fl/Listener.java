@@ -1,0 +1,10 @@
+package mien.client.fl;
+
+/** Told what an owner may want to see, as it happens. */
+public interface Listener {
+    /** What leaves the phone, before it does; throws to leave the round instead. */
+    void disclose(Disclosure disclosure);
+
+    /** A stable word: fetching, training, trained, reported, keys, uploading, uploaded, unmask, resumed. */
+    void progress(String word);
+}

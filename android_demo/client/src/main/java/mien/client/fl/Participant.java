@@ -1,0 +1,344 @@
+package mien.client.fl;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.function.Function;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.model.ContributionLayout;
+import mien.client.model.Manifest;
+import mien.client.model.Model;
+import mien.client.model.ModelStore;
+import mien.client.model.ParameterPart;
+import mien.client.secagg.RandomBytes;
+import mien.client.store.Vault;
+import mien.client.train.GraphRuntime;
+import mien.client.wire.Safetensors;
+import mien.v1.RoundsOuterClass.Assignment;
+import mien.v1.RoundsOuterClass.CheckInReply;
+import mien.v1.RoundsOuterClass.Duty;
+import mien.v1.RoundsOuterClass.Stage;
+import mien.v1.RoundsOuterClass.StageEvent;
+
+/**
+ * A device that takes part in rounds, each step of which may be repeated after a crash.
+ *
+ * <p>What was trained is kept sealed before the device reports it; a restart sends those very bytes, but only until the
+ * device has begun to speak of keys: those live in memory, so a device that was stopped after that leaves the attempt.
+ */
+public final class Participant {
+    private final CoordinatorClient client;
+    private final Gallery gallery;
+    private final Vault rounds;
+    private final Attempts attempts;
+    private final ModelStore models;
+    private final Function<Model, GraphRuntime> runtimes;
+    private final Agreement agreement;
+    private final Conditions conditions;
+    private final Clock clock;
+    private final RandomBytes random;
+    private final Listener listener;
+
+    public Participant(
+            CoordinatorClient client,
+            Gallery gallery,
+            Vault rounds,
+            Attempts attempts,
+            ModelStore models,
+            Function<Model, GraphRuntime> runtimes,
+            Agreement agreement,
+            Conditions conditions,
+            Clock clock,
+            RandomBytes random,
+            Listener listener) {
+        this.client = client;
+        this.gallery = gallery;
+        this.rounds = rounds;
+        this.attempts = attempts;
+        this.models = models;
+        this.runtimes = runtimes;
+        this.agreement = agreement;
+        this.conditions = conditions;
+        this.clock = clock;
+        this.random = random;
+        this.listener = listener;
+    }
+
+    /**
+     * Takes part in one round, or returns why not now. Throws CONFIG while nobody's pictures may train, UNREACHABLE when
+     * the coordinator stays away: then what was trained is kept, and the next call goes on with it.
+     */
+    public Outcome step() {
+        // 1. May the phone work now?
+        List<String> unmet = conditions.unmet();
+        if (!unmet.isEmpty()) {
+            return Outcome.notNow(String.join(", ", unmet));
+        }
+        // 2. A round that this device trained for before it was stopped comes first.
+        Pending pending = Pending.load(rounds);
+        if (pending != null) {
+            listener.progress("resumed");
+            return finish(pending);
+        }
+        // 3. Is there work?
+        Gallery.Person person = whoTrains();
+        CheckInReply reply = client.checkIn(agreement.minCohort);
+        if (!reply.hasAssignment()) {
+            return Outcome.wait((long) (1000 * Math.max(0, reply.getWait().getRetryAfterS())), reply.getWait().getReason());
+        }
+        return takePart(reply.getAssignment(), person);
+    }
+
+    private Gallery.Person whoTrains() {
+        List<Gallery.Person> agreed = new ArrayList<>();
+        for (Gallery.Person person : gallery.people()) {
+            if (person.trains) {
+                agreed.add(person);
+            }
+        }
+        if (agreed.size() != 1) {
+            throw new MienException(
+                    ErrorCode.CONFIG,
+                    agreed.size() + " people enrolled have agreed to training; this program trains for exactly one");
+        }
+        return agreed.get(0);
+    }
+
+    private Outcome takePart(Assignment assignment, Gallery.Person person) {
+        mien.v1.RoundsOuterClass.RoundRef given = assignment.getRound();
+        RoundRef ref = new RoundRef(given.getTaskId(), given.getRound(), given.getAttempt());
+        Pending pending;
+        try {
+            // 4. Is the task what the owner agreed to, and what this program knows? Only then is a model fetched.
+            byte[] taskJson = assignment.getTaskJson().toByteArray();
+            TaskSpec task = new TaskSpec(taskJson);
+            agreement.check(task);
+            Methods.check(task);
+            checkAssigned(assignment);
+            Model model = model(assignment.getModelId());
+            ParameterPart part = part(task, model);
+            ContributionLayout layout = new ContributionLayout(part);
+            if (!layout.sha256.equals(assignment.getContributionSha256())) {
+                throw new MienException(
+                        ErrorCode.LAYOUT_MISMATCH, "the task expects another contribution than this program sends; upgrade");
+            }
+            // 5. Say what leaves the phone, before anything does.
+            listener.disclose(new Disclosure(task, layout, person.numImages()));
+            // 6. Train. 7. Keep what was made, before anyone is told.
+            pending = train(ref, taskJson, task, model, part, layout, person);
+            pending.keep(rounds);
+        } catch (MienException error) {
+            if (error.code().isTransient()) {
+                throw error;
+            }
+            return refuse(ref, error);
+        }
+        // 8. Report, say what each stage asks for, wait for the end, forget.
+        return finish(pending);
+    }
+
+    private static void checkAssigned(Assignment assignment) {
+        boolean isTold =
+                assignment.hasReplyStream()
+                        || !Safetensors.parse(assignment.getReply().toByteArray(), "what the method tells").names().isEmpty();
+        if (assignment.getDuty() != Duty.TRAIN || isTold) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the round asks or tells what this program does not know; it stays out of it");
+        }
+    }
+
+    private Model model(String modelId) {
+        if (!models.has(modelId)) {
+            listener.progress("fetching");
+            Manifest manifest = client.manifest(modelId);
+            if (!manifest.modelId.equals(modelId)) {
+                throw new MienException(
+                        ErrorCode.MODEL_MISMATCH, "the coordinator sent another model than it assigned; tell the operator");
+            }
+            return models.fetch(manifest, client);
+        }
+        return models.load(modelId);
+    }
+
+    private static ParameterPart part(TaskSpec task, Model model) {
+        return model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
+    }
+
+    private Pending train(
+            RoundRef ref,
+            byte[] taskJson,
+            TaskSpec task,
+            Model model,
+            ParameterPart part,
+            ContributionLayout layout,
+            Gallery.Person person) {
+        listener.progress("training");
+        long seed = task.localSeed(client.identity.deviceId, ref);
+        Methods methods =
+                new Methods(runtimes.apply(model), model, part, task, seed, () -> !conditions.unmet().isEmpty());
+        Methods.Output output = methods.run(person.crops, gallery.state(person.id, ref.taskId), models.loadShard(model));
+        float[] delta = output.trained.values.clone();
+        float[] before = part.gather(model.theta);
+        for (int i = 0; i < delta.length; i++) {
+            delta[i] -= before[i];
+        }
+        int weight = Math.min(person.numImages(), task.maxWeight);
+        byte[] contribution = layout.pack(weight, output.trained.lossBefore, output.trained.lossAfter, delta);
+        listener.progress("trained");
+        return new Pending(ref, taskJson, model.modelId, person.id, contribution, output.state);
+    }
+
+    /** Brings a round that this device trained for to its end, from wherever it is. */
+    private Outcome finish(Pending pending) {
+        try {
+            boolean counts = client.uploadAccepted(pending.ref);
+            MienException gone =
+                    new MienException(
+                            ErrorCode.LATE, "this phone was stopped in the middle of the private sum, its keys are gone");
+            if (counts) {
+                // Its vector is in; that it cannot help to uncover the sum should keep nobody waiting.
+                tellLeft(pending.ref, gone.code());
+            } else if (attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
+                return refuse(pending.ref, gone);
+            } else {
+                MienException withdrawn = withdrawn(pending);
+                if (withdrawn != null) {
+                    return refuse(pending.ref, withdrawn);
+                }
+                client.reportTrained(pending.ref);
+                listener.progress("reported");
+            }
+            return follow(pending, counts);
+        } catch (MienException error) {
+            if (error.code().isRoundOver()) {
+                return uncounted(pending.ref, error.code().code(), error.getMessage());
+            }
+            if (error.code().isTransient()) {
+                throw error;
+            }
+            return refuse(pending.ref, error);
+        }
+    }
+
+    /** Returns why the owner does not agree any more to send what was trained, null if they do. */
+    private MienException withdrawn(Pending pending) {
+        try {
+            agreement.check(new TaskSpec(pending.taskJson));
+            if (gallery.stillTrains(pending.person)) {
+                return null;
+            }
+            return new MienException(ErrorCode.CONFIG, "the person whose pictures trained has withdrawn their consent");
+        } catch (MienException error) {
+            return error;
+        }
+    }
+
+    private Outcome follow(Pending pending, boolean countedBefore) {
+        TaskSpec task = new TaskSpec(pending.taskJson);
+        Model model = models.load(pending.modelId);
+        ContributionLayout layout = new ContributionLayout(part(task, model));
+        MaskedPart part =
+                new MaskedPart(
+                        client.identity, agreement, attempts, clock, random, task, pending.ref, model.spec,
+                        pending.modelId, layout, pending.contribution);
+        boolean[] counts = {countedBefore};
+        Outcome[] ended = new Outcome[1];
+        try {
+            client.follow(
+                    pending.ref,
+                    event -> {
+                        ended[0] = on(pending, part, event, counts, countedBefore);
+                        return ended[0] != null;
+                    });
+        } finally {
+            part.forget();
+        }
+        if (ended[0] != null) {
+            return ended[0];
+        }
+        return uncounted(pending.ref, ErrorCode.LATE.code(), "the round closed without this phone's contribution");
+    }
+
+    /** Says what a stage asks for; returns how the round ended for this device, null while it goes on. */
+    private Outcome on(Pending pending, MaskedPart part, StageEvent event, boolean[] counts, boolean countedBefore) {
+        Stage stage = event.getStage();
+        if (stage == Stage.ABORTED) {
+            return uncounted(pending.ref, "aborted", event.getReason());
+        }
+        if (stage == Stage.CLOSED) {
+            return counts[0] ? settle(pending, event) : null;
+        }
+        if (countedBefore) {
+            return null; // the keys that could say more are gone
+        }
+        if (!counts[0] && withdrawn(pending) != null) {
+            return refuse(pending.ref, withdrawn(pending));
+        }
+        MaskedPart.Answer answer;
+        try {
+            answer = part.answer(stage, event.getMessage().toByteArray());
+        } catch (MienException error) {
+            return refuse(pending.ref, error);
+        }
+        if (answer != null) {
+            counts[0] = send(pending.ref, stage, answer, counts[0]);
+        }
+        return null;
+    }
+
+    /** Sends a stage's answer; returns whether this device's contribution counts now. */
+    private boolean send(RoundRef ref, Stage stage, MaskedPart.Answer answer, boolean counts) {
+        listener.progress(stage.name().toLowerCase(Locale.ROOT));
+        if (answer.payload != null) {
+            if (!counts) {
+                client.upload(ref, answer.payload, answer.message);
+                listener.progress("uploaded");
+            }
+            return true;
+        }
+        try {
+            client.sendStep(ref, stage, answer.message);
+        } catch (MienException error) {
+            // Once the vector is in, being late with a message does not take it out again.
+            if (!counts || error.code() != ErrorCode.LATE) {
+                throw error;
+            }
+        }
+        return counts;
+    }
+
+    private Outcome settle(Pending pending, StageEvent event) {
+        if (gallery.stillTrains(pending.person)) {
+            gallery.putState(pending.person, pending.ref.taskId, pending.state);
+        }
+        Pending.forget(rounds);
+        return Outcome.counted(pending.ref, event.getModelId(), event.getNumReports());
+    }
+
+    private Outcome uncounted(RoundRef ref, String code, String reason) {
+        Pending.forget(rounds);
+        return Outcome.of(Outcome.Kind.NOT_COUNTED, ref, code, reason);
+    }
+
+    /** Leaves a round for an error of this device's own. */
+    private Outcome refuse(RoundRef ref, MienException error) {
+        tellLeft(ref, error.code());
+        Pending.forget(rounds);
+        Outcome.Kind kind = error.code().isRoundOver() ? Outcome.Kind.NOT_COUNTED : Outcome.Kind.FAILED;
+        return Outcome.of(kind, ref, error.code().code(), error.getMessage());
+    }
+
+    /** Tells the coordinator not to wait for this device; if it cannot be told, the round's deadline tells it. */
+    private void tellLeft(RoundRef ref, ErrorCode code) {
+        try {
+            client.leave(ref, code);
+        } catch (MienException unheard) {
+            if (!unheard.code().isTransient() && !unheard.code().isRoundOver()) {
+                throw unheard;
+            }
+            listener.progress("leave_unheard");
+        }
+    }
+}

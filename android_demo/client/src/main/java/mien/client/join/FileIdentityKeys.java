@@ -1,0 +1,63 @@
+package mien.client.join;
+
+import java.io.IOException;
+import java.security.GeneralSecurityException;
+import java.security.KeyFactory;
+import java.security.KeyPair;
+import java.security.KeyPairGenerator;
+import java.security.spec.ECGenParameterSpec;
+import java.security.spec.PKCS8EncodedKeySpec;
+import java.security.spec.X509EncodedKeySpec;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.store.Vault;
+import org.bouncycastle.asn1.ASN1Encodable;
+import org.bouncycastle.asn1.ASN1OctetString;
+import org.bouncycastle.asn1.ASN1Sequence;
+import org.bouncycastle.asn1.DEROctetString;
+import org.bouncycastle.asn1.DERSequence;
+
+/** A P-256 key in a sealed record: PKCS#8 and SubjectPublicKeyInfo. */
+public final class FileIdentityKeys implements IdentityKeys {
+    private static final String RECORD = "identity-key";
+    private final Vault vault;
+
+    public FileIdentityKeys(Vault vault) {
+        this.vault = vault;
+    }
+
+    @Override
+    public synchronized KeyPair loadOrCreate() {
+        try {
+            byte[] stored = vault.get(RECORD);
+            return stored == null ? create() : parse(stored);
+        } catch (GeneralSecurityException | IOException error) {
+            throw new MienException(
+                    ErrorCode.KEY_STORE, "the device's private key is damaged; join again in an empty folder", error);
+        }
+    }
+
+    private KeyPair create() throws GeneralSecurityException, IOException {
+        KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
+        generator.initialize(new ECGenParameterSpec("secp256r1"));
+        KeyPair pair = generator.generateKeyPair();
+        DERSequence both =
+                new DERSequence(
+                        new ASN1Encodable[] {
+                            new DEROctetString(pair.getPrivate().getEncoded()),
+                            new DEROctetString(pair.getPublic().getEncoded()),
+                        });
+        vault.put(RECORD, both.getEncoded());
+        return pair;
+    }
+
+    private static KeyPair parse(byte[] stored) throws GeneralSecurityException {
+        ASN1Sequence both = ASN1Sequence.getInstance(stored);
+        KeyFactory factory = KeyFactory.getInstance("EC");
+        byte[] secret = ASN1OctetString.getInstance(both.getObjectAt(0)).getOctets();
+        byte[] shown = ASN1OctetString.getInstance(both.getObjectAt(1)).getOctets();
+        return new KeyPair(
+                factory.generatePublic(new X509EncodedKeySpec(shown)),
+                factory.generatePrivate(new PKCS8EncodedKeySpec(secret)));
+    }
+}

@@ -1,0 +1,253 @@
+package mien.client.join;
+
+import com.google.protobuf.ByteString;
+import io.grpc.ManagedChannel;
+import java.security.KeyPair;
+import java.security.cert.X509Certificate;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.store.Folder;
+import mien.client.wire.Bytes;
+import mien.client.wire.Fields;
+import mien.client.wire.Invite;
+import mien.client.wire.Json;
+import mien.client.wire.Retry;
+import mien.v1.RegistrarGrpc;
+import mien.v1.RegistrarOuterClass.JoinReply;
+import mien.v1.RegistrarOuterClass.JoinRequest;
+import mien.v1.RegistrarOuterClass.RenewRequest;
+
+/**
+ * Joining a fleet by invite, and renewing the certificate before it ends.
+ *
+ * <p>The token goes only over a channel verified with the authority whose fingerprint the invite carries. Everything may
+ * be repeated after a crash: the same key is used again, the registrar answers the same token and key with the same
+ * certificate, and what is stored is stored in one rename.
+ */
+public final class Joining {
+    private static final String FILE = "identity.json";
+    private static final String REGISTRAR = "the registrar";
+    private static final long PATIENCE_MS = 20_000;
+    private static final long CALL_S = 20;
+    private static final byte[] RENEWAL = Bytes.utf8("mien/v1/renew");
+
+    private final Folder folder;
+    private final IdentityKeys keys;
+    private final Clock clock;
+    private final Random random;
+
+    public Joining(Folder folder, IdentityKeys keys, Clock clock, Random random) {
+        this.folder = folder;
+        this.keys = keys;
+        this.clock = clock;
+        this.random = random;
+    }
+
+    public boolean hasJoined() {
+        return folder.has(FILE);
+    }
+
+    /**
+     * Returns the identity that an invite gives this home, stored; the same invite again returns the same identity.
+     *
+     * <p>Throws FINGERPRINT for servers that the invite does not name, INVITE for a token that is used up,
+     * ALREADY_EXISTS when the home belongs to another fleet, CERTIFICATE when the clock is off.
+     */
+    public Identity join(Invite invite) {
+        if (hasJoined()) {
+            Identity present = load();
+            checkSameFleet(present, invite);
+            if (present.inviteSha256.equals(invite.sha256())) {
+                return present;
+            }
+        }
+        // 1. Which of the certificates that the registrar shows is the one that the invite pins?
+        Address address = new Address(invite.registrarAddress);
+        List<X509Certificate> chain = Tls.unverifiedChain(address);
+        X509Certificate authority = Certificates.findAuthority(chain, invite.registrarCaSha256, REGISTRAR);
+        Certificates.checkPeriod(authority, clock.unixMs(), REGISTRAR + "'s");
+        // 2. A key of our own, the same one if this is a repetition.
+        KeyPair key = keys.loadOrCreate();
+        // 3. The token, over a channel verified with that authority.
+        JoinRequest request =
+                JoinRequest.newBuilder()
+                        .setToken(invite.token())
+                        .setCsrDer(bytes(Csr.of(key)))
+                        .build();
+        JoinReply reply = ask(address, authority, (stub, skewMs) -> stub.join(request));
+        // 4. The answer is checked piece by piece, then stored as a whole.
+        Identity identity = checked(reply, key, authority, invite, address);
+        save(identity);
+        return identity;
+    }
+
+    /** Returns the identity with its next certificate, stored; key and device id stay the same. */
+    public Identity renew() {
+        Identity present = load();
+        byte[] csr = Csr.of(present.key);
+        JoinReply reply =
+                ask(
+                        present.registrarAddress,
+                        present.registrarCa,
+                        (stub, skewMs) -> {
+                            // By the registrar's clock, so that a slightly wrong one of ours does not stand in the way.
+                            long unixMs = clock.unixMs() + skewMs;
+                            byte[] message = Bytes.concat(RENEWAL, Bytes.sha256(csr), Bytes.bigEndian(unixMs, 8));
+                            return stub.renew(
+                                    RenewRequest.newBuilder()
+                                            .setCertificateDer(bytes(Certificates.der(present.certificate)))
+                                            .setCsrDer(bytes(csr))
+                                            .setSignature(bytes(Identity.sign(present.key, message)))
+                                            .setUnixMs(unixMs)
+                                            .build());
+                        });
+        String pinned = Certificates.fingerprint(present.coordinatorCa);
+        Identity renewed =
+                checked(reply, present.key, present.registrarCa, pinned, present.registrarAddress, present.inviteSha256,
+                        present.releaseKey);
+        save(renewed);
+        return renewed;
+    }
+
+    /** Returns the stored identity; throws INVITE when this home has not joined. */
+    public Identity load() {
+        byte[] data = folder.read(FILE);
+        if (data == null) {
+            throw new MienException(ErrorCode.INVITE, "this device has not joined yet; ask the operator for an invite");
+        }
+        Fields stored = Json.object(data, "the device's identity");
+        Identity identity =
+                new Identity(
+                        stored.text("device_id"),
+                        stored.text("population"),
+                        new Address(stored.text("registrar_address")),
+                        new Address(stored.text("coordinator_address")),
+                        certificate(stored, "certificate"),
+                        certificate(stored, "registrar_ca"),
+                        certificate(stored, "coordinator_ca"),
+                        keys.loadOrCreate(),
+                        stored.text("invite_sha256"),
+                        stored.text("release_key"));
+        checkOwn(identity.certificate, identity.key, identity.registrarCa);
+        return identity;
+    }
+
+    private interface Question {
+        JoinReply ask(RegistrarGrpc.RegistrarBlockingStub stub, long skewMs);
+    }
+
+    private JoinReply ask(Address address, X509Certificate authority, Question question) {
+        ManagedChannel channel = Channels.open(address, authority, null);
+        try {
+            RegistrarGrpc.RegistrarBlockingStub stub = RegistrarGrpc.newBlockingStub(channel);
+            return Retry.call(
+                    clock,
+                    random,
+                    PATIENCE_MS,
+                    REGISTRAR,
+                    () -> {
+                        RegistrarGrpc.RegistrarBlockingStub timed = stub.withDeadlineAfter(CALL_S, TimeUnit.SECONDS);
+                        return question.ask(timed, Handshake.hello(timed::hello, clock, REGISTRAR));
+                    });
+        } finally {
+            channel.shutdownNow();
+        }
+    }
+
+    private Identity checked(
+            JoinReply reply, KeyPair key, X509Certificate authority, Invite invite, Address registrar) {
+        return checked(reply, key, authority, invite.coordinatorCaSha256, registrar, invite.sha256(), "");
+    }
+
+    /** Returns the identity in the registrar's answer; throws unless every piece of it is what was pinned or proved. */
+    private Identity checked(
+            JoinReply reply,
+            KeyPair key,
+            X509Certificate authority,
+            String coordinatorSha256,
+            Address registrar,
+            String inviteSha256,
+            String knownReleaseKey) {
+        X509Certificate certificate = Certificates.load(reply.getCertificateDer().toByteArray(), "this device's");
+        String[] named = checkOwn(certificate, key, authority);
+        Certificates.checkPeriod(certificate, clock.unixMs(), "this device's");
+        X509Certificate shown = Certificates.load(reply.getCoordinatorCaDer().toByteArray(), "the coordinator's");
+        X509Certificate coordinatorCa =
+                Certificates.findAuthority(Collections.singletonList(shown), coordinatorSha256, "the coordinator");
+        if (!reply.getDeviceId().equals(named[0]) || !reply.getPopulation().equals(named[1])) {
+            throw new MienException(
+                    ErrorCode.CERTIFICATE, "the registrar's answer does not fit the certificate it gave; ask the operator");
+        }
+        String offered = reply.getReleaseKey();
+        if (!offered.isEmpty() && !Bytes.isSha256(offered)) {
+            throw new MienException(
+                    ErrorCode.CERTIFICATE, "the registrar names a release key that cannot be; ask the operator");
+        }
+        // A renewal brings a release key to a device that has none, and never another one.
+        String releaseKey = knownReleaseKey.isEmpty() ? offered : knownReleaseKey;
+        return new Identity(
+                named[0], named[1], registrar, new Address(reply.getCoordinatorAddress()), certificate, authority,
+                coordinatorCa, key, inviteSha256, releaseKey);
+    }
+
+    /** Returns device id and population of our certificate; throws CERTIFICATE unless it is for our key and names us. */
+    private static String[] checkOwn(X509Certificate certificate, KeyPair key, X509Certificate authority) {
+        if (!Certificates.isIssuedBy(certificate, authority) || !certificate.getPublicKey().equals(key.getPublic())) {
+            throw new MienException(
+                    ErrorCode.CERTIFICATE, "the registrar gave a certificate that is not ours; join again");
+        }
+        List<String> uris = Certificates.uris(certificate);
+        String device = Certificates.only(uris, Certificates.DEVICE);
+        String population = Certificates.only(uris, Certificates.POPULATION);
+        if (population == null || !Certificates.deviceId(key.getPublic()).equals(device)) {
+            throw new MienException(
+                    ErrorCode.CERTIFICATE, "the registrar gave a certificate that names another device; ask the operator");
+        }
+        return new String[] {device, population};
+    }
+
+    private static void checkSameFleet(Identity present, Invite invite) {
+        boolean same =
+                Certificates.fingerprint(present.registrarCa).equals(invite.registrarCaSha256)
+                        && Certificates.fingerprint(present.coordinatorCa).equals(invite.coordinatorCaSha256);
+        if (!same) {
+            throw new MienException(
+                    ErrorCode.ALREADY_EXISTS,
+                    "this home has joined another fleet (population " + present.population + "); use another home");
+        }
+    }
+
+    private void save(Identity identity) {
+        Map<String, Object> stored = new LinkedHashMap<>();
+        stored.put("device_id", identity.deviceId);
+        stored.put("population", identity.population);
+        stored.put("registrar_address", identity.registrarAddress.toString());
+        stored.put("coordinator_address", identity.coordinatorAddress.toString());
+        stored.put("certificate", Bytes.hex(Certificates.der(identity.certificate)));
+        stored.put("registrar_ca", Bytes.hex(Certificates.der(identity.registrarCa)));
+        stored.put("coordinator_ca", Bytes.hex(Certificates.der(identity.coordinatorCa)));
+        stored.put("invite_sha256", identity.inviteSha256);
+        stored.put("release_key", identity.releaseKey);
+        folder.write(FILE, Bytes.utf8(Json.write(stored)));
+    }
+
+    private static X509Certificate certificate(Fields stored, String name) {
+        try {
+            return Certificates.load(Bytes.unhex(stored.text(name)), "the stored");
+        } catch (IllegalArgumentException error) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, "the device's identity is damaged; join again with a new invite", error);
+        }
+    }
+
+    private static ByteString bytes(byte[] data) {
+        return ByteString.copyFrom(data);
+    }
+}

@@ -1,0 +1,51 @@
+package mien.client.model;
+
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.wire.Fields;
+
+/** What a recogniser expects of an aligned crop: size, colour order and scaling; a crop is (height, width, 3) RGB. */
+public final class FaceInput {
+    public final int width;
+    public final int height;
+    public final boolean isBgr;
+    public final float mean;
+    public final float scale;
+    public final int dim;
+
+    private FaceInput(Fields fields) {
+        width = fields.count("width", 1);
+        height = fields.count("height", 1);
+        isBgr = fields.text("colour").equals("BGR");
+        mean = (float) fields.real("mean");
+        scale = (float) fields.real("scale");
+        dim = fields.count("dim", 1);
+        fields.end();
+        if (height != 112 || (width != 112 && width != 96) || !(scale > 0)) {
+            throw new MienException(ErrorCode.CONFIG, "the model takes crops that this program cannot make; upgrade it");
+        }
+    }
+
+    static FaceInput parse(Fields fields) {
+        return new FaceInput(fields);
+    }
+
+    public int cropBytes() {
+        return width * height * 3;
+    }
+
+    /** Writes a crop as the network's input (3, height, width), from {@code start} on; mirrored where asked. */
+    public void write(byte[] crop, boolean mirrored, float[] out, int start) {
+        int plane = width * height;
+        for (int y = 0; y < height; y++) {
+            for (int x = 0; x < width; x++) {
+                int from = (y * width + (mirrored ? width - 1 - x : x)) * 3;
+                int to = start + y * width + x;
+                for (int channel = 0; channel < 3; channel++) {
+                    int value = crop[from + (isBgr ? 2 - channel : channel)] & 0xff;
+                    out[to + channel * plane] = (value - mean) / scale;
+                }
+            }
+        }
+    }
+}

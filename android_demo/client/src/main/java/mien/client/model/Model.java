@@ -1,0 +1,17 @@
+package mien.client.model;
+
+/** A model with its parameters, checked against its id. */
+public final class Model {
+    public final String modelId;
+    public final ModelSpec spec;
+    public final float[] theta;
+    /** Null where the model has none. */
+    public final Blob publicShard;
+
+    Model(String modelId, ModelSpec spec, float[] theta, Blob publicShard) {
+        this.modelId = modelId;
+        this.spec = spec;
+        this.theta = theta;
+        this.publicShard = publicShard;
+    }
+}

@@ -1,0 +1,121 @@
+package mien.client.model;
+
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.store.Folder;
+import mien.client.wire.Bytes;
+import mien.client.wire.Fields;
+import mien.client.wire.Json;
+import mien.client.wire.Safetensors;
+
+/**
+ * The models that a device holds: fetched once by hash, checked, usable without a network afterwards.
+ *
+ * <p>The name of a blob is its hash and the id of a model is the hash of its parameters, so a file here is right or it
+ * is fetched again.
+ */
+public final class ModelStore {
+    private static final long MAX_THETA_BYTES = 1L << 29;
+    private static final long MAX_SHARD_BYTES = 1L << 28;
+    private final Folder folder;
+
+    /** Fetches a blob into a file, which appears whole and checked or not at all. */
+    public interface Source {
+        void download(Blob blob, Folder folder, String what);
+    }
+
+    public ModelStore(Folder folder) {
+        this.folder = folder;
+    }
+
+    public boolean has(String modelId) {
+        return Bytes.isSha256(modelId) && folder.has(modelId + ".json");
+    }
+
+    /** Returns a stored model; throws NOT_FOUND when it was never fetched, CORRUPT_DATA when damaged. */
+    public Model load(String modelId) {
+        if (!has(modelId)) {
+            throw new MienException(ErrorCode.NOT_FOUND, "that model is not on this device; fetch it while online");
+        }
+        Fields stored = Json.object(folder.read(modelId + ".json"), "the stored manifest");
+        ModelSpec spec = ModelSpec.parse(Bytes.unhex(stored.text("spec_json")));
+        byte[] data = folder.read(stored.text("theta"));
+        float[] theta = data == null ? new float[0] : Bytes.floats(data);
+        boolean whole = theta.length == spec.layout.size && Bytes.isFinite(theta);
+        if (!whole || !spec.layout.modelId(theta).equals(modelId)) {
+            throw new MienException(ErrorCode.CORRUPT_DATA, "the stored model is damaged; fetch it again");
+        }
+        Blob shard = stored.has("shard") ? new Blob(stored.text("shard"), stored.number("shard_bytes")) : null;
+        return new Model(modelId, spec, theta, shard);
+    }
+
+    /** Returns a model, fetching what is not stored yet; the manifest is stored last, so it means "complete". */
+    public Model fetch(Manifest manifest, Source source) {
+        ModelSpec spec = ModelSpec.parse(manifest.specJson);
+        boolean sizesFit =
+                manifest.theta.sizeBytes == 4L * spec.layout.size
+                        && manifest.theta.sizeBytes <= MAX_THETA_BYTES
+                        && (manifest.publicShard == null || manifest.publicShard.sizeBytes <= MAX_SHARD_BYTES);
+        if (!Bytes.isSha256(manifest.modelId) || !sizesFit) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, "the model's files have other sizes than its manifest says; tell the operator");
+        }
+        fetchBlob(manifest.theta, source, "the model");
+        Map<String, Object> stored = new LinkedHashMap<>();
+        stored.put("spec_json", Bytes.hex(manifest.specJson));
+        stored.put("theta", manifest.theta.sha256);
+        if (manifest.publicShard != null) {
+            fetchBlob(manifest.publicShard, source, "the public faces");
+            stored.put("shard", manifest.publicShard.sha256);
+            stored.put("shard_bytes", manifest.publicShard.sizeBytes);
+        }
+        folder.write(manifest.modelId + ".json", Bytes.utf8(Json.write(stored)));
+        try {
+            return load(manifest.modelId);
+        } catch (MienException error) {
+            // The blob is what its hash says, so the operator's manifest and parameters do not belong together.
+            folder.delete(manifest.modelId + ".json");
+            throw error;
+        }
+    }
+
+    /** Returns the public faces that came with a model, null where it has none. */
+    public PublicShard loadShard(Model model) {
+        if (model.publicShard == null) {
+            return null;
+        }
+        byte[] data = folder.read(model.publicShard.sha256);
+        if (data == null) {
+            throw new MienException(ErrorCode.CORRUPT_DATA, "the public faces are missing; fetch the model again");
+        }
+        return PublicShard.parse(Safetensors.parse(data, "the public faces"), model.spec.input);
+    }
+
+    /** Removes every model but these, and the blobs that only removed models used. */
+    public void keepOnly(String... modelIds) {
+        Set<String> keep = new HashSet<>();
+        for (String modelId : Arrays.asList(modelIds)) {
+            if (has(modelId)) {
+                Fields stored = Json.object(folder.read(modelId + ".json"), "the stored manifest");
+                keep.addAll(Arrays.asList(modelId + ".json", stored.text("theta"), stored.text("shard", "")));
+            }
+        }
+        for (String name : folder.names()) {
+            if (!keep.contains(name)) {
+                folder.delete(name);
+            }
+        }
+    }
+
+    private void fetchBlob(Blob blob, Source source, String what) {
+        byte[] here = folder.read(blob.sha256);
+        if (here == null || !Bytes.hex(Bytes.sha256(here)).equals(blob.sha256)) {
+            source.download(blob, folder, what);
+        }
+    }
+}

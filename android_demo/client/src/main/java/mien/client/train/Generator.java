@@ -1,0 +1,151 @@
+package mien.client.train;
+
+/**
+ * numpy's {@code default_rng(seed)}: PCG64 (XSL-RR 128/64) seeded by a SeedSequence, so that a phone in any language sees
+ * the same batches in the same order, mirrored alike.
+ */
+public final class Generator {
+    private static final int POOL = 4;
+    private static final int INIT_A = 0x43b0d7e5;
+    private static final int MULT_A = 0x931e8875;
+    private static final int INIT_B = 0x8b51f9dd;
+    private static final int MULT_B = 0x58f38ded;
+    private static final int MIX_L = 0xca01f9dd;
+    private static final int MIX_R = 0x4973f715;
+    private static final long FACTOR_HIGH = 0x2360ED051FC65DA4L;
+    private static final long FACTOR_LOW = 0x4385DF649FCCF645L;
+
+    // 128-bit state and increment
+    private long high;
+    private long low;
+    private final long incrementHigh;
+    private final long incrementLow;
+    /** The other half of a word of which 32 bits were drawn. */
+    private long spare;
+
+    private boolean hasSpare;
+
+    /** {@code seed} is below 2^32. */
+    public Generator(long seed) {
+        long[] words = seedWords((int) seed);
+        incrementHigh = words[2] << 1 | words[3] >>> 63;
+        incrementLow = words[3] << 1 | 1;
+        step();
+        add(words[0], words[1]);
+        step();
+    }
+
+    /** Returns what SeedSequence(seed) makes for PCG64: four words of 64 bits. */
+    private static long[] seedWords(int seed) {
+        int[] pool = new int[POOL];
+        int[] constant = {INIT_A};
+        for (int i = 0; i < POOL; i++) {
+            pool[i] = hashed(i == 0 ? seed : 0, constant, MULT_A);
+        }
+        for (int from = 0; from < POOL; from++) {
+            for (int to = 0; to < POOL; to++) {
+                if (from != to) {
+                    int mixed = MIX_L * pool[to] - MIX_R * hashed(pool[from], constant, MULT_A);
+                    pool[to] = mixed ^ mixed >>> 16;
+                }
+            }
+        }
+        constant[0] = INIT_B;
+        long[] words = new long[4];
+        for (int i = 0; i < words.length; i++) {
+            long lower = hashed(pool[2 * i % POOL], constant, MULT_B) & 0xffffffffL;
+            long upper = hashed(pool[(2 * i + 1) % POOL], constant, MULT_B) & 0xffffffffL;
+            words[i] = upper << 32 | lower;
+        }
+        return words;
+    }
+
+    private static int hashed(int value, int[] constant, int factor) {
+        int hashed = value ^ constant[0];
+        constant[0] *= factor;
+        hashed *= constant[0];
+        return hashed ^ hashed >>> 16;
+    }
+
+    private void add(long upper, long lower) {
+        long sum = low + lower;
+        high += upper + (Long.compareUnsigned(sum, low) < 0 ? 1 : 0);
+        low = sum;
+    }
+
+    private void step() {
+        long upper = multiplyHigh(low, FACTOR_LOW) + high * FACTOR_LOW + low * FACTOR_HIGH;
+        low *= FACTOR_LOW;
+        high = upper;
+        add(incrementHigh, incrementLow);
+    }
+
+    /** Returns the upper 64 bits of a product of unsigned numbers. */
+    private static long multiplyHigh(long a, long b) {
+        long aHigh = a >>> 32;
+        long aLow = a & 0xffffffffL;
+        long bHigh = b >>> 32;
+        long bLow = b & 0xffffffffL;
+        long middle = aHigh * bLow + (aLow * bLow >>> 32);
+        long other = aLow * bHigh + (middle & 0xffffffffL);
+        return aHigh * bHigh + (middle >>> 32) + (other >>> 32);
+    }
+
+    private long next64() {
+        step();
+        return Long.rotateRight(high ^ low, (int) (high >>> 58));
+    }
+
+    private long next32() {
+        if (hasSpare) {
+            hasSpare = false;
+            return spare;
+        }
+        long word = next64();
+        spare = word >>> 32;
+        hasSpare = true;
+        return word & 0xffffffffL;
+    }
+
+    /** Returns a number from 0 to {@code most}, both included (Lemire's method). */
+    private int upTo(int most) {
+        if (most == 0) {
+            return 0;
+        }
+        long size = most + 1L;
+        long product = next32() * size;
+        if ((product & 0xffffffffL) < size) {
+            long threshold = (0xffffffffL - most) % size;
+            while ((product & 0xffffffffL) < threshold) {
+                product = next32() * size;
+            }
+        }
+        return (int) (product >>> 32);
+    }
+
+    /** Returns a number in [0, 1). */
+    public double random() {
+        return (next64() >>> 11) * 0x1p-53;
+    }
+
+    /** Returns {@code values} in random order. */
+    public int[] permutation(int[] values) {
+        int[] order = values.clone();
+        for (int last = order.length - 1; last > 0; last--) {
+            int other = upTo(last);
+            int moved = order[last];
+            order[last] = order[other];
+            order[other] = moved;
+        }
+        return order;
+    }
+
+    /** Returns 0 ... n - 1 in random order. */
+    public int[] permutation(int n) {
+        int[] order = new int[n];
+        for (int i = 0; i < n; i++) {
+            order[i] = i;
+        }
+        return permutation(order);
+    }
+}

@@ -1,0 +1,219 @@
+package mien.client.train;
+
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.model.Cut;
+import mien.client.model.ModelSpec;
+import mien.client.model.ParameterLayout;
+import mien.client.model.ParameterPart;
+import mien.client.wire.Bytes;
+
+/**
+ * Embeds and trains one architecture with exported graphs: the same update as Python's, with the same draws.
+ *
+ * <p>A graph holds a whole step of SGD; parameters, momentum and batches go in, and come out changed.
+ */
+public final class GraphRuntime {
+    private static final double TINY = 1e-12;
+    private static final List<String> NO_PART = Arrays.<String>asList();
+
+    private final ModelSpec spec;
+    private final Engine engine;
+
+    public GraphRuntime(ModelSpec spec, Engine engine) {
+        this.spec = spec;
+        this.engine = engine;
+    }
+
+    /** Returns embeddings of aligned crops, each at length 1; throws NON_FINITE for one that is not finite. */
+    public float[][] embed(float[] theta, byte[][] crops) {
+        Cut cut = new Cut(spec.layout.part(spec.trainable));
+        if (!engine.holds("trunk", cut.stage)) {
+            cut = new Cut(spec.layout.part(Arrays.asList("*")));
+        }
+        Map<String, Tensor> parameters = parameters(theta);
+        float[] all = new Images(engine, cut, parameters, spec.input, crops).embedAll(parameters).values;
+        if (!Bytes.isFinite(all)) {
+            throw new MienException(
+                    ErrorCode.NON_FINITE, "the model gave an embedding that is NaN or infinite; fetch the model again");
+        }
+        float[][] rows = new float[crops.length][];
+        for (int i = 0; i < rows.length; i++) {
+            rows[i] = normalised(Arrays.copyOfRange(all, i * spec.input.dim, (i + 1) * spec.input.dim));
+        }
+        return rows;
+    }
+
+    private static float[] normalised(float[] row) {
+        float squares = 0;
+        for (float value : row) {
+            squares += value * value;
+        }
+        float length = (float) Math.sqrt(squares + (float) TINY);
+        for (int i = 0; i < row.length; i++) {
+            row[i] /= length;
+        }
+        return row;
+    }
+
+    /**
+     * Returns what SGD makes of a part and the objective's private tensors, starting from {@code theta}.
+     *
+     * <p>{@code shouldStop} is asked before every step: LATE where it says so. Throws NON_FINITE when the loss or a
+     * parameter stops being finite, NOT_FOUND where no graph trains that part and objective.
+     */
+    public Trained train(
+            float[] theta,
+            ParameterPart part,
+            byte[][] crops,
+            Objective objective,
+            LocalSpec local,
+            long seed,
+            BooleanSupplier shouldStop) {
+        if (crops.length == 0) {
+            throw new MienException(ErrorCode.CONFIG, "there are no images to train on; enrol first");
+        }
+        Map<String, Tensor> parameters = parameters(theta);
+        Job job = new Job(theta, part, parameters, objective, local);
+        Images images = new Images(engine, job.cut, parameters, spec.input, crops);
+        double lossBefore = job.evaluate(images);
+        int numSteps = 0;
+        for (Schedule batches = new Schedule(local, crops.length, new Generator(seed)); batches.hasNext(); numSteps++) {
+            if (shouldStop.getAsBoolean()) {
+                throw new MienException(
+                        ErrorCode.LATE, "training was stopped before its end; nothing was changed or sent: check in again");
+            }
+            job.step(images, batches.next());
+        }
+        double lossAfter = job.evaluate(images);
+        if (!Bytes.isFinite(job.values)) {
+            throw new MienException(ErrorCode.NON_FINITE, "local training diverged to NaN or infinity; leave the round");
+        }
+        return new Trained(job.values, job.privateTensors, lossBefore, lossAfter, numSteps);
+    }
+
+    private Map<String, Tensor> parameters(float[] theta) {
+        Map<String, Tensor> parameters = new HashMap<>();
+        for (ParameterLayout.Entry entry : spec.layout.entries.values()) {
+            parameters.put("parameter." + entry.name, new Tensor(spec.layout.tensor(theta, entry.name), entry.shape));
+        }
+        return parameters;
+    }
+
+    /** One device's local training: the part's values, the private tensors, and the momentum of both. */
+    private final class Job {
+        final Cut cut;
+        float[] values;
+        Map<String, Tensor> privateTensors;
+        private final ParameterPart part;
+        private final Map<String, Tensor> parameters;
+        private final Objective objective;
+        private final LocalSpec local;
+        private final Map<String, Tensor> fixed = new HashMap<>();
+        private final Map<String, Tensor> privateVelocity = new LinkedHashMap<>();
+        private Tensor velocity;
+
+        Job(
+                float[] theta,
+                ParameterPart part,
+                Map<String, Tensor> parameters,
+                Objective objective,
+                LocalSpec local) {
+            this.part = part;
+            this.parameters = parameters;
+            this.objective = objective;
+            this.local = local;
+            cut = new Cut(part);
+            values = part.gather(theta);
+            velocity = Tensor.vector(new float[part.size]);
+            privateTensors = new LinkedHashMap<>(objective.privateTensors);
+            for (Map.Entry<String, Tensor> each : privateTensors.entrySet()) {
+                Tensor zeros = new Tensor(new float[each.getValue().values.length], each.getValue().shape);
+                privateVelocity.put(each.getKey(), zeros);
+                boolean isUnit = objective.unitNorm.contains(each.getKey());
+                fixed.put("unit_norm." + each.getKey(), Tensor.number(isUnit ? 1 : 0));
+            }
+            for (Map.Entry<String, Double> each : objective.constants.entrySet()) {
+                fixed.put("constant." + each.getKey(), Tensor.number(each.getValue()));
+            }
+            fixed.put("momentum", Tensor.number(local.momentum));
+            fixed.put("private_momentum", Tensor.number(local.privateMomentum));
+            fixed.put("weight_decay", Tensor.number(local.weightDecay));
+            fixed.put("gradient_scale", Tensor.number(1));
+            fixed.put("correction", Tensor.vector(new float[1]));
+        }
+
+        void step(Images images, Batch batch) {
+            Map<String, Tensor> feed = feed(batch.indices);
+            feed.put("trained", Tensor.vector(values));
+            feed.put("velocity", velocity);
+            feed.put("x", images.batch(batch.indices, batch.mirrored));
+            feed.put("lr", Tensor.number(batch.rate * local.lr));
+            feed.put("private_lr", Tensor.number(batch.rate * local.privateLr));
+            for (Map.Entry<String, Tensor> each : privateVelocity.entrySet()) {
+                feed.put("velocity." + each.getKey(), each.getValue());
+            }
+            Map<String, Tensor> out = engine.run("train", cut.stage, part.names, objective.form, feed);
+            if (!Bytes.isFinite(out.get("loss").values)) {
+                throw new MienException(ErrorCode.NON_FINITE, "the training loss is NaN or infinite; leave the round");
+            }
+            values = out.get("trained_out").values;
+            velocity = out.get("velocity_out");
+            for (String name : privateVelocity.keySet()) {
+                privateTensors.put(name, out.get("private_out." + name));
+                privateVelocity.put(name, out.get("velocity_out." + name));
+            }
+        }
+
+        /** Returns the loss over all crops as they are. */
+        double evaluate(Images images) {
+            Map<String, Tensor> now = new HashMap<>(parameters);
+            int at = 0;
+            for (String name : part.names) {
+                ParameterLayout.Entry entry = part.layout.entries.get(name);
+                now.put("parameter." + name, new Tensor(Arrays.copyOfRange(values, at, at + entry.size), entry.shape));
+                at += entry.size;
+            }
+            int[] all = new int[images.size()];
+            for (int i = 0; i < all.length; i++) {
+                all[i] = i;
+            }
+            Map<String, Tensor> feed = feed(all);
+            feed.put("embeddings", images.embedAll(now));
+            return engine.run("loss", "", NO_PART, objective.form, feed).get("loss").values[0];
+        }
+
+        /** Returns what every graph of this training takes, with the batch's rows; weights are 1 where none are given. */
+        private Map<String, Tensor> feed(int[] indices) {
+            Map<String, Tensor> feed = new HashMap<>(parameters);
+            feed.putAll(fixed);
+            for (Map.Entry<String, Tensor> each : privateTensors.entrySet()) {
+                feed.put("private." + each.getKey(), each.getValue());
+            }
+            float[] ones = new float[indices.length];
+            Arrays.fill(ones, 1);
+            feed.put("per_crop." + Objective.WEIGHTS, Tensor.vector(ones));
+            for (Map.Entry<String, Tensor> each : objective.perCrop.entrySet()) {
+                feed.put("per_crop." + each.getKey(), rows(each.getValue(), indices));
+            }
+            return feed;
+        }
+
+        private Tensor rows(Tensor all, int[] indices) {
+            int width = all.values.length / (int) all.shape[0];
+            float[] some = new float[width * indices.length];
+            for (int i = 0; i < indices.length; i++) {
+                System.arraycopy(all.values, indices[i] * width, some, i * width, width);
+            }
+            long[] shape = all.shape.clone();
+            shape[0] = indices.length;
+            return new Tensor(some, shape);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+package mien.client.train;
+
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.Map;
+import java.util.Set;
+
+/** What a method's device half minimises: a form that a graph was made for, its tensors and constants. */
+public final class Objective {
+    public static final String WEIGHTS = "sample_weight";
+
+    final String form;
+    /** Trained beside the model, and never sent. */
+    final Map<String, Tensor> privateTensors = new LinkedHashMap<>();
+    /** Rows for each crop, in order. */
+    final Map<String, Tensor> perCrop = new LinkedHashMap<>();
+
+    final Map<String, Double> constants = new LinkedHashMap<>();
+    /** Private tensors whose rows stay at length 1. */
+    final Set<String> unitNorm = new LinkedHashSet<>();
+
+    public Objective(String form) {
+        this.form = form;
+    }
+
+    public Objective trained(String name, Tensor tensor, boolean isUnit) {
+        privateTensors.put(name, tensor);
+        if (isUnit) {
+            unitNorm.add(name);
+        }
+        return this;
+    }
+
+    public Objective rows(String name, Tensor tensor) {
+        perCrop.put(name, tensor);
+        return this;
+    }
+
+    public Objective constant(String name, double value) {
+        constants.put(name, value);
+        return this;
+    }
+}

@@ -1,0 +1,117 @@
+package mien.client.wire;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+
+/** Named tensors as one blob: a header of JSON behind its length (u64, little-endian), then the tensors' bytes. */
+public final class Safetensors {
+    private static final String METADATA = "__metadata__";
+    private static final int HEAD = 8;
+
+    /** One tensor: type word, shape, bytes. */
+    public static final class Tensor {
+        public final String type;
+        public final long[] shape;
+        public final byte[] data;
+
+        Tensor(String type, long[] shape, byte[] data) {
+            this.type = type;
+            this.shape = shape;
+            this.data = data;
+        }
+    }
+
+    private final Map<String, Tensor> tensors = new HashMap<>();
+    private final String what;
+
+    private Safetensors(String what) {
+        this.what = what;
+    }
+
+    /** Returns the tensors of a blob; throws CORRUPT_DATA naming {@code what}. */
+    public static Safetensors parse(byte[] data, String what) {
+        Safetensors parsed = new Safetensors(what);
+        if (data.length == 0) {
+            return parsed;
+        }
+        long length = data.length < HEAD ? -1 : ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).getLong();
+        if (length < 2 || length > data.length - HEAD) {
+            throw parsed.damaged();
+        }
+        int start = HEAD + (int) length;
+        Map<?, ?> header = header(Arrays.copyOfRange(data, HEAD, start), what);
+        for (Map.Entry<?, ?> each : header.entrySet()) {
+            if (!METADATA.equals(each.getKey())) {
+                Fields fields = Fields.of(each.getValue(), what);
+                parsed.tensors.put((String) each.getKey(), parsed.tensor(fields, data, start));
+            }
+        }
+        return parsed;
+    }
+
+    private static Map<?, ?> header(byte[] json, String what) {
+        Object value = Json.parse(json, what);
+        if (!(value instanceof Map)) {
+            throw new Safetensors(what).damaged();
+        }
+        return (Map<?, ?>) value;
+    }
+
+    private Tensor tensor(Fields fields, byte[] data, int start) {
+        List<?> offsets = fields.list("data_offsets");
+        List<?> dimensions = fields.list("shape");
+        String type = fields.text("dtype");
+        long elements = 1;
+        long[] shape = new long[dimensions.size()];
+        for (int i = 0; i < shape.length; i++) {
+            shape[i] = dimensions.get(i) instanceof Long ? (Long) dimensions.get(i) : -1;
+            elements *= shape[i];
+            if (shape[i] < 0 || elements > data.length) {
+                throw damaged();
+            }
+        }
+        boolean numbers = offsets.size() == 2 && offsets.get(0) instanceof Long && offsets.get(1) instanceof Long;
+        long begin = numbers ? (Long) offsets.get(0) : -1;
+        long end = numbers ? (Long) offsets.get(1) : -1;
+        if (begin < 0 || end < begin || end > data.length - start || end - begin != elements * width(type)) {
+            throw damaged();
+        }
+        return new Tensor(type, shape, Arrays.copyOfRange(data, start + (int) begin, start + (int) end));
+    }
+
+    private int width(String type) {
+        switch (type) {
+            case "U8":
+                return 1;
+            case "F32":
+                return 4;
+            case "I64":
+                return 8;
+            default:
+                throw damaged();
+        }
+    }
+
+    public Set<String> names() {
+        return tensors.keySet();
+    }
+
+    public Tensor get(String name, String type) {
+        Tensor tensor = tensors.get(name);
+        if (tensor == null || !tensor.type.equals(type)) {
+            throw damaged();
+        }
+        return tensor;
+    }
+
+    private MienException damaged() {
+        return new MienException(ErrorCode.CORRUPT_DATA, what + " is damaged; fetch it again");
+    }
+}

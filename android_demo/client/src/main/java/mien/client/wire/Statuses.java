@@ -1,0 +1,57 @@
+package mien.client.wire;
+
+import io.grpc.Metadata;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+
+/** What a failed call means: the server's own code where it gives one, else what the status says. */
+public final class Statuses {
+    private static final Metadata.Key<String> CODE = Metadata.Key.of("mien-error", Metadata.ASCII_STRING_MARSHALLER);
+    private static final Metadata.Key<String> RETRY =
+            Metadata.Key.of("mien-retry-after-ms", Metadata.ASCII_STRING_MARSHALLER);
+    private static final int MOST_DETAILS = 200;
+
+    private Statuses() {}
+
+    public static MienException meaning(StatusRuntimeException error, String peer) {
+        Metadata trailers = error.getTrailers();
+        String word = trailers == null ? null : trailers.get(CODE);
+        String details = error.getStatus().getDescription() == null ? "" : error.getStatus().getDescription();
+        long retryMs = retryAfterMs(trailers);
+        if (word == null) {
+            String shortened = details.substring(0, Math.min(MOST_DETAILS, details.length()));
+            String text = peer + " did not answer as expected (" + error.getStatus().getCode() + ": " + shortened + ")";
+            return new MienException(
+                    foreign(error.getStatus().getCode()), text + "; check address and network, retry", retryMs, error);
+        }
+        ErrorCode code = ErrorCode.of(word);
+        if (code == ErrorCode.DISK_FULL || code == ErrorCode.KEY_STORE || code == ErrorCode.DATABASE) {
+            // A server whose own disk or database fails is one that is away.
+            String text = peer + " cannot store anything now (" + details + "); this is for its operator to mend";
+            return new MienException(ErrorCode.UNREACHABLE, text, retryMs, error);
+        }
+        return new MienException(code, details, retryMs, error);
+    }
+
+    private static long retryAfterMs(Metadata trailers) {
+        String text = trailers == null ? null : trailers.get(RETRY);
+        return text != null && text.matches("[0-9]{1,12}") ? Long.parseLong(text) : 0;
+    }
+
+    private static ErrorCode foreign(Status.Code code) {
+        switch (code) {
+            case UNIMPLEMENTED:
+                return ErrorCode.VERSION;
+            case RESOURCE_EXHAUSTED:
+                return ErrorCode.RATE_LIMITED;
+            case DATA_LOSS:
+                return ErrorCode.CORRUPT_DATA;
+            case ABORTED:
+                return ErrorCode.LATE;
+            default:
+                return ErrorCode.UNREACHABLE;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+package mien.e2e;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.security.SecureRandom;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Random;
+import java.util.stream.Stream;
+import mien.client.Clock;
+import mien.client.Device;
+import mien.client.MienException;
+import mien.client.fl.Agreement;
+import mien.client.fl.CoordinatorClient;
+import mien.client.fl.Disclosure;
+import mien.client.fl.Listener;
+import mien.client.fl.Outcome;
+import mien.client.fl.Participant;
+import mien.client.fl.Peek;
+import mien.client.join.FileIdentityKeys;
+import mien.client.model.Model;
+import mien.client.secagg.Profile;
+import mien.client.store.FileKeyProvider;
+import mien.client.store.Folder;
+import mien.client.store.Vault;
+import mien.client.wire.Json;
+
+/**
+ * A phone in a process: joins, enrols crops from a file, takes part in rounds; tells each thing as a line of JSON.
+ *
+ * <pre>
+ * Phone --home DIR --invite URL --crops FILE --graphs DIR [--min-cohort N] [--rounds N] [--sent FILE] [--halt-at WORD]
+ * </pre>
+ *
+ * {@code --sent} writes each round's contribution before any mask, for a test to add up. {@code --halt-at} ends the
+ * process at that word of progress as a power cut would.
+ */
+public final class Phone implements Listener {
+    private static final int CROP_BYTES = 112 * 112 * 3;
+
+    private final Map<String, String> options;
+    private final Vault rounds;
+
+    private Phone(Map<String, String> options, Vault rounds) {
+        this.options = options;
+        this.rounds = rounds;
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        Map<String, String> options = new HashMap<>();
+        for (int i = 0; i + 1 < arguments.length; i += 2) {
+            options.put(arguments[i].substring(2), arguments[i + 1]);
+        }
+        try {
+            run(options);
+        } catch (MienException error) {
+            tell("error", "code", error.code().code(), "text", error.getMessage());
+            System.exit(1);
+        }
+        System.exit(0); // gRPC's threads take their time
+    }
+
+    private static void run(Map<String, String> options) throws IOException {
+        Folder home = new Folder(Paths.get(options.get("home")));
+        FileKeyProvider keys = new FileKeyProvider(home.folder("keys"));
+        FileIdentityKeys identityKeys = new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity"));
+        Device device = new Device(home, keys, identityKeys, Clock.system(), new Random());
+        tell("joined", "device", device.join(options.get("invite")).deviceId);
+        Phone phone = new Phone(options, new Vault(home.folder("rounds"), keys, "rounds"));
+        try (CoordinatorClient client = device.connect()) {
+            phone.enrol(device, client, home);
+            phone.takePart(device, client);
+        }
+    }
+
+    private void enrol(Device device, CoordinatorClient client, Folder home) throws IOException {
+        if (options.containsKey("graphs")) {
+            copyGraphs(Paths.get(options.get("graphs")), home);
+        }
+        Model model = device.update(client);
+        if (device.gallery.people().isEmpty()) {
+            device.enrol("Owner", crops(), true);
+        }
+        tell("enrolled", "model_id", model.modelId);
+    }
+
+    private byte[][] crops() throws IOException {
+        byte[] all = Files.readAllBytes(Paths.get(options.get("crops")));
+        byte[][] crops = new byte[all.length / CROP_BYTES][];
+        for (int i = 0; i < crops.length; i++) {
+            crops[i] = Arrays.copyOfRange(all, i * CROP_BYTES, (i + 1) * CROP_BYTES);
+        }
+        return crops;
+    }
+
+    /** Copies graphs that no release brought; the folder is named after their layout. */
+    private static void copyGraphs(Path from, Folder home) throws IOException {
+        Folder to = home.folder("graphs").folder(from.getFileName().toString());
+        try (Stream<Path> files = Files.list(from)) {
+            for (Path file : (Iterable<Path>) files::iterator) {
+                if (!file.toString().endsWith(".pte")) {
+                    to.write(file.getFileName().toString(), Files.readAllBytes(file));
+                }
+            }
+        }
+    }
+
+    private void takePart(Device device, CoordinatorClient client) {
+        int minCohort = Integer.parseInt(options.getOrDefault("min-cohort", "16"));
+        Agreement agreement = new Agreement(minCohort, EnumSet.of(Profile.MALICIOUS_SERVER));
+        SecureRandom secure = new SecureRandom();
+        Participant participant =
+                device.participant(
+                        client,
+                        agreement,
+                        Collections::emptyList,
+                        size -> {
+                            byte[] bytes = new byte[size];
+                            secure.nextBytes(bytes);
+                            return bytes;
+                        },
+                        this);
+        for (int left = Integer.parseInt(options.getOrDefault("rounds", "1")); left > 0; ) {
+            Outcome outcome = participant.step();
+            if (outcome.kind == Outcome.Kind.WAIT || outcome.kind == Outcome.Kind.NOT_NOW) {
+                Clock.system().sleep(Math.min(Math.max(outcome.retryAfterMs, 100), 500));
+                continue;
+            }
+            tell(outcome);
+            left--;
+        }
+    }
+
+    private static void tell(Outcome outcome) {
+        tell(
+                "outcome",
+                "kind", outcome.kind.name(),
+                "round", String.valueOf(outcome.round),
+                "code", outcome.code,
+                "reason", outcome.reason,
+                "model_id", outcome.modelId,
+                "num_reports", String.valueOf(outcome.numReports));
+    }
+
+    @Override
+    public void disclose(Disclosure told) {
+        tell(
+                "disclosure",
+                "numbers", String.valueOf(told.numNumbers),
+                "bytes", String.valueOf(told.numBytes),
+                "images", String.valueOf(told.numImages),
+                "fewest", String.valueOf(told.fewest));
+    }
+
+    @Override
+    public void progress(String word) {
+        tell("progress", "word", word);
+        if (word.equals("reported") && options.containsKey("sent")) {
+            try {
+                Files.write(Paths.get(options.get("sent")), Peek.contribution(rounds));
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
+        if (word.equals(options.get("halt-at"))) {
+            Runtime.getRuntime().halt(9);
+        }
+    }
+
+    private static void tell(String event, String... facts) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("event", event);
+        for (int i = 0; i < facts.length; i += 2) {
+            line.put(facts[i], facts[i + 1]);
+        }
+        System.out.println(Json.write(line));
+        System.out.flush();
+    }
+}

@@ -1,0 +1,71 @@
+"""The phone of `android_demo` as a process: built by Maven, or the tests that need it are skipped saying so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.integration.house import ROOT
+
+DEMO: Final = ROOT / "android_demo"
+_CLASSES: Final = DEMO / "e2e" / "target" / "classes"
+_CLASSPATH: Final = DEMO / "e2e" / "target" / "classpath.txt"
+
+
+def why_not() -> str:
+    """Return what is missing to run the phone; empty where nothing is."""
+    if shutil.which("java") is None:
+        return "java is not installed (JDK 17)"
+    if not _CLASSPATH.is_file() or not (_CLASSES / "mien" / "e2e" / "Phone.class").is_file():
+        return "the phone is not built: mvn -B -q -T1 package in android_demo"
+    missing = [jar for jar in _CLASSPATH.read_text().split(":") if not Path(jar).exists()]
+    return f"a library of the phone is gone ({Path(missing[0]).name}): build android_demo again" if missing else ""
+
+
+needs_phone: Final = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+def command(main: str, *arguments: object) -> list[str]:
+    """Return how a class of the e2e module is run."""
+    classpath = f"{_CLASSES}:{_CLASSPATH.read_text()}"
+    return [
+        "java",
+        "-Xmx256m",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-cp",
+        classpath,
+        main,
+        *map(str, arguments),
+    ]
+
+
+@dataclass(frozen=True)
+class JvmPhone:
+    """A phone that runs; `end` waits for it."""
+
+    process: subprocess.Popen[str]
+
+    @classmethod
+    def start(cls, **options: object) -> JvmPhone:
+        """Start a phone with the options of `mien.e2e.Phone`, underscores for dashes."""
+        arguments = [piece for name, value in options.items() for piece in (f"--{name.replace('_', '-')}", value)]
+        process = subprocess.Popen(
+            command("mien.e2e.Phone", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        return cls(process)
+
+    def end(self, *, limit_s: float = 120.0) -> list[dict[str, Any]]:
+        """Return what it told, once it is over; fails where it failed."""
+        try:
+            output, errors = self.process.communicate(timeout=limit_s)
+        finally:
+            self.process.kill()
+        assert "Exception" not in errors, errors[-4000:]
+        return [json.loads(line) for line in output.splitlines()]
