@@ -60,7 +60,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     grouped: dict[tuple[str, str, int, str], dict[int, Mapping[str, float]]] = {}
     for row in result["rows"]:
         key = (row["model"], row["part"], row["trained"], row["objective"])
-        grouped.setdefault(key, {})[row["steps"]] = row["difference"]
+        by_steps = grouped.setdefault(key, {})
+        by_steps[row["steps"]] = {**by_steps.get(row["steps"], {}), **row["difference"]}
     engines = list(_WORDS)
     head = [f"{_WORDS[engine]}, {steps}" for engine in engines for steps in STEPS]
     lines = [

@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="one of the networks (may be repeated)")
     parser.add_argument("--part", choices=("tail", "full", "both"), default="both", help="the default part, or all")
     parser.add_argument("--engine", choices=tuple(SUFFIXES), help="one of the engines beside torch, instead of both")
+    parser.add_argument("--form", action="append", help="one of the objectives' forms (may be repeated)")
     parser.add_argument("--int8", action="store_true", help="what inference in int8 costs and gains, alone")
     args = parser.parse_args()
     chosen = parity if args.parity else int8 if args.int8 else benchmark
@@ -237,6 +238,7 @@ def _real_cases(folder: Path, args: argparse.Namespace, *, everything: bool = Fa
             engines: tuple[GraphEngine, ...] = (args.engine,) if args.engine else ("onnxruntime", "executorch")
             if part is whole and "executorch" in engines:
                 forms = few[:1]
+            forms = tuple(form for form in forms if not args.form or form.name in args.form)
             _common.progress(f"{name}: making the graphs of {part.size} parameters")
             graphs = folder_for(folder, model.layout)
             export_graphs(model.spec, model.layout, graphs, forms=forms, parts=[part], engines=engines, keep=True)
