@@ -1,0 +1,121 @@
+"""mien-sim fleet: policies side by side, files that say what was run, and mistakes that are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mien.errors import ConfigError, MienError
+from simulation.cli import app
+from simulation.fleet.policies import changed, policies
+
+TASK = """
+name = "small"
+method = "fedavg"
+rounds = 1000
+[cohort]
+size = 8
+min_reports = 6
+[privacy]
+min_cohort = 6
+[local]
+steps = 5
+batch_size = 8
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(TASK)
+    return path
+
+
+def call(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, ["fleet", *map(str, arguments)], catch_exceptions=True)
+    if isinstance(result.exception, MienError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_policies_are_compared_and_written(task: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("--phones", 200, "--days", 0.02, "--set", "cohort.over_selection=1.5", "--out", out)
+    answer = json.loads(call(task, *options, "--json"))
+    assert [each["policy"] for each in answer["policies"]] == ["small", "cohort.over_selection=1.5"]
+    assert answer["policies"][1]["lost"]["spare"] > answer["policies"][0]["lost"]["spare"]
+    kept = json.loads((out / "summary.json").read_text())
+    assert kept["run"]["phones"] == 200
+    assert kept["policies"][1]["task"]["cohort"]["over_selection"] == 1.5
+    lines = [json.loads(line) for line in (out / "small.attempts.jsonl").read_text().splitlines()]
+    assert len(lines) == answer["policies"][0]["attempts"]
+    assert {"stages", "fates", "worked_s"} <= set(lines[0])
+    page = (out / "report.html").read_text()
+    assert "Rounds over the clock" in page
+    assert "Phones are emulated" in page
+
+
+def test_the_table_has_ratios(task: Path, tmp_path: Path) -> None:
+    text = call(task, "--phones", 200, "--days", 0.01, "--set", "cohort.size=7", "--out", tmp_path / "out")
+    assert "(1." in text or "(0." in text
+    assert "Emulated phones" in text
+
+
+def test_a_trace_says_how_many_phones_there_are(task: Path, tmp_path: Path) -> None:
+    client = {"active": [0], "inactive": [3600], "finish_time": 7200}
+    speed = {"computation": 50.0, "communication": 8000.0}
+    (tmp_path / "trace.json").write_text(json.dumps({str(number): client for number in range(30)}))
+    (tmp_path / "capacity.json").write_text(json.dumps({str(number): speed for number in range(30)}))
+    traces = "--trace", tmp_path / "trace.json", "--capacity", tmp_path / "capacity.json"
+    answer = json.loads(call(task, *traces, "--days", 0.02, "--out", tmp_path / "out", "--json"))
+    (policy,) = answer["policies"]
+    assert policy["phones"] == 30
+    assert policy["there_by_hour"][0] == 30
+    assert [tier["name"] for tier in policy["tiers"]] == ["fast third", "middle third", "slow third"]
+
+
+def test_the_default_profile_can_be_printed_and_given_back(task: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(call("--show-profile"))
+    short = "--phones", 100, "--days", 0.005, "--json"
+    one = json.loads(call(task, *short, "--profile", mine, "--out", tmp_path / "a"))
+    two = json.loads(call(task, *short, "--out", tmp_path / "b"))
+    assert one["policies"] == two["policies"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((), "name the task"),
+        (("--set", "cohort.sizes=3"), "did you mean 'cohort.size'"),
+        (("--set", "cohort"), "field=value"),
+        (("--set", "cohort.size=x"), "not valid TOML"),
+        (("--set", "name.x=3"), "no table"),
+        (("--days", "0"), "--days is 0"),
+        (("--set", "seed=1", "--set", "seed=1"), "two policies have one name"),
+    ],
+)
+def test_mistakes_are_named(task: Path, arguments: tuple[str, ...], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(*((task, *arguments) if arguments else ()))
+    assert what in caught.value.message
+
+
+def test_several_files_go_by_their_names(task: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(TASK.replace("size = 8", "size = 9"))
+    found = policies([task, other], ["seed=3"])
+    assert [each.name for each in found] == ["small", "small: seed=3", "other", "other: seed=3"]
+    assert [each.task.cohort.size for each in found] == [8, 8, 9, 9]
+
+
+def test_changes_are_values_of_toml(task: Path) -> None:
+    (policy,) = policies([task], [])
+    found = changed(policy.task, "asynchronous.max_concurrency=3,server.lr=0.5,trainable=['a*']")
+    assert found.asynchronous is not None
+    assert (found.asynchronous.max_concurrency, found.server.lr, found.trainable) == (3, 0.5, ("a*",))
