@@ -145,7 +145,7 @@ def run_experiment(
     spent = Spent()
     plan = make_plan(spec, lambda source: counts_of(source, root))
     model = model_of(spec.model, root)
-    faces = _read_faces(plan, model.spec, root)
+    faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
         run.journal.take_up(header, done)
@@ -157,7 +157,7 @@ def run_experiment(
     cache = kept_features(model.spec.input, model.spec.backbone)
     trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
     runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=device(), precision=spec.precision)
-    before = measured(_comparisons(runtime, model.theta, faces), spec.evaluation)
+    before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     spent.note("before")
     # 3. Rounds, from the last finished one.
@@ -171,14 +171,14 @@ def run_experiment(
             state, cohort = step.state, step.cohort
             record = {**_round_record(step.record), "engine": choice.engine.name, **spent.note("rounds")}
             if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
-                record["eer"] = eer_of(_comparisons(runtime, state.theta, faces))
+                record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
                 spent.note("after")
             run.save(step, record)
             left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
             tell(_line(record, task.rounds, left))
             after_round(record, task.rounds)
     # 4. The model after training.
-    after = measured(_comparisons(runtime, state.theta, faces), spec.evaluation)
+    after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
     shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
     spent.note("after")
     trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
@@ -220,7 +220,7 @@ def _trainer(spec: ExperimentSpec, runtime: TorchRuntime) -> Runtime:
     return PublicOnly(OncePerRound(runtime)) if spec.control == "public_only" else OncePerRound(runtime)
 
 
-def _map(spec: ExperimentSpec, runtime: TorchRuntime, theta: Vector, faces: _Faces) -> Mapping[str, Any]:
+def _map(spec: ExperimentSpec, runtime: TorchRuntime, theta: Vector, faces: Faces) -> Mapping[str, Any]:
     if spec.map_kind == "none":
         return {}
     chosen = faces.test_labels < MAP_PEOPLE
@@ -253,7 +253,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Faces:
+class Faces:
     """The cohort, and the test people's crops."""
 
     cohort: Cohort = field(repr=False)
@@ -277,7 +277,8 @@ def _cohort(plan: Plan, reader: Reader) -> Cohort:
     return Cohort(clients.crops, public=public, labels=labels)
 
 
-def _read_faces(plan: Plan, model: ModelSpec, root: Path) -> _Faces:
+def read_faces(plan: Plan, model: ModelSpec, root: Path) -> Faces:
+    """Return the crops of an experiment's phones and test people; raises EmptyFolderError without the latter."""
     if not plan.partition.test:
         raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
     reader = Reader(images_of_all(plan.spec.faces, root), model.input)
@@ -285,7 +286,7 @@ def _read_faces(plan: Plan, model: ModelSpec, root: Path) -> _Faces:
     test = plan.partition.test[:limit]
     cohort = _cohort(plan, reader)
     crops, test_labels = reader.read(test)
-    return _Faces(cohort, crops, test_labels, len(test), reader)
+    return Faces(cohort, crops, test_labels, len(test), reader)
 
 
 def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:
@@ -308,12 +309,13 @@ def _check_same(kept: ExperimentSpec, wanted: ExperimentSpec) -> None:
         )
 
 
-def _comparisons(runtime: TorchRuntime, theta: Vector, faces: _Faces) -> Comparisons:
+def comparisons(runtime: TorchRuntime, theta: Vector, faces: Faces) -> Comparisons:
+    """Return the comparisons of all pairs of test people under a model."""
     return all_pairs(runtime.embed(theta, faces.test_crops), faces.test_labels, keep_subjects=True)
 
 
 def _evaluation(
-    plan: Plan, model: Model, trained: Model, before: Measured, after: Measured, faces: _Faces
+    plan: Plan, model: Model, trained: Model, before: Measured, after: Measured, faces: Faces
 ) -> dict[str, Any]:
     return {
         "experiment": plan.spec.name,
