@@ -5,16 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from device_sdk.client import (
     Assignment,
     ClientSettings,
     CoordinatorClient,
-    Duty,
     Progress,
     RoundRef,
     Stage,
@@ -25,7 +24,6 @@ from device_sdk.clock import Clock
 from device_sdk.identity import Identity
 from device_sdk.rpc import Hello
 from mien.errors import ConfigError
-from mien.methods import METHODS
 from simulation.phones.notes import Notes
 
 T = TypeVar("T")
@@ -106,16 +104,9 @@ class MeteredClient(CoordinatorClient):
         """Return the server's greeting."""
         return self._timed("hello", super().hello)
 
-    def check_in(
-        self,
-        backbones: tuple[str, ...],
-        *,
-        min_cohort: int = 0,
-        duty: Duty = Duty.TRAIN,
-        methods: Iterable[str] = METHODS,
-    ) -> Assignment | Wait:
+    def check_in(self, backbones: tuple[str, ...], **asked: Any) -> Assignment | Wait:
         """Return what to do now; with an assignment it is drawn what will go wrong. It is not timed: it is held."""
-        answer = super().check_in(backbones, min_cohort=min_cohort, duty=duty, methods=methods)
+        answer = super().check_in(backbones, **asked)
         if isinstance(answer, Assignment):
             self._notes.add("assigned")
             self._vanishes_at = self._drawn(self._faults.drop_out)
