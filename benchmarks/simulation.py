@@ -30,7 +30,7 @@ THREADS: Final = 2
 SIZES: Final = ("1e4", "1e6")
 IMAGES: Final = 5
 PEER_TIMEOUT_S: Final = 400.0
-QUICK_PEER_TIMEOUT_S: Final = 25.0
+QUICK_PEER_TIMEOUT_S: Final = 15.0
 AIMS: Final = {"ms_per_client_1e4": 1.0, "ms_per_client_1e6": 6.0, "fused_over_torch": 0.9, "select_1e6_s": 0.1}
 
 

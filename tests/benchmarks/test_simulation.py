@@ -1,0 +1,72 @@
+"""The simulation benchmark: pinned peers, ratios by hand, and a table that goes on without a peer."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import simulation
+from benchmarks.peers import environment
+from benchmarks.peers.environment import FLOWER, PEERS, PFL, Figures, Unavailable
+from simulation.bench.measure import Row
+from simulation.bench.work import Order, RoundClock, Timed, tree_cpu_s
+
+ORDER = Order("1e4", 10, 2, 5, 1, 1)
+
+
+def row(engine: str, wall_ms: float, images_per_s: float) -> Row:
+    return Row("1e4", 10_432, 10, 5, 1, engine, wall_ms, wall_ms / 2, images_per_s)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_version_is_pinned_with_hashes_and_no_address(peer: environment.Peer) -> None:
+    text = (Path(environment.__file__).parent / peer.lock).read_text()
+    pins = re.findall(r"^\S+==\S+ \\$", text, re.MULTILINE)
+    assert len(pins) > 10
+    assert all(re.search(rf"^{re.escape(pin)}\n    --hash=sha256:", text, re.MULTILINE) for pin in pins)
+    assert "://" not in text
+    assert not re.search(r"^(torch|nvidia\S*)==", text, re.MULTILINE)
+
+
+def test_ratios_by_hand() -> None:
+    rows = [row("torch, bare loop", 0.5, 100.0), row("torch, large batch", 0.1, 400.0), row("stacked", 0.8, 50.0)]
+    theirs = {
+        ORDER: {PFL.name: Figures("0.6.0", Timed((2.0, 1.6), (1.0, 1.2))), FLOWER.name: Unavailable("no network")}
+    }
+    assert simulation._over_loops({"1e4": rows}) == {"over_bare_loop_1e4": 1.6, "fused_over_large_batch_1e4": None}
+    fused = [*rows, row("fused", 0.4, 360.0)]
+    assert simulation._over_loops({"1e4": fused}) == {"over_bare_loop_1e4": 0.8, "fused_over_large_batch_1e4": 0.9}
+    assert simulation._over_peers({ORDER: rows}, theirs) == {
+        "pfl_research_over_mien_1e4_1_steps": 2.0,
+        "pfl_research_over_mien_1e4_1_steps_cpu": 2.5,
+    }
+    records = [simulation._peer_record(ORDER, peer, found) for peer, found in theirs[ORDER].items()]
+    assert (records[0]["wall_ms"], records[0]["cpu_ms"], records[0]["version"]) == (1.6, 1.0, "0.6.0")
+    assert records[1]["unavailable"] == "no network"
+
+
+def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    skipped = simulation._peer(PFL, ORDER, True)
+    assert isinstance(skipped, Unavailable)
+    assert "run without --quick once" in skipped.reason
+    folder = environment._folder(PFL)
+    (folder / "bin").mkdir(parents=True)
+    (folder / "complete").touch()
+    python = folder / "bin" / "python"
+    python.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    python.chmod(0o700)
+    assert environment.measure(PFL, ORDER, timeout_s=60) == Unavailable("python ended with 3: broken")
+    figures = {"version": "0.6.0", "wall_ms": [2.0], "cpu_ms": [1.0]}
+    python.write_text(f"#!/bin/sh\necho chatter\necho '{json.dumps(figures)}'\n")
+    assert environment.measure(PFL, ORDER, timeout_s=60) == Figures("0.6.0", Timed((2.0,), (1.0,)))
+
+
+def test_the_clock_leaves_out_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = RoundClock(clients=4)
+    clock._ticks = [(0.0, 0.0), (1.0, 0.5), (3.0, 1.5)]
+    assert clock.timed() == Timed((250.0, 500.0), (125.0, 250.0))
+    assert tree_cpu_s(1) >= 0
