@@ -221,6 +221,12 @@ def fleet(
     days: Annotated[float, typer.Option(help="How long, by the virtual clock.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Which phones are drawn, and how their rounds go.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where records go; default: out/fleet/NAME.")] = None,
+    experiment: Annotated[
+        Path | None, typer.Option(help="Train, too: this experiment's clients are the phones, on its model and faces.")
+    ] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help="Where the paths of its faces start; default: MIEN_DATA, else this folder.")
+    ] = None,
     show_profile: Annotated[bool, typer.Option("--show-profile", help="Print the default profile.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -228,13 +234,25 @@ def fleet(
 
     Example: mien-sim fleet task.toml --phones 10000 --days 7 --set cohort.over_selection=1.3
     """
+    from simulation.commands import faces_root
     from simulation.fleet import command
 
     if show_profile:
         command.show_profile()
         return
     options = command.Options(
-        tuple(tasks or ()), tuple(change or ()), profile, model, trace, capacity, phones, days, seed, out
+        tuple(tasks or ()),
+        tuple(change or ()),
+        profile,
+        model,
+        trace,
+        capacity,
+        phones,
+        days,
+        seed,
+        out,
+        experiment,
+        faces_root(faces),
     )
     command.fleet(options, as_json=as_json)
 

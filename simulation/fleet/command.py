@@ -27,6 +27,7 @@ from simulation.fleet.profile import Profile, default_text, read_profile
 from simulation.fleet.records import Attempt, Fate, History
 from simulation.fleet.summary import Summary, summarise
 from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
+from simulation.fleet.training import Point, Trainer
 from simulation.fleet.windows import DAY_S
 from simulation.models import Model, read_model
 
@@ -36,7 +37,10 @@ MAX_DAYS: Final = 366.0
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; `phones` is None for as many as the trace has, or 10,000."""
+    """What was asked for; `phones` is None for as many as the trace or the experiment has, or 10,000.
+
+    With an `experiment` its clients are the phones, and the cohorts train: paths of its faces start at `faces`.
+    """
 
     tasks: tuple[Path, ...]
     changes: tuple[str, ...] = ()
@@ -48,6 +52,8 @@ class Options:
     days: float = 1.0
     seed: int = 0
     out: Path | None = None
+    experiment: Path | None = None
+    faces: Path = Path()
 
     def __post_init__(self) -> None:
         if not self.tasks:
@@ -63,6 +69,7 @@ class Tried:
     policy: Policy
     summary: Summary
     history: History
+    points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,21 +83,28 @@ class Setting:
     num_phones: int
     days: float
     seed: int
+    trainer: Trainer | None = None
 
     @classmethod
     def of(cls, options: Options) -> Setting:
         """Return what the options name, read from their files."""
         behaviour = None if options.trace is None else read_behaviour(options.trace)
         speeds = None if options.capacity is None else read_speeds(options.capacity)
-        in_trace = 10_000 if behaviour is None else behaviour.num_clients
+        trainer = None if options.experiment is None else Trainer(options.experiment, options.faces)
+        known = 10_000 if behaviour is None else behaviour.num_clients
+        if trainer is not None:
+            known = len(trainer.clients)
+            if options.phones not in (None, known):
+                raise ConfigError(f"--phones is {options.phones}, and the experiment has {known} clients; leave it out")
         return cls(
             read_profile(options.profile),
             None if options.model is None else read_model(options.model),
             behaviour,
             speeds,
-            options.phones or in_trace,
+            options.phones or known,
             options.days,
             options.seed,
+            trainer,
         )
 
 
@@ -118,7 +132,11 @@ def try_policy(policy: Policy, setting: Setting) -> Tried:
     history = Fleet(
         policy.task, phones, setting.profile.coordinator, until_s=setting.days * DAY_S, seed=setting.seed
     ).run()
-    return Tried(policy, summarise(history, phones), history)
+    tried = Tried(policy, summarise(history, phones), history)
+    if setting.trainer is None:
+        return tried
+    devices = [phones.name(phone) for phone in range(setting.num_phones)]
+    return dataclasses.replace(tried, points=setting.trainer.points(policy.task, history, devices))
 
 
 def phones_of(task: TaskSpec, setting: Setting) -> DrawnPhones:
@@ -128,7 +146,8 @@ def phones_of(task: TaskSpec, setting: Setting) -> DrawnPhones:
     capacity = None if setting.speeds is None else capacity_of(setting.speeds, profile, num)
     share = profile.availability.offline_share
     presence = None if setting.behaviour is None else TracePresence(setting.behaviour, num, share, seed)
-    return DrawnPhones(profile, task, cost, num, seed, capacity=capacity, presence=presence)
+    images = None if setting.trainer is None else setting.trainer.images
+    return DrawnPhones(profile, task, cost, num, seed, capacity=capacity, presence=presence, images=images)
 
 
 def write(tried: Sequence[Tried], setting: Setting, folder: Path) -> None:
@@ -215,6 +234,8 @@ def _print(tried: Sequence[Tried], folder: Path) -> None:
     cli.OUT.print(table)
     for each in tried:
         _say(f"{each.policy.name}: {verdict(each.summary)}")
+        if each.points:
+            _say(f"  EER {each.points[0].eer:.2%} before, {each.points[-1].eer:.2%} at {each.points[-1].hours:.1f} h")
     _say("Emulated phones: compare policies, and measure your own phones before you count on a figure.")
     _say(str(folder / "report.html"))
 
@@ -224,7 +245,8 @@ def _say(text: str) -> None:
 
 
 def _plain(tried: Tried) -> dict[str, Any]:
-    return {"policy": tried.policy.name, **_finite(dataclasses.asdict(tried.summary))}
+    points = {"eer": [dataclasses.asdict(point) for point in tried.points]} if tried.points else {}
+    return {"policy": tried.policy.name, **_finite({**dataclasses.asdict(tried.summary), **points})}
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

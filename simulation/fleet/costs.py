@@ -41,6 +41,8 @@ def round_cost(task: TaskSpec, work: Work, model: Model | None = None) -> RoundC
     method = find_method(task.method)
     if task.validators is not None or method.needs_validators(task):
         raise ConfigError("the fleet emulates trainers alone; choose a task without [validators]")
+    if task.asynchronous is not None and (why := method.why_synchronous(task)):
+        raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave [asynchronous] out")
     if task.privacy.dp.is_on:
         raise ConfigError(
             "the fleet does not emulate privacy.dp.max_participations, which keeps phones out of later rounds; set "

@@ -54,6 +54,7 @@ def fleet_page(tried: Sequence[Tried], about: Mapping[str, Any]) -> str:
         _figure("Who is lost where", _lost(tried), "Phones that were chosen and not counted, by cause."),
         _figure("Who takes part", _tiers(tried[0]), f"Tiers' shares of phones and of contributions under {names[0]}."),
         *_staleness(tried),
+        *_accuracy(tried),
         Facts("The run", tuple((name, str(about[name])) for name in ("command", "commit", "phones", "days", "seed"))),
     ]
     lede = f"{about['phones']:,} emulated phones for {about['days']:g} days under {len(tried)} policies."
@@ -131,6 +132,18 @@ def _staleness(tried: Sequence[Tried]) -> list[Section]:
         for each in tried
     ]
     return [_figure("Staleness", _bars(bars, "Cohorts"), "Models that were made since the one a cohort trained on.")]
+
+
+def _accuracy(tried: Sequence[Tried]) -> list[Section]:
+    """Return what the cohorts learnt, where they trained."""
+    if not any(each.points for each in tried):
+        return []
+    lines = [
+        (each.policy.name, [point.hours for point in each.points], [100 * point.eer for point in each.points])
+        for each in tried
+    ]
+    caption = "Equal error rate on the experiment's test people, over hours of the virtual clock."
+    return [_figure("Accuracy over the clock", _lines(lines, "Hour", "Equal error rate, %"), caption)]
 
 
 def _thin(num: int) -> list[int]:

@@ -119,13 +119,16 @@ class DrawnPhones:
         *,
         capacity: Capacity | None = None,
         presence: Presence | None = None,
+        images: Sequence[int] | None = None,
     ) -> None:
+        """`images` says how many each phone holds, in the place of the profile."""
         self.cost, self._profile, self._task, self._seed = cost, profile, task, seed
         self._capacity = capacity or draw_capacity(profile, num_phones, seed)
         self._presence = presence or Diurnal(profile.availability, profile.battery, num_phones, seed)
         work, rng = profile.work, np.random.default_rng([seed, 4])
-        images = work.images * np.exp(work.images_spread * rng.standard_normal(num_phones, dtype=np.float32))
-        self._images: NDArray[np.int16] = np.clip(np.rint(images), 1, 10_000).astype(np.int16)
+        held = work.images * np.exp(work.images_spread * rng.standard_normal(num_phones, dtype=np.float32))
+        held = held if images is None else np.array(images, np.float32)
+        self._images: NDArray[np.int16] = np.clip(np.rint(held), 1, 10_000).astype(np.int16)
 
     @property
     def tiers(self) -> tuple[str, ...]:
