@@ -263,6 +263,16 @@ class TestNothingStays:
             wait_for(lambda name=name: running.log_of(name).read_text().startswith("up"))
         return pids
 
+    def test_others_end_and_those_that_are_named_stay(self, tmp_path: Path) -> None:
+        text = 'import time; print("up", flush=True); time.sleep(60)'
+        with Programs(tmp_path / "logs") as running:
+            kept, *ended = self.start(running, tmp_path, text, text, text)
+            running.stop_others("child0", "never started")
+            assert is_running(kept)
+            assert running.process("child0").pid == kept
+            assert not any(map(is_running, ended))
+        assert not is_running(kept)
+
     def test_children_may_end_in_order(self, tmp_path: Path) -> None:
         text = """
 import signal, sys, time
