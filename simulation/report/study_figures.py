@@ -22,6 +22,7 @@ from simulation.report.figures import (
     line_of,
     probit,
 )
+from simulation.study import estimate
 
 _SYMBOLS: Final = ("circle", "square", "diamond", "cross", "triangle-up", "star", "x", "hexagon", "pentagon", "bowtie")
 
@@ -70,6 +71,16 @@ def bands_figure(bands: Sequence[Band], *, x_title: str, y_title: str, percent: 
     figure.update_xaxes(title=x_title, dtick=max(1, -(-int(last) // 8)))
     figure.update_yaxes(title=y_title + (", %" if percent else ""), rangemode="tozero")
     return _with_legend(figure, [band.name for band in bands], 340)
+
+
+def band_of(name: str, runs: Sequence[Mapping[float, float]]) -> Band:
+    """Return the mean over runs and its t-interval at every place that all runs have."""
+    places = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
+    found = [estimate([run[x] for run in runs]) for x in places]
+    each = [e for e in found if e is not None]
+    low = tuple(max(0.0, e.low) for e in each if e.low is not None)  # neither a rate nor a loss is less
+    high = tuple(e.high for e in each if e.high is not None)
+    return Band(name, tuple(places), tuple(e.mean for e in each), low, high)
 
 
 def det_bands_figure(curves: Sequence[CurveBand]) -> go.Figure:

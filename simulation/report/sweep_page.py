@@ -13,13 +13,13 @@ from simulation.report.figures import SERIES
 from simulation.report.html import Column, Facts, Figure, Prose, Report, Section, Table, render
 from simulation.report.run_page import curve_band
 from simulation.report.study_figures import (
-    Band,
     angles_figure,
+    band_of,
     bands_figure,
     det_bands_figure,
 )
 from simulation.report.study_page import study_table
-from simulation.study import Results, estimate
+from simulation.study import Results
 from simulation.sweep import Sweep
 
 MOST: Final = len(SERIES)
@@ -75,16 +75,6 @@ def _series(run: CollectedRun, metric: str) -> dict[float, float]:
     """Return a run's figure by round; the equal error rate also before training, as round 0."""
     start = {0.0: run.figures["before.eer"]} if metric == "eer" and "before.eer" in run.figures else {}
     return start | {float(r["round"]): float(r[metric]) for r in run.rounds if metric in r}
-
-
-def band_of(name: str, runs: Sequence[Mapping[float, float]]) -> Band:
-    """Return the mean over runs and its t-interval at every place that all runs have."""
-    places = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
-    found = [estimate([run[x] for run in runs]) for x in places]
-    each = [e for e in found if e is not None]
-    low = tuple(max(0.0, e.low) for e in each if e.low is not None)  # neither a rate nor a loss is less
-    high = tuple(e.high for e in each if e.high is not None)
-    return Band(name, tuple(places), tuple(e.mean for e in each), low, high)
 
 
 def _curves(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, NotFoundError
+from mien.records import from_mapping, to_mapping
 from simulation.journal import Header, Journal, num_rounds, settings_sha256
 
 HEADER = Header("e", "a" * 64, "b" * 64, 3, "c0ffee", "mien-sim run e.toml", "Linux, 2 cores", "2026-01-02T03:04:05Z")
@@ -54,7 +55,7 @@ def test_going_on_removes_later_rounds_and_says_who_went_on(journal: Journal) ->
 @pytest.mark.parametrize(("field", "what"), [("experiment_sha256", "settings"), ("data_sha256", "faces")])
 def test_other_settings_or_faces_are_not_mixed(journal: Journal, field: str, what: str) -> None:
     with pytest.raises(AlreadyExistsError, match=f"other {what} .*--out"):
-        journal.check(dataclasses.replace(HEADER, **{field: "d" * 64}))
+        journal.check(from_mapping(Header, {**to_mapping(HEADER), field: "d" * 64}))
 
 
 def test_what_is_no_journal(journal: Journal) -> None:

@@ -18,6 +18,7 @@ from mien.methods.base import Objective
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from mien.spreadout import normalise
 from simulation.engine import run_task
+from simulation.insights import class_angles
 from simulation.partitions import log_normal
 from simulation.runtimes import OncePerRound
 from simulation.study import Claim, Column, Job, Row, Study, Table
@@ -252,7 +253,8 @@ def measure(job: Job) -> Mapping[str, Any]:
     cohort = bench.cohort(clients, public)
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, OncePerRound(bench.runtime))
     figures = bench.verification(run.state.theta, test)
-    return {**figures, "loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
+    losses = {"loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
+    return {**figures, **losses, "angles": class_angles(run.state, run.cohort)}
 
 
 def _clients(people: Sequence[str], num: int, seed: int, *, unbalanced: bool) -> Mapping[str, tuple[str, ...]]:

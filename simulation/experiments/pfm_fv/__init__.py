@@ -17,10 +17,11 @@ import numpy as np
 
 from mien.errors import EmptyFolderError
 from mien.layout import Vector
-from mien.methods.base import Objective, ValidationFaces
+from mien.methods.base import Objective, ServerState, ValidationFaces
+from mien.methods.pfm_fv import HISTORY, weight_of
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec, TaskSpec, from_mapping
-from simulation.engine import run_task
+from simulation.engine import RoundRecord, run_task
 from simulation.experiments.light import open_light_workbench
 from simulation.study import Claim, Column, Job, Row, Study, Table
 from simulation.workbench import TRAINABLE, Workbench, dataset_of
@@ -243,12 +244,27 @@ def measure(job: Job) -> Mapping[str, Any]:
             domain: _validation_faces(bench, group["validators"], job.seed) for domain, group in groups.items()
         }
         cohort = replace(cohort, validators=validators)
-    run = run_task(task, bench.part, bench.dim, bench.theta, cohort, bench.runtime)
+    images = {client: len(crops) for client, crops in cohort.crops.items()}
+    weights: list[tuple[int, dict[str, float]]] = []
+
+    def note(state: ServerState, record: RoundRecord) -> None:
+        if HISTORY in state.arrays:
+            weights.append((record.round, _shares(state, images)))
+
+    run = run_task(task, bench.part, bench.dim, bench.theta, cohort, bench.runtime, after_round=note)
     return {
         **bench.verification(run.state.theta, test),
+        **({"weights": weights} if weights else {}),
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
     }
+
+
+def _shares(state: ServerState, images: Mapping[str, int]) -> dict[str, float]:
+    """Return each party's share of the weighting that the next round begins with (Figure 6)."""
+    each = {client: weight_of(state, client, float(num)) for client, num in images.items()}
+    total = sum(each.values())
+    return {client: round(weight / total, 6) for client, weight in each.items()}
 
 
 def _split(bench: Workbench, settings: Mapping[str, Any], seed: int) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,16 +13,19 @@ from mien.errors import ConfigError
 from mien.evaluation import Comparisons, det_curve
 from simulation.report import figures
 from simulation.report.figures import SERIES, NamedCurve
+from simulation.report.html import Figure
 from simulation.report.study_figures import (
     Band,
     CurveBand,
     angles_figure,
+    band_of,
     bands_figure,
     det_bands_figure,
     map_figure,
     weights_figure,
 )
-from simulation.report.sweep_page import band_of
+from simulation.report.study_page import study_sections
+from simulation.study import Column, Results, Row, Study, Table
 
 
 def curve() -> NamedCurve:
@@ -75,10 +79,11 @@ def test_one_mark_a_person() -> None:
 
 def test_means_over_runs_where_all_of_them_are() -> None:
     band = band_of("a", [{0: 0.2, 1: 0.1, 2: 0.4}, {0: 0.4, 1: 0.1}])
-    assert (band.x, band.mean) == ((0, 1), (pytest.approx(0.3), 0.1))
+    assert band.x == (0, 1)
+    assert band.mean == pytest.approx((0.3, 0.1))
     # Student's t with one degree of freedom: 12.706 times 0.1; a rate is never below 0.
-    assert band.low == (0.0, pytest.approx(0.1))
-    assert band.high == (pytest.approx(0.3 + 12.7062 * 0.1, rel=1e-4), pytest.approx(0.1))
+    assert band.low == pytest.approx((0.0, 0.1))
+    assert band.high == pytest.approx((0.3 + 12.7062 * 0.1, 0.1), rel=1e-4)
     assert band_of("b", [{0: 0.2}]).low == ()
 
 
@@ -87,3 +92,20 @@ def test_what_a_figure_refuses() -> None:
         angles_figure({str(i): [1] for i in range(len(SERIES) + 1)}, [0, 180])
     with pytest.raises(ConfigError, match="one value for each place"):
         Band("a", (1, 2), (0.5,))
+
+
+def test_pages_of_studies_draw_what_records_hold() -> None:
+    rows = (Row("a", "A", {}), Row("b", "B", {}))
+    study = Study("s", "S", lambda job: {}, (Table("T", rows, (Column("EER", "eer"),)),))
+    shares = [[1, {"x": 0.5, "y": 0.5}], [2, {"x": 0.4, "y": 0.6}]]
+    metrics: dict[tuple[str, int], dict[str, Any]] = {
+        ("a", 0): {"eer": 0.1, "trace": [[1, 0.2], [2, 0.1]], "weights": shares},
+        ("a", 1): {"eer": 0.1, "trace": [[1, 0.3], [2, 0.1]]},
+        ("b", 0): {"eer": 0.2, "angles": {"edges_deg": [0, 90, 180], "counts": [1, 2]}},
+    }
+    results = Results(study, (0, 1), {key: {"metrics": each} for key, each in metrics.items()})
+    sections = [section for section in study_sections(results) if isinstance(section, Figure)]
+    assert [each.title for each in sections] == ["Error by round", "Angles between classes", "Weighting by round"]
+    assert list(sections[0].figure.data[-1].y) == pytest.approx([25.0, 10.0])
+    assert [trace.name for trace in sections[2].figure.data] == ["x", "y"]
+    assert study_sections(Results(study, (0,), {})) == []
