@@ -107,20 +107,17 @@ public final class Generator {
         return word & 0xffffffffL;
     }
 
-    /** Returns a number from 0 to {@code most}, both included (Lemire's method). */
+    /** Returns a number from 0 to {@code most}, both included: bits enough for it, drawn until they fit. */
     private int upTo(int most) {
         if (most == 0) {
             return 0;
         }
-        long size = most + 1L;
-        long product = next32() * size;
-        if ((product & 0xffffffffL) < size) {
-            long threshold = (0xffffffffL - most) % size;
-            while ((product & 0xffffffffL) < threshold) {
-                product = next32() * size;
-            }
-        }
-        return (int) (product >>> 32);
+        long mask = (Long.highestOneBit(most) << 1) - 1;
+        long drawn;
+        do {
+            drawn = next32() & mask;
+        } while (drawn > most);
+        return (int) drawn;
     }
 
     /** Returns a number in [0, 1). */

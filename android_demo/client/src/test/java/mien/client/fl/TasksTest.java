@@ -1,0 +1,66 @@
+package mien.client.fl;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+
+import java.util.EnumSet;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import mien.client.secagg.NumberFormat;
+import mien.client.secagg.Profile;
+import mien.client.wire.Bytes;
+import org.junit.Test;
+
+/** What a device makes of a task, and which tasks it stays out of. */
+public class TasksTest {
+    private static final Agreement AGREED = new Agreement(4, EnumSet.of(Profile.MALICIOUS_SERVER));
+
+    private static void check(byte[] json) {
+        TaskSpec task = new TaskSpec(json);
+        AGREED.check(task);
+        Methods.check(task);
+    }
+
+    @Test
+    public void hashesSumsNumbersAndSeeds() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        for (int i = 0; i < tasks.size(); i++) {
+            Vectors given = tasks.at(i);
+            byte[] json = Bytes.utf8(given.at("json").text());
+            check(json);
+            TaskSpec task = new TaskSpec(json);
+            assertArrayEquals(given.at("sha256").bytes(), task.sha256);
+            assertEquals(given.at("smallest_sum").number(), task.smallestSum);
+            assertEquals(given.at("largest_sum").number(), task.largestSum);
+            NumberFormat numbers = task.numbers();
+            Vectors expected = given.at("numbers");
+            assertEquals(expected.at("frac_bits").number(), numbers.fracBits);
+            assertEquals(expected.at("metric_frac_bits").number(), numbers.metricFracBits);
+            assertEquals(expected.at("l2_clip").real(), numbers.l2Clip, 0);
+            assertEquals(expected.at("coordinate_clip").real(), numbers.coordinateClip, 0);
+            assertEquals(expected.at("ring_bits").number(), numbers.ringBits);
+            assertEquals(expected.at("max_weight").number(), numbers.maxWeight);
+            Vectors round = given.at("round");
+            RoundRef ref =
+                    new RoundRef(round.at("task_id").text(), round.at("round").word(), round.at("attempt").word());
+            assertEquals(given.at("local_seed").number(), task.localSeed(given.at("device").text(), ref));
+        }
+    }
+
+    @Test
+    public void tasksThatThePhoneStaysOutOf() throws Exception {
+        Vectors refused = Vectors.load("golden/client/tasks.json").at("refused");
+        for (int i = 0; i < refused.size(); i++) {
+            byte[] json = Bytes.utf8(refused.at(i).at("json").text());
+            Raised.by(ErrorCode.CONFIG, refused.at(i).at("why").text(), () -> check(json));
+        }
+    }
+
+    @Test
+    public void aFieldThatIsNotKnownIsNotPassedOver() throws Exception {
+        byte[] json = Bytes.utf8(Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text());
+        String changed = Bytes.text(json).replace("\"privacy\":{", "\"privacy\":{\"also_reveals\":true,");
+        Raised.by(ErrorCode.VERSION, "also_reveals", () -> check(Bytes.utf8(changed)));
+    }
+}

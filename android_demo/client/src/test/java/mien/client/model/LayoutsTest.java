@@ -1,0 +1,77 @@
+package mien.client.model;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import mien.client.wire.Bytes;
+import mien.client.wire.Fields;
+import org.junit.Test;
+
+/** Layouts, parts, contributions and network inputs as Python has them. */
+public class LayoutsTest {
+    @Test
+    public void layoutsAndParts() throws Exception {
+        Vectors file = Vectors.load("golden/client/layouts.json");
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(file.at("spec_json").text()));
+        float[] theta = file.at("theta").floats();
+        assertEquals(file.at("layout_sha256").text(), spec.layout.sha256);
+        assertEquals(file.at("model_id").text(), spec.layout.modelId(theta));
+        for (int i = 0; i < file.at("parts").size(); i++) {
+            Vectors given = file.at("parts").at(i);
+            ParameterPart part = spec.layout.part(texts(given.at("patterns")));
+            assertEquals(given.at("names").raw(), part.names);
+            assertArrayEquals(given.at("values").bytes(), Bytes.littleEndian(part.gather(theta)));
+            ContributionLayout contribution = new ContributionLayout(part);
+            assertEquals(given.at("contribution_sha256").text(), contribution.sha256);
+            assertEquals(given.at("contribution_size").number(), contribution.size);
+        }
+        for (int i = 0; i < file.at("refused_patterns").size(); i++) {
+            List<String> pattern = Collections.singletonList(file.at("refused_patterns").at(i).text());
+            Raised.by(ErrorCode.CONFIG, pattern.get(0), () -> spec.layout.part(pattern));
+        }
+    }
+
+    private static List<String> texts(Vectors given) {
+        String[] texts = new String[given.size()];
+        for (int i = 0; i < texts.length; i++) {
+            texts[i] = given.at(i).text();
+        }
+        return Arrays.asList(texts);
+    }
+
+    @Test
+    public void cropsAsNetworksSeeThem() throws Exception {
+        Vectors inputs = Vectors.load("golden/client/layouts.json").at("inputs");
+        for (int i = 0; i < inputs.size(); i++) {
+            FaceInput input = FaceInput.parse(Fields.of(inputs.at(i).at("spec").raw(), "input"));
+            byte[] crop = new byte[input.cropBytes()];
+            for (int at = 0; at < crop.length; at++) {
+                int pixel = at / 3;
+                crop[at] = (byte) (7 * (pixel / input.width) + 3 * (pixel % input.width) + 50 * (at % 3));
+            }
+            assertArrayEquals(inputs.at(i).at("sha256").bytes(), hashed(input, crop, false));
+            assertArrayEquals(inputs.at(i).at("mirrored_sha256").bytes(), hashed(input, crop, true));
+        }
+    }
+
+    private static byte[] hashed(FaceInput input, byte[] crop, boolean mirrored) {
+        float[] out = new float[crop.length];
+        input.write(crop, mirrored, out, 0);
+        return Bytes.sha256(Bytes.littleEndian(out));
+    }
+
+    @Test
+    public void aContributionIsWeightedAndUnweightedAgain() throws Exception {
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(Vectors.load("golden/client/layouts.json").at("spec_json").text()));
+        ContributionLayout layout = new ContributionLayout(spec.layout.part(Collections.singletonList("embedding.bias")));
+        byte[] data = layout.pack(5, 0.5, 0.25, new float[] {1, -2, 3});
+        assertArrayEquals(new float[] {1, 5, 2.5f, 1.25f, 5, -10, 15}, Bytes.floats(data), 0);
+        Raised.by(ErrorCode.NON_FINITE, "NaN", () -> layout.pack(5, 0, 0, new float[] {1, Float.NaN, 3}));
+    }
+}

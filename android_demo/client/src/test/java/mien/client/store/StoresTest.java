@@ -1,0 +1,56 @@
+package mien.client.store;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
+
+import javax.crypto.SecretKey;
+import javax.crypto.spec.SecretKeySpec;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import mien.client.wire.Bytes;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+/** Sealed records open where they belong, and nowhere else. */
+public class StoresTest {
+    @Rule public final TemporaryFolder folder = new TemporaryFolder();
+
+    @Test
+    public void recordsThatPythonSealed() throws Exception {
+        Vectors file = Vectors.load("golden/client/sealed.json");
+        SecretKey key = new SecretKeySpec(file.at("key").bytes(), "AES");
+        Vectors parts = file.at("context_parts");
+        byte[] context = Sealing.bind(parts.at(0).text(), parts.at(1).text(), parts.at(2).text(), parts.at(3).text());
+        assertArrayEquals(file.at("context").bytes(), context);
+        assertArrayEquals(file.at("plain").bytes(), Sealing.unseal(key, file.at("sealed").bytes(), context, "it"));
+        byte[] own = Sealing.seal(key, file.at("plain").bytes(), context);
+        assertArrayEquals(file.at("plain").bytes(), Sealing.unseal(key, own, context, "it"));
+        for (int i = 0; i < file.at("refused").size(); i++) {
+            Vectors wrong = file.at("refused").at(i);
+            Raised.by(
+                    ErrorCode.CORRUPT_DATA,
+                    wrong.at("why").text(),
+                    () -> Sealing.unseal(key, wrong.at("sealed").bytes(), context, "it"));
+        }
+    }
+
+    @Test
+    public void aRecordMovedDoesNotOpenAndAWipeLeavesNothing() {
+        Folder root = new Folder(folder.getRoot().toPath());
+        FileKeyProvider keys = new FileKeyProvider(root.folder("keys"));
+        Vault vault = new Vault(root.folder("vault"), keys, "gallery");
+        vault.put("a", Bytes.utf8("ada"));
+        vault.put("b", Bytes.utf8("bo"));
+        assertEquals("ada", Bytes.text(vault.get("a")));
+        byte[] sealed = root.folder("vault").read("a");
+        root.folder("vault").write("b", sealed);
+        Raised.by(ErrorCode.CORRUPT_DATA, "moved", () -> vault.get("b"));
+        vault.wipe();
+        assertNull(vault.get("a"));
+        root.folder("vault").write("a", sealed);
+        Raised.by(ErrorCode.CORRUPT_DATA, "after the key was destroyed", () -> vault.get("a"));
+    }
+}

@@ -1,0 +1,76 @@
+package mien.client.wire;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+
+import java.util.Arrays;
+import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import org.junit.Test;
+
+/** Invites and JSON, from the best and the worst of hands. */
+public class TextsTest {
+    @Test
+    public void invites() throws Exception {
+        Vectors file = Vectors.load("golden/client/invites.json");
+        for (int i = 0; i < file.at("good").size(); i++) {
+            Vectors given = file.at("good").at(i);
+            Invite invite = Invite.parse(given.at("url").text());
+            assertEquals(given.at("registrar").text(), invite.registrarAddress);
+            assertEquals(given.at("registrar_ca_sha256").text(), invite.registrarCaSha256);
+            assertEquals(given.at("coordinator_ca_sha256").text(), invite.coordinatorCaSha256);
+            assertEquals(given.at("token").text(), invite.token());
+            assertFalse(invite.toString().contains(invite.token()));
+        }
+        for (int i = 0; i < file.at("refused").size(); i++) {
+            Vectors given = file.at("refused").at(i);
+            String why = given.at("why").text();
+            String message = Raised.by(ErrorCode.INVITE, why, () -> Invite.parse(given.at("url").text()));
+            assertFalse("a token is never shown", message.contains("TTTT"));
+        }
+    }
+
+    @Test
+    public void jsonThatIsNone() {
+        String[] bad = {
+            "", "{", "[1,]", "{\"a\":1,}", "{\"a\":1,\"a\":2}", "01", "1e999", "NaN", "\"\\x\"", "tru", "[1] 2", "{1:2}",
+            "\"\n\"", "\"\\u12g4\"", "123456789012345678901234567890"
+        };
+        for (String text : bad) {
+            Raised.by(ErrorCode.CORRUPT_DATA, text, () -> Json.parse(Bytes.utf8(text), "it"));
+        }
+        StringBuilder deep = new StringBuilder();
+        for (int i = 0; i < 100_000; i++) {
+            deep.append('[');
+        }
+        Raised.by(ErrorCode.CORRUPT_DATA, "too deep", () -> Json.parse(Bytes.utf8(deep.toString()), "it"));
+        Raised.by(ErrorCode.CORRUPT_DATA, "too long", () -> Json.parse(new byte[1 << 21], "it"));
+    }
+
+    @Test
+    public void jsonThatIs() {
+        String text = "{\"b\": [1, -2.5e-1, true, null, \"\\u00e9\\n\\\"\"], \"a\": {}}";
+        Map<?, ?> value = (Map<?, ?>) Json.parse(Bytes.utf8(text), "it");
+        assertEquals(Arrays.asList(1L, -0.25, true, null, "é\n\""), value.get("b"));
+        assertEquals("{\"a\":\"\\u00e9\\n\\\"\",\"b\":[1,null]}", Json.write(map("b", Arrays.asList(1, null), "a", "é\n\"")));
+    }
+
+    private static Map<String, Object> map(String a, Object first, String b, Object second) {
+        Map<String, Object> map = new java.util.LinkedHashMap<>();
+        map.put(a, first);
+        map.put(b, second);
+        return map;
+    }
+
+    @Test
+    public void tensorsThatAreNone() {
+        byte[] good = Bytes.concat(new byte[] {60, 0, 0, 0, 0, 0, 0, 0},
+                Bytes.utf8("{\"w\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}       "), new byte[] {7, 8});
+        assertEquals(8, Safetensors.parse(good, "it").get("w", "U8").data[1]);
+        Raised.by(ErrorCode.CORRUPT_DATA, "cut off", () -> Safetensors.parse(Arrays.copyOf(good, good.length - 1), "it"));
+        Raised.by(ErrorCode.CORRUPT_DATA, "another type", () -> Safetensors.parse(good, "it").get("w", "F32"));
+        Raised.by(ErrorCode.CORRUPT_DATA, "no header", () -> Safetensors.parse(new byte[9], "it"));
+    }
+}

@@ -1,0 +1,304 @@
+"""What the vector files hold, made by the very code that phones of Python run, from fixed keys and seeds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from device_sdk.client import RoundRef
+from device_sdk.participate import local_seed
+from device_sdk.runtimes.schedule import batches
+from device_sdk.sealing import SecretKey, bind, seal
+from mien import bundles
+from mien.bundles import BundleFile
+from mien.layout import ParameterEntry, ParameterLayout, model_id
+from mien.methods import METHODS
+from mien.secagg.planner import largest_group, plan_numbers, smallest_sum
+from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
+from mien.wire.canonical import model_to_json, task_sha256, task_to_json
+from mien.wire.invite import Invite
+
+Json = dict[str, Any]
+
+LAYOUT = ParameterLayout(
+    (
+        ParameterEntry("stem.0.weight", (2, 3, 1, 1)),
+        ParameterEntry("stem.0.bias", (2,)),
+        ParameterEntry("mix.weight", (4, 2)),
+        ParameterEntry("embedding.weight", (3, 4)),
+        ParameterEntry("embedding.bias", (3,)),
+    )
+)
+THETA = (np.arange(LAYOUT.size) / 8 - 1).astype(np.float32)
+
+
+def known(label: str, size: int = 32) -> bytes:
+    """Return bytes that follow from a label: SHAKE-256."""
+    return hashlib.shake_256(label.encode()).digest(size)
+
+
+# draws.json
+
+
+def draws() -> Json:
+    return {
+        "seeds": [_drawn(seed) for seed in (0, 1, 20260101, 2**32 - 1)],
+        "schedules": [
+            _schedule(local, num_crops, seed)
+            for local, num_crops, seed in (
+                (LocalSpec(), 5, 1),
+                (LocalSpec(batch_size=2, epochs=3, lr_drop_epoch=2), 5, 2),
+                (LocalSpec(batch_size=3, steps=7, flip=False), 4, 3),
+                (LocalSpec(batch_size=100, epochs=2), 3, 4),
+            )
+        ],
+    }
+
+
+def _drawn(seed: int) -> Json:
+    """A permutation leaves half a word behind, which numbers in between do not touch."""
+    rng = np.random.default_rng(seed)
+    return {
+        "seed": seed,
+        "permutation_of_5": rng.permutation(5).tolist(),
+        "random": rng.random(3).tolist(),
+        "permutation_of_1": rng.permutation(1).tolist(),
+        "permutation_of_33": rng.permutation(33).tolist(),
+        "random_after": rng.random(2).tolist(),
+        "permutation_of_1000": rng.permutation(np.arange(1000)).tolist(),
+    }
+
+
+def _schedule(local: LocalSpec, num_crops: int, seed: int) -> Json:
+    drawn = batches(local, num_crops, np.random.default_rng(seed))
+    return {
+        "local": _plain(local),
+        "num_crops": num_crops,
+        "seed": seed,
+        "batches": [
+            {"indices": batch.indices.tolist(), "mirrored": batch.flipped.tolist(), "rate": batch.rate}
+            for batch in drawn
+        ],
+    }
+
+
+def _plain(record: Any) -> Json:
+    return to_mapping(record)
+
+
+# layouts.json
+
+
+def layouts() -> Json:
+    spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=3), "made up", "none", ("mix.*", "embedding.*"))
+    parts = []
+    for patterns in (("*",), ("mix.*", "embedding.*"), ("*.bias",), ("st?m.[0-9].*",), ("[!s]*",)):
+        part = LAYOUT.part(patterns)
+        contribution = METHODS["fedavg"].contribution_layout(TaskSpec("any"), part, 3)
+        parts.append(
+            {
+                "patterns": list(patterns),
+                "names": list(part.names),
+                "values": part.gather(THETA).tobytes().hex(),
+                "contribution_sha256": contribution.sha256,
+                "contribution_size": contribution.size,
+            }
+        )
+    return {
+        "spec_json": model_to_json(spec, LAYOUT).decode(),
+        "layout_sha256": LAYOUT.sha256,
+        "theta": THETA.tobytes().hex(),
+        "model_id": model_id(LAYOUT.sha256, THETA),
+        "parts": parts,
+        "refused_patterns": ["mixx.*", "Mix.*"],
+        "inputs": [
+            _input(spec) for spec in (FaceInputSpec(), FaceInputSpec(width=96, colour="BGR", mean=0, scale=255))
+        ],
+    }
+
+
+def _input(spec: FaceInputSpec) -> Json:
+    y, x, c = np.meshgrid(np.arange(spec.height), np.arange(spec.width), np.arange(3), indexing="ij")
+    crop = ((7 * y + 3 * x + 50 * c) % 256).astype(np.uint8)
+    return {
+        "spec": _plain(spec),
+        "crop": "(7 y + 3 x + 50 c) mod 256",
+        "sha256": hashlib.sha256(spec.network_input(crop[None]).tobytes()).hexdigest(),
+        "mirrored_sha256": hashlib.sha256(spec.network_input(crop[None, :, ::-1]).tobytes()).hexdigest(),
+    }
+
+
+# tasks.json
+
+TASK = TaskSpec(
+    "demo",
+    method="fedavg",
+    cohort=CohortSpec(size=6, min_reports=4),
+    local=LocalSpec(lr=0.05, batch_size=2),
+    privacy=PrivacySpec(min_cohort=4, max_weight=32),
+    seed=7,
+)
+REFUSED: Mapping[str, TaskSpec] = {
+    "plain sums": replace(TASK, privacy=replace(TASK.privacy, secure_aggregation="off")),
+    "a server that keeps to the rules": replace(
+        TASK, privacy=replace(TASK.privacy, secure_aggregation="honest_but_curious")
+    ),
+    "class embeddings in clear": replace(
+        TASK, method="fedface", privacy=replace(TASK.privacy, reveals=("class_embeddings",))
+    ),
+    "smaller sums than agreed to": replace(TASK, privacy=replace(TASK.privacy, min_cohort=3)),
+    "a method that is not there": replace(TASK, method="scaffold"),
+    "differential privacy": replace(
+        TASK,
+        trainable=("mix.*",),
+        privacy=replace(
+            TASK.privacy,
+            max_weight=1,
+            dp=DpSpec("central_gaussian", 1.0, 8.0, 1e-5, max_participations=3),
+        ),
+    ),
+    "BatchNorm in training": replace(TASK, local=replace(TASK.local, batch_norm="train")),
+}
+
+
+def tasks() -> Json:
+    grouped = replace(
+        TASK, cohort=CohortSpec(size=20, min_reports=12, over_selection=1.3), privacy=replace(TASK.privacy, groups=3)
+    )
+    packed = replace(TASK, privacy=replace(TASK.privacy, ring_bits=24, coordinate_clip=0.3, l2_clip=3.3))
+    ref = RoundRef("task-1", 3, 2)
+    return {
+        "agreed_min_cohort": 4,
+        "tasks": [_task(each, ref) for each in (TASK, grouped, packed, replace(TASK, method="fedface"))],
+        "refused": [{"why": why, "json": task_to_json(task).decode()} for why, task in REFUSED.items()],
+    }
+
+
+def _task(task: TaskSpec, ref: RoundRef) -> Json:
+    numbers = plan_numbers(
+        largest_group(task),
+        l2_clip=task.privacy.l2_clip,
+        coordinate_clip=task.privacy.coordinate_clip,
+        max_weight=task.privacy.max_weight,
+        ring_bits=task.privacy.ring_bits,
+    )
+    return {
+        "json": task_to_json(task).decode(),
+        "sha256": task_sha256(task),
+        "smallest_sum": smallest_sum(task),
+        "largest_sum": largest_group(task),
+        "numbers": _plain(numbers),
+        "round": {"task_id": ref.task_id, "round": ref.round, "attempt": ref.attempt},
+        "device": "ab" * 16,
+        "local_seed": local_seed("ab" * 16, task, ref),
+    }
+
+
+# sealed.json
+
+
+def sealed() -> Json:
+    key, nonce, plain = known("key"), known("nonce", 12), b"a record"
+    context = bind("mien/client/1", "gallery", "person-000001", 7)
+    good = seal(SecretKey(key), plain, context, random_bytes=lambda _: nonce)
+    moved = seal(
+        SecretKey(key), plain, bind("mien/client/1", "gallery", "person-000002", 7), random_bytes=lambda _: nonce
+    )
+    other = seal(SecretKey(known("other")), plain, context, random_bytes=lambda _: nonce)
+    refused: Iterable[tuple[str, bytes]] = (
+        ("another record's", moved),
+        ("another key's", other),
+        ("one bit changed", bytes([*good[:-1], good[-1] ^ 1])),
+        ("cut off", good[:20]),
+        ("empty", b""),
+    )
+    return {
+        "key": key.hex(),
+        "context_parts": ["mien/client/1", "gallery", "person-000001", "7"],
+        "context": context.hex(),
+        "plain": plain.hex(),
+        "sealed": good.hex(),
+        "refused": [{"why": why, "sealed": data.hex()} for why, data in refused],
+    }
+
+
+# invites.json
+
+
+def invites() -> Json:
+    good = Invite("phones.example:7000", "ab" * 32, "cd" * 32, "T" * 32)
+    url = good.to_url()
+    bad = {
+        "another scheme": url.replace("mien:", "http:"),
+        "another place": url.replace("//join", "//leave"),
+        "cut off": url[:-20],
+        "no token": url[: url.index("&t=")],
+        "a fingerprint in capitals": url.replace("ab" * 32, "AB" * 32),
+        "a token twice": url + "&t=" + "U" * 32,
+        "no port": url.replace("%3A7000", ""),
+        "nothing": "",
+    }
+    return {
+        "good": [
+            {
+                "url": f" {each.to_url()}\n",
+                "registrar": each.registrar_address,
+                "registrar_ca_sha256": each.registrar_ca_sha256,
+                "coordinator_ca_sha256": each.coordinator_ca_sha256,
+                "token": each.token,
+            }
+            for each in (good, replace(good, registrar_address="[::1]:7000"))
+        ],
+        "refused": [{"why": why, "url": text} for why, text in bad.items()],
+    }
+
+
+# bundles.json
+
+
+def releases() -> Json:
+    key, stranger = (Ed25519PrivateKey.from_private_bytes(known(label)) for label in ("release key", "another"))
+    spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=3), "made up", "none", ("mix.*",))
+    spec_json = model_to_json(spec, LAYOUT)
+    theta = THETA.tobytes()
+    file = BundleFile(bundles.THETA, hashlib.sha256(theta).hexdigest(), len(theta))
+    graph = BundleFile("embed.onnx", known("graph").hex(), 7)
+    listed = BundleFile(bundles.GRAPHS, known("graphs").hex(), 9)
+    identity = model_id(LAYOUT.sha256, THETA)
+
+    def manifest(sequence: int, *fallbacks: str, min_sdk: str = "0.1.0") -> bytes:
+        made = bundles.manifest_of(
+            spec_json, identity, (file, graph, listed), sequence=sequence, fallbacks=fallbacks, min_sdk=min_sdk
+        )
+        return made.to_json()
+
+    first = manifest(1)
+    second = manifest(2, bundles.hash_of(first))
+    third = manifest(3)
+    newer = manifest(4, min_sdk="9.0.0")
+    return {
+        "release_key": bundles.name_of(key),
+        "spec_json": spec_json.decode(),
+        "model_id": identity,
+        "theta": {"sha256": file.sha256, "size_bytes": file.size_bytes},
+        "manifests": {
+            name: {"json": data.decode(), "signature": bundles.sign(key, data).hex(), "sha256": bundles.hash_of(data)}
+            for name, data in (("first", first), ("second", second), ("third", third), ("newer", newer))
+        },
+        "by_another_key": bundles.sign(stranger, first).hex(),
+    }
+
+
+FILES: Mapping[str, Callable[[], Json]] = {
+    "draws.json": draws,
+    "layouts.json": layouts,
+    "tasks.json": tasks,
+    "sealed.json": sealed,
+    "invites.json": invites,
+    "bundles.json": releases,
+}

@@ -1,0 +1,92 @@
+"""The vectors are what the code gives now, and hold the cases that they are for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.client import RoundRef
+from device_sdk.participate import local_seed
+from mien.bundles import check_description, hash_of, verify
+from mien.errors import ConfigError, CorruptDataError, InviteError
+from mien.layout import model_id
+from mien.methods import METHODS
+from mien.secagg.planner import largest_group, smallest_sum
+from mien.wire.canonical import model_from_json, task_from_json
+from mien.wire.invite import Invite
+from tests.golden.client._vectors import REFUSED, TASK
+from tests.golden.client.write import FOLDER, text_of
+
+
+def load(name: str) -> Any:
+    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["draws.json", "invites.json", "sealed.json"])
+def test_the_files_are_what_the_code_gives(name: str) -> None:
+    written = (FOLDER / name).read_text(encoding="utf-8")
+    assert written == text_of(name), "phones in other languages have to follow: write the vectors again, and build them"
+
+
+# Records gain fields: what was written stays readable, and means the same.
+
+
+def test_layouts_mean_what_was_written() -> None:
+    file = load("layouts.json")
+    spec, layout = model_from_json(file["spec_json"].encode())
+    theta = np.frombuffer(bytes.fromhex(file["theta"]), "<f4")
+    assert (spec.layout_sha256, layout.sha256) == (file["layout_sha256"],) * 2
+    assert model_id(layout.sha256, theta) == file["model_id"]
+    for case in file["parts"]:
+        part = layout.part(case["patterns"])
+        contribution = METHODS["fedavg"].contribution_layout(TASK, part, spec.input.dim)
+        assert (list(part.names), part.gather(theta).tobytes().hex()) == (case["names"], case["values"])
+        assert (contribution.sha256, contribution.size) == (case["contribution_sha256"], case["contribution_size"])
+    for pattern in file["refused_patterns"]:
+        with pytest.raises(ConfigError):
+            layout.part([pattern])
+    assert file["inputs"] == json.loads(text_of("layouts.json"))["inputs"]
+
+
+def test_tasks_mean_what_was_written() -> None:
+    for case in load("tasks.json")["tasks"]:
+        task, at = task_from_json(case["json"].encode()), case["round"]
+        ref = RoundRef(at["task_id"], at["round"], at["attempt"])
+        assert hashlib.sha256(case["json"].encode()).hexdigest() == case["sha256"]
+        assert local_seed(case["device"], task, ref) == case["local_seed"]
+        assert (smallest_sum(task), largest_group(task)) == (case["smallest_sum"], case["largest_sum"])
+
+
+def test_every_reason_to_refuse_a_task_is_there() -> None:
+    refused = load("tasks.json")["refused"]
+    assert [case["why"] for case in refused] == list(REFUSED)
+    assert [task_from_json(case["json"].encode()) for case in refused] == list(REFUSED.values())
+
+
+def test_releases_verify_as_written() -> None:
+    file = load("bundles.json")
+    for case in file["manifests"].values():
+        signed = verify(file["release_key"], case["json"].encode(), bytes.fromhex(case["signature"]))
+        check_description(signed, file["spec_json"].encode())
+        assert (signed.model_id, hash_of(case["json"].encode())) == (file["model_id"], case["sha256"])
+    first = file["manifests"]["first"]
+    with pytest.raises(CorruptDataError):
+        verify(file["release_key"], first["json"].encode(), bytes.fromhex(file["by_another_key"]))
+
+
+def test_refused_invites_are_refused_here_too() -> None:
+    for case in load("invites.json")["refused"]:
+        with pytest.raises(InviteError):
+            Invite.from_url(case["url"])
+
+
+def test_draws_differ_from_seed_to_seed() -> None:
+    """Each seed has draws of its own, and nothing is left out of a permutation."""
+    drawn = {each["seed"]: each for each in load("draws.json")["seeds"]}
+    assert sorted(drawn[1]["permutation_of_5"]) == [0, 1, 2, 3, 4]
+    assert all(0 <= value < 1 for each in drawn.values() for value in each["random"])
+    assert len({tuple(each["permutation_of_33"]) for each in drawn.values()}) == len(drawn)
