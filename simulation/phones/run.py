@@ -36,7 +36,9 @@ from simulation.phones.worker import WorkerPlan
 RECORDS: Final = "records.jsonl"
 FIGURES: Final = "phones.json"
 GATHER_S: Final = 5.0
-"""A local round begins with the phones that are there after so long."""
+GATHER_EACH_S: Final = 0.05
+"""A local round begins with the phones that are there after so long, and so much longer for each phone."""
+FEWEST: Final = 3
 MOST_A_PROCESS: Final = 1000
 
 
@@ -64,6 +66,8 @@ class PhonesOptions:
             raise ConfigError("--task and --model go with --local; another coordinator has its own")
         if not 1 <= self.processes <= self.count <= MOST_A_PROCESS * self.processes:
             raise ConfigError(f"--count must be at least --processes, and at most {MOST_A_PROCESS} for each of them")
+        if self.local and self.count < FEWEST:
+            raise ConfigError(f"--count is {self.count}; fewer than {FEWEST} phones cannot hide one another in a sum")
         if self.images < 1:
             raise ConfigError("--images must be at least 1")
 
@@ -136,7 +140,7 @@ def task_for(options: PhonesOptions) -> TaskSpec:
             upload_s=60.0 + count,
             consistency_s=stage_s,
             unmask_s=stage_s,
-            selecting_soft_s=GATHER_S,
+            selecting_soft_s=GATHER_S + GATHER_EACH_S * count,
         ),
         local=LocalSpec(lr=0.02, steps=2, batch_size=4),
         privacy=PrivacySpec(min_cohort=max(2, min(16, count // 2))),

@@ -104,6 +104,7 @@ def options(**changes: Any) -> PhonesOptions:
         {"processes": 6},
         {"local": False, "invites": Path("x"), "task": Path("t")},
         {"images": 0},
+        {"count": 2},
         {"count": 3000},
     ],
 )
