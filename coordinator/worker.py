@@ -20,15 +20,32 @@ _MODULE: Final = "simulation.worker"
 _BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
 
 
-def import_model(source: Path, out: Path, *, adapter: bool = False) -> None:
+def import_model(
+    source: Path,
+    out: Path,
+    *,
+    adapter: bool = False,
+    graphs: bool = False,
+    int8_faces: Path | None = None,
+    aligned: bool = False,
+) -> dict[str, Any]:
     """Have a public model file unpacked: `out` gets model.json (canonical) and theta.f32 (little-endian float32).
 
-    `adapter` puts a linear adapter behind it, of which nothing else is trained by default.
+    `adapter` puts a linear adapter behind it, of which nothing else is trained by default. With `graphs` it gets the
+    graphs of phones without torch, with `int8_faces` (a folder, of crops where `aligned`) an int8 variant; `source` may
+    then be a model folder, too. Returns what was made.
     """
-    _run(["import", str(source), "--out", str(out), *(["--adapter"] if adapter else [])])
+    flags = [
+        *(["--adapter"] if adapter else []),
+        *(["--graphs"] if graphs else []),
+        *(["--aligned"] if aligned else []),
+    ]
+    faces = [] if int8_faces is None else ["--int8-faces", str(int8_faces)]
+    made = _object(_run(["import", str(source), "--out", str(out), *flags, *faces]))
     for name in ("model.json", "theta.f32"):
         if not (out / name).is_file():
             raise CorruptDataError(f"importing {source} gave no {name}; the worker is of another version")
+    return made
 
 
 def evaluate(model: Path, data: Path, protocol: str, *, aligned: bool = False) -> dict[str, Any]:

@@ -234,11 +234,13 @@ class CoordinatorClient:
         min_cohort: int = 0,
         duty: Duty = Duty.TRAIN,
         methods: Iterable[str] = METHODS,
+        engines: Iterable[str] = (),
     ) -> Assignment | Wait:
         """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
 
         `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
-        no round waits for a device that would refuse it. `duty` is what this device offers to do.
+        no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
+        are all that this device can train; without both nothing is said. `duty` is what this device offers to do.
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
@@ -247,6 +249,7 @@ class CoordinatorClient:
             min_cohort=min_cohort,
             duty=_DUTIES[duty],
             methods=sorted(methods),
+            engines=sorted(engines),
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from device_sdk.abilities import UNSAID, Abilities, abilities_of
 from device_sdk.attempts import Attempts
 from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Duty, Manifest
@@ -527,6 +528,12 @@ class Device:
             model.spec, model.layout, threads=values.threads, choice=values.runtime, graphs=self.home.graphs
         )
 
+    def _abilities(self) -> Abilities:
+        """Return what this device can train; nothing is said of an engine that a program brought itself."""
+        if self._load_runtime != self._default_runtime:
+            return UNSAID
+        return abilities_of(self.config.values.runtime, self.home.graphs)
+
     def _known_threshold(self, recogniser: Recogniser) -> float | None:
         """Return the threshold if there is one; enrolment does without where there is none."""
         try:
@@ -595,6 +602,7 @@ class Device:
                     source=faces,
                     duty=Duty.VALIDATE if validate else Duty.TRAIN,
                     budget=TrainingBudget(settings.max_training_s, settings.max_memory_mb),
+                    abilities=self._abilities(),
                 )
 
             def after_round(_outcome: RoundOutcome) -> None:

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from device_sdk.abilities import UNSAID, Abilities
 from device_sdk.attempts import check_promise, promised
 from device_sdk.client import Assignment, CoordinatorClient, Duty, Progress, RoundRef, Stage, StageEvent, Wait
 from device_sdk.clock import Clock
@@ -198,7 +199,8 @@ class Participant:
     """A device that takes part in rounds. `runtime_for` gives the runtime that trains a model.
 
     With a `source` its faces train instead of the gallery's people. `duty` is what this device offers: to train, or to
-    judge candidates on faces that do not. `budget` is what a round's training may take. `random_bytes` and `local_seed`
+    judge candidates on faces that do not. `budget` is what a round's training may take. `abilities` are what the
+    coordinator is told that this device can train. `random_bytes` and `local_seed`
     are where chance comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
     """
 
@@ -216,6 +218,7 @@ class Participant:
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
     duty: Duty = Duty.TRAIN
     budget: TrainingBudget = field(default_factory=TrainingBudget)
+    abilities: Abilities = UNSAID
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
@@ -233,7 +236,13 @@ class Participant:
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
         methods = [name for name, method in METHODS.items() if method.trains or self.agreement.allow_evaluation]
-        answer = self.client.check_in((), min_cohort=self.agreement.min_cohort, duty=self.duty, methods=methods)
+        answer = self.client.check_in(
+            self.abilities.backbones,
+            min_cohort=self.agreement.min_cohort,
+            duty=self.duty,
+            methods=methods,
+            engines=self.abilities.engines,
+        )
         if isinstance(answer, Wait):
             return answer
         self.tell(

@@ -87,3 +87,21 @@ _BY_SHA256: Final = {model.sha256: model for model in KNOWN_MODELS}
 def recognise(data: bytes) -> KnownModel | None:
     """Return the known model that these bytes are, by their sha256, or None."""
     return _BY_SHA256.get(hashlib.sha256(data).hexdigest())
+
+BACKBONES: Final = (
+    "mobilefacenet",
+    "mobilefacenet_folded",
+    "mobilefacenet192",
+    "mobilefacenet192_adapter",
+    "sface",
+    "sface_adapter",
+    "sphereface20",
+    "sphereface64",
+    "iresnet18",
+    "iresnet34",
+    "iresnet50",
+    "iresnet100",
+    "resnet34",
+    "resnet34_folded",
+)
+"""The names in `mien.backbones.BACKBONES`, for programs that do not import torch to say them."""

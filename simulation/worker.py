@@ -11,11 +11,13 @@ and the exit code is the error's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from device_sdk.export.build import export_graphs
 from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
@@ -48,17 +50,47 @@ def import_file(
     file: Annotated[Path, typer.Argument(help="A public ONNX or TFLite model file.")],
     out: Annotated[Path, typer.Option(help="Folder for model.json and theta.f32.")],
     adapter: Annotated[bool, typer.Option(help="Put a linear adapter behind it and train that alone.")] = False,
+    graphs: Annotated[bool, typer.Option(help="Also make the graphs that phones without torch run.")] = False,
+    int8_faces: Annotated[Path | None, typer.Option(help="Public faces for an int8 variant, made as well.")] = None,
+    aligned: Annotated[bool, typer.Option(help="These faces are aligned crops already.")] = False,
     as_json: Json = True,
 ) -> None:
-    """Unpack a public model file into a model folder."""
-    if not file.is_file():
+    """Unpack a public model file into a new model folder, or copy a model folder; DIR and DIR adds to what is there."""
+    if file.is_dir():
+        model = read_model(file)
+    elif file.is_file():
+        imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
+        if adapter:
+            imported = with_adapter(imported)
+        model = Model(imported.spec, imported.layout, imported.theta)
+    else:
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
-    imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
-    if adapter:
-        imported = with_adapter(imported)
-    model = Model(imported.spec, imported.layout, imported.theta)
-    write_model(model, out)
-    cli.emit({"model_id": model.model_id, "terms": model.spec.terms}, as_json=True, human=lambda: None)
+    if file.resolve() != out.resolve():
+        write_model(model, out)
+    added = add_for_phones(model, out, graphs=graphs, int8_faces=int8_faces, aligned=aligned)
+    cli.emit({"model_id": model.model_id, "terms": model.spec.terms, **added}, as_json=True, human=lambda: None)
+
+
+def add_for_phones(
+    model: Model, folder: Path, *, graphs: bool, int8_faces: Path | None, aligned: bool
+) -> dict[str, object]:
+    """Write a model's graphs and its int8 variant into its folder, as far as they are wanted; returns what was made."""
+    added: dict[str, object] = {}
+    if graphs:
+        manifest = export_graphs(model.spec, model.layout, folder, tell=_tell)
+        added["num_graphs"] = len(manifest.graphs)
+    if int8_faces is not None:
+        from device_sdk.export.variants import faces_in, make_int8
+
+        faces = faces_in(int8_faces, model.spec.input, aligned=aligned)
+        _tell(f"int8 variant: {len(faces.crops)} faces")
+        variant = make_int8(model.spec, model.layout, model.theta, faces, folder, datetime.now(UTC))
+        added["variants"] = [to_mapping(variant)]
+    return added
+
+
+def _tell(text: str) -> None:
+    cli.ERR.print(text, highlight=False)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -157,7 +158,10 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
             rows.append((f"threshold on {threshold['dataset']}", measured))
         for record in result["evaluations"]:
             rows.append(
-                (f"{record['protocol']} on {record.get('dataset', 'all sets')}", in_short(record, result["reason"]))
+                (
+                    f"{record.get('protocol', 'an unknown protocol')} on {record.get('dataset', 'all sets')}",
+                    in_short(record, result["reason"]),
+                )
             )
         shell.OUT.print(facts("", "value", rows))
 
@@ -167,10 +171,11 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
 def in_short(record: Mapping[str, Any], told: str = "") -> str:
     """Return the gist of a measurement, without reasons that were `told` already; --json shows all of it."""
     if "passed" in record:
-        why = "; ".join(record["reasons"])
+        why = "; ".join(map(str, record.get("reasons", ())))
         return "passed" if record["passed"] else f"failed: {why}" if why[:_MAX_REASON] != told else "failed"
-    rates = [f"{name} {record[name]:.4f}" for name in ("eer", "accuracy") if name in record]
-    return ", ".join([*rates, f"{record['mated']} mated, {record['non_mated']} non-mated"])
+    rates = [f"{name} {record[name]:.4f}" for name in ("eer", "accuracy") if isinstance(record.get(name), int | float)]
+    counts = [f"{record[name]} {name.replace('_', '-')}" for name in ("mated", "non_mated") if name in record]
+    return ", ".join([*rates, *counts]) or "of a kind that this program does not know; --json shows it"
 
 
 @app.command("import")
@@ -183,25 +188,44 @@ def import_model(
         typer.Option(help="Put a linear adapter behind it: phones train that alone, and send 64 KB in place of MBs."),
     ] = False,
     release: Annotated[bool, typer.Option(help="Release it at once.")] = False,
+    graphs: Annotated[
+        Path | None,
+        typer.Option(help="A new folder: the model with the graphs that phones without torch run, ready to be signed."),
+    ] = None,
+    int8_faces: Annotated[
+        Path | None, typer.Option(help="With --graphs: public faces, name/*.jpg, for a variant of it in int8.")
+    ] = None,
+    aligned: Annotated[bool, typer.Option(help="These faces are aligned 112x112 crops already.")] = False,
+    key: Annotated[
+        Path | None, typer.Option(help="With --graphs: sign that folder with this release key, in one go.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Bring a recogniser in. Files of other programs are read by a child process, which needs the simulation extra.
 
     Example: mien-coordinator model import face_recognition_sface.onnx --adapter --public faces.safetensors --release
+
+    Example: mien-coordinator model import sface.onnx --graphs ./model --int8-faces ./public --key release.key --release
     """
     if not file.exists():
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file, or an exported folder")
     if adapter and file.is_dir():
         raise ConfigError("--adapter goes with a public model file; what model export wrote is imported as it is")
+    if graphs is None and (int8_faces is not None or key is not None):
+        raise ConfigError("a variant and a signature go into the folder that is released: add --graphs FOLDER")
+    if graphs is not None and graphs.exists():
+        raise AlreadyExistsError(f"{graphs} exists already; name a new folder for the bundle")
     with tempfile.TemporaryDirectory(prefix="mien-import-") as temporary:
         folder = file
-        if not file.is_dir():
+        if graphs is not None or not file.is_dir():
             from coordinator import worker
 
-            folder = Path(temporary)
-            worker.import_model(file, folder, adapter=adapter)
+            folder = Path(temporary) if graphs is None else graphs
+            worker.import_model(
+                file, folder, adapter=adapter, graphs=graphs is not None, int8_faces=int8_faces, aligned=aligned
+            )
+        shard = _with_shard(file, folder, public)
         spec_json = read_limited(folder / SPEC, _MAX_SPEC_BYTES, what=SPEC)
-        shard = public or (folder / SHARD if (folder / SHARD).is_file() else None)
         for path in (folder / THETA, shard):
             if path is not None and not path.is_file():
                 raise NotFoundError(f"there is no file {path}; export the model again")
@@ -210,13 +234,45 @@ def import_model(
             known = {model.model_id for model in await coordinator.models()}
             kept = await coordinator.import_model(spec_json, folder / THETA, shard)
             was_there = kept.model_id in known
-            return (await coordinator.release(kept.model_id) if release else kept), was_there
+            signed = (b"", b"") if graphs is None else await _signed_here(coordinator, kept, graphs, key)
+            if release and signed[0] and graphs is not None:
+                await coordinator.add_graphs(graphs, *signed)
+            return (await coordinator.release(kept.model_id, signed=signed) if release else kept), was_there
 
         model, was_there = ask(home, question)
     what = "here already; nothing was imported" if was_there else "imported"
     what += (", and it is released" if was_there else " and released") if release else ""
-    result = {**to_plain(model), "was_there": was_there}
-    shell.emit(result, as_json=as_json, human=lambda: say(f"Model {model.model_id} is {what}."))
+    result = {**to_plain(model), "was_there": was_there, "bundle": None if graphs is None else str(graphs)}
+
+    def human() -> None:
+        say(f"Model {model.model_id} is {what}.")
+        if graphs is not None and key is None:
+            say(f"Next, where the release key is: mien-coordinator model sign {graphs} --key release.key")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def _with_shard(file: Path, folder: Path, public: Path | None) -> Path | None:
+    """Return the public faces that go with a model; in a new bundle's folder they lie beside it."""
+    given = public or (file / SHARD if file.is_dir() and (file / SHARD).is_file() else None)
+    if given is None or not given.is_file() or file == folder or not folder.joinpath(SPEC).is_file():
+        return given
+    with storage_errors(str(folder)):
+        shutil.copyfile(given, folder / SHARD)
+    return folder / SHARD
+
+
+async def _signed_here(
+    coordinator: Coordinator, model: models_pb2.ModelManifest, folder: Path, key: Path | None
+) -> tuple[bytes, bytes]:
+    """Return a new bundle's manifest and signature; empty without a key. What it falls back to is written down."""
+    await _write_fallbacks(coordinator, model, folder)
+    if key is None:
+        return b"", b""
+    from coordinator.signing import read_key, sign_folder
+
+    sign_folder(folder, read_key(key), sequence=int(now().timestamp()))
+    return read_signed(folder)
 
 
 @app.command()
@@ -242,20 +298,26 @@ def export(
 
 
 async def _export(coordinator: Coordinator, wanted: str, out: Path) -> models_pb2.ModelManifest:
-    from mien.bundles import hash_of
-
     model = await find_model(coordinator, wanted)
     statuses = [status for _, status in await coordinator.standings()]
     if any(status.removed for status in statuses if status.model_id == model.model_id):
         raise NotFoundError("this model's parameters were given up (keep_round_models); name another one")
-    in_force = [await coordinator.manifest(status.model_id) for status in statuses if _falls_back_to(status, model)]
-    signed = [hash_of(earlier.bundle_manifest) for earlier in in_force if earlier.bundle_manifest]
-    write_atomically(out / FALLBACKS, "".join(f"{sha256}\n" for sha256 in signed).encode())
+    await _write_fallbacks(coordinator, model, out)
     write_atomically(out / SPEC, model.spec_json)
     await coordinator.download(model.theta, out / THETA)
     if model.HasField("public_shard"):
         await coordinator.download(model.public_shard, out / SHARD)
     return model
+
+
+async def _write_fallbacks(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> None:
+    """Write down which signed releases phones may go back to from a model: those that are in force now."""
+    from mien.bundles import hash_of
+
+    statuses = [status for _, status in await coordinator.standings()]
+    in_force = [await coordinator.manifest(status.model_id) for status in statuses if _falls_back_to(status, model)]
+    signed = [hash_of(earlier.bundle_manifest) for earlier in in_force if earlier.bundle_manifest]
+    write_atomically(out / FALLBACKS, "".join(f"{sha256}\n" for sha256 in signed).encode())
 
 
 def _falls_back_to(status: operator_pb2.ModelStatus, model: models_pb2.ModelManifest) -> bool:

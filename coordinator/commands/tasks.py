@@ -125,7 +125,7 @@ def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> Renderab
         (
             task.task_id,
             task.name,
-            f"{task.state}: {task.reason}" if task.reason else task.state,
+            "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, unable(task)))),
             f"{task.rounds_closed}/{task.rounds_total}",
             ", ".join(task.reveals) or "–",
             task.method,
@@ -247,7 +247,16 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
         "rounds_total": task.rounds_total,
         "model_id": task.model_id,
         "reveals": list(task.reveals),
+        "num_cannot_train": task.num_cannot_train,
     }
+
+
+def unable(task: operator_pb2.TaskStatus) -> str:
+    """Return how many phones that called cannot train a task's model; nothing for none, or once it is over."""
+    number = task.num_cannot_train
+    if not number or task.state in _TASK_OVER:
+        return ""
+    return f"{number} {'phone' if number == 1 else 'phones'} cannot train its model and are not chosen"
 
 
 def _tell(task: operator_pb2.TaskStatus, as_json: bool) -> None:
@@ -365,7 +374,8 @@ class _View:
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
             title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
-        return title + (f" ({self.task.reason})" if self.task.reason else "")
+        why = "; ".join(filter(None, (self.task.reason, unable(self.task))))
+        return title + (f" ({why})" if why else "")
 
 
 def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:

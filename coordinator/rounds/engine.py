@@ -64,6 +64,8 @@ _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, 
 
 _RANDOM: Final = secrets.SystemRandom()
 _IDLE: Final = "idle"
+_MAX_UNABLE: Final = 100_000
+"""Devices that are noted, a task, as unable to train its model: enough to see that something is wrong."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,16 @@ class Caller:
     min_cohort: int = 0
     duty: Duty = Duty.TRAIN
     methods: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
 
     def can_do(self, plan: TaskPlan) -> bool:
         """Return whether the device's program has what a task takes; one that says nothing is taken to."""
-        knows_model = not self.backbones or plan.spec.backbone in self.backbones
-        return knows_model and (not self.methods or plan.task.method in self.methods)
+        return self.can_train(plan) and (not self.methods or plan.task.method in self.methods)
+
+    def can_train(self, plan: TaskPlan) -> bool:
+        """Return whether the device can train a task's model; one that names an engine has named all that it can."""
+        says_nothing = not (self.backbones or self.engines)
+        return says_nothing or plan.spec.backbone in self.backbones
 
 
 @dataclass(frozen=True)
@@ -194,6 +201,7 @@ class Engine:
         self.is_draining = False
         self._is_stopping = False
         self._held: set[_Held] = set()
+        self._unable: dict[str, set[str]] = {}
 
     @property
     def waiting_check_ins(self) -> int:
@@ -309,6 +317,7 @@ class Engine:
     def _runner_ended(self, runner: TaskLanes, ended: asyncio.Task[None]) -> None:
         """A runner that an error has ended is replaced, whatever the error was: its task is not over."""
         self._runners.pop(runner.task.task_id, None)
+        self._unable.pop(runner.task.task_id, None)
         if not ended.cancelled() and (error := ended.exception()) is not None:
             self._log_end(runner.task, error)
             if not self._is_stopping:
@@ -450,9 +459,22 @@ class Engine:
                 continue
             if place(caller.device_id, runner.task.base_model_id) >= runner.plan.share:
                 continue
-            if runner.wants_devices and caller.can_do(runner.plan):
+            if runner.wants_devices and self._noted(caller, runner).can_do(runner.plan):
                 return runner
         return None
+
+    def _noted(self, caller: Caller, runner: TaskRunner) -> Caller:
+        """Return the caller, after noting whether it can train a task's model: its operator is told how many cannot."""
+        unable = self._unable.setdefault(runner.task.task_id, set())
+        if caller.can_train(runner.plan):
+            unable.discard(caller.device_id)
+        elif len(unable) < _MAX_UNABLE:
+            unable.add(caller.device_id)
+        return caller
+
+    def num_cannot_train(self, task_id: str) -> int:
+        """Return how many devices that called cannot train a task's model, as far as this process has heard."""
+        return len(self._unable.get(task_id, ()))
 
     def _of_population(self, population: str) -> list[TaskRunner]:
         """Return the lanes of a population's tasks, the oldest task's first."""
@@ -487,6 +509,13 @@ class Engine:
             return Waiting(pause_s, reason)
         wanting = [runner for runner in self._of_population(caller.population) if runner.wants_devices]
         beyond = [runner.plan for runner in wanting if runner.duty is caller.duty and not caller.can_do(runner.plan)]
+        if beyond and not caller.can_train(beyond[0]) and caller.engines:
+            reason = (
+                f"a task here trains {beyond[0].spec.backbone}, which this device cannot with "
+                f"{', '.join(caller.engines)}: it needs the graphs of a signed release of that model (mien-device "
+                "update), or another --runtime"
+            )
+            return Waiting(pause_s, reason)
         if beyond:
             what = f"method {beyond[0].task.method} and backbone {beyond[0].spec.backbone}"
             reason = f"a task here needs {what}, and this device's program does not have both; upgrade mien on it"

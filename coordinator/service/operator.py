@@ -70,19 +70,19 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             raise ConfigError(f"idempotency_token must have 1 to {_MAX_TOKEN} characters")
         task = task_from_json(request.task_json)
         kept = await self._engine.submit(task, token=request.idempotency_token, actor=caller().id)
-        return _status(kept)
+        return self._status(kept)
 
     async def ListTasks(self, request: operator_pb2.ListTasksRequest, context: Any) -> operator_pb2.ListTasksReply:
         """Return every task's status."""
         tasks = await self._thread.run(self._store.tasks)
-        return operator_pb2.ListTasksReply(tasks=[_status(task) for task in tasks])
+        return operator_pb2.ListTasksReply(tasks=[self._status(task) for task in tasks])
 
     async def WatchTask(
         self, request: operator_pb2.WatchTaskRequest, context: Any
     ) -> AsyncGenerator[operator_pb2.TaskEvent, None]:
         """Yield a task's history, then its changes until it is over."""
         async for news in self._engine.watch(request.task_id):
-            yield _event(news)
+            yield _event(news, self._engine.num_cannot_train(news.task.task_id))
 
     async def PauseTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way goes on to its end, no new one begins."""
@@ -97,7 +97,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         return await self._command(request.task_id, TaskState.CANCELLED)
 
     async def _command(self, task_id: str, state: TaskState) -> operator_pb2.TaskStatus:
-        return _status(await self._engine.command(task_id, state, actor=caller().id))
+        return self._status(await self._engine.command(task_id, state, actor=caller().id))
+
+    def _status(self, task: TaskRecord) -> operator_pb2.TaskStatus:
+        return _status(task, self._engine.num_cannot_train(task.task_id))
 
     # Models
 
@@ -274,7 +277,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def AddGraphs(
         self, request_iterator: AsyncIterator[operator_pb2.AddGraphsChunk], context: Any
     ) -> operator_pb2.AddGraphsReply:
-        """Keep a signed bundle's graphs and variants; they stay where a release of that bundle follows before the next start."""
+        """Keep a signed bundle's graphs and variants; they stay where its release follows before the next start."""
         chunks = aiter(request_iterator)
         first = await anext(chunks, None)
         if first is None or not first.HasField("header"):
@@ -364,7 +367,7 @@ def _model_status(model: ModelRecord, standing: Standing) -> operator_pb2.ModelS
     )
 
 
-def _status(task: TaskRecord) -> operator_pb2.TaskStatus:
+def _status(task: TaskRecord, num_cannot_train: int) -> operator_pb2.TaskStatus:
     spec = task_from_json(task.task_json)
     return operator_pb2.TaskStatus(
         task_id=task.task_id,
@@ -377,12 +380,13 @@ def _status(task: TaskRecord) -> operator_pb2.TaskStatus:
         method=spec.method,
         reveals=spec.privacy.reveals,
         task_json=task.task_json,
+        num_cannot_train=num_cannot_train,
     )
 
 
-def _event(news: TaskNews) -> operator_pb2.TaskEvent:
+def _event(news: TaskNews, num_cannot_train: int) -> operator_pb2.TaskEvent:
     report = None if news.round is None else _report(news.round)
-    return operator_pb2.TaskEvent(task=_status(news.task), round=report)
+    return operator_pb2.TaskEvent(task=_status(news.task, num_cannot_train), round=report)
 
 
 def _report(record: RoundRecord) -> operator_pb2.RoundReport:

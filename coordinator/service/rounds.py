@@ -68,7 +68,11 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         """Return an assignment, or when to come back; held while a round may still want the device."""
         device = caller()
         population = _population(device, request.population)
-        for what, names in (("backbones", request.backbones), ("methods", request.methods)):
+        for what, names in (
+            ("backbones", request.backbones),
+            ("methods", request.methods),
+            ("engines", request.engines),
+        ):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
         await self._saw((device.id, population, printable(request.software)))
@@ -77,8 +81,9 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
         if await self._thread.run(self._store.stays_out, device.id):
             return rounds_pb2.CheckInReply(wait=_wait(STAYS_OUT))
+        engines = tuple(printable(name) for name in request.engines)
         backbones, methods = tuple(request.backbones), tuple(request.methods)
-        offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods)
+        offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods, engines)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Waiting):
             return rounds_pb2.CheckInReply(wait=_wait(found))

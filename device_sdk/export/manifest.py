@@ -33,7 +33,7 @@ from mien.specs import FaceInputSpec, ModelSpec
 
 VERSION: Final = 1
 MANIFEST: Final = GRAPHS
-_MAX_MANIFEST_BYTES: Final = 2**22
+MAX_MANIFEST_BYTES: Final = 2**22
 
 GraphKind = Literal["embed", "trunk", "tail", "train", "loss"]
 GraphEngine = Literal["onnxruntime", "executorch"]
@@ -121,7 +121,7 @@ class GraphFolder:
                 "release, or those that `python -m device_sdk.export MODEL --out FOLDER` writes"
             )
         manifest = GraphManifest.from_json(
-            read_limited(folder / MANIFEST, _MAX_MANIFEST_BYTES, what="the list of graphs")
+            read_limited(folder / MANIFEST, MAX_MANIFEST_BYTES, what="the list of graphs")
         )
         if manifest.layout_sha256 != layout.sha256 or manifest.input != spec.input:
             raise LayoutMismatchError("the graphs are for another model or other crops; export them for this one")

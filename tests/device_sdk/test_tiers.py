@@ -101,4 +101,4 @@ def test_the_choice_is_kept_and_nothing_else_changed(tmp_path: Path, before: str
 def test_settings_that_cannot_be() -> None:
     for wrong in ({"tier": "INT8"}, {"max_ms": 0.0}, {"max_mb": -1.0}):
         with pytest.raises(ConfigError):
-            InferenceConfig(**wrong)  # type: ignore[arg-type]
+            InferenceConfig(**wrong)

@@ -6,9 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from device_sdk.device import Device
 from device_sdk.home import Home
 from device_sdk.identity import IdentityFiles
 from device_sdk.keystore import open_key_store
+from device_sdk.models import Model
 from device_sdk.participate import Event
 from device_sdk.variants import load_variant
 from mien import bundles
@@ -59,10 +61,11 @@ GRAPHS = {name: graph(seed) for seed, name in enumerate(("first", "anew"))}
 
 def opened(home: Path, tier: str = "float32", tell: list[Event] | None = None) -> Device:
     """Return the phone in a folder, whose owner wants that form of the model."""
+    projection: Callable[[Model], Any] = lambda _model: Projection()  # noqa: E731  (only `embed` is called)
     return Device.open(
         home,
         options={"keystore": "file", "inference.tier": tier},
-        runtime_loader=lambda _model: Projection(),  # type: ignore[arg-type,return-value]  (only `embed` is called)
+        runtime_loader=projection,
         tell=lambda event: None if tell is None or not isinstance(event, Event) else tell.append(event),
     )
 

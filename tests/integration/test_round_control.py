@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from coordinator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
 from mien.specs import CohortSpec, DeadlineSpec
 from mien.wire.v1 import operator_pb2, rounds_pb2
@@ -48,11 +50,22 @@ def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_house: House) -
     assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 2, 2)
 
 
-async def offers(device: LightDevice, **says: list[str]) -> rounds_pb2.CheckInReply:
+async def offers(
+    device: LightDevice, *, backbones: Sequence[str] = (), methods: Sequence[str] = (), engines: Sequence[str] = ()
+) -> rounds_pb2.CheckInReply:
     """Return the answer to a check-in that says what the device's program has."""
-    request = rounds_pb2.CheckInRequest(population=device.population, software="light", **says)
+    says = {"backbones": backbones, "methods": methods, "engines": engines}
+    request = rounds_pb2.CheckInRequest(population=device.population, software="light")
+    for name, names in says.items():
+        getattr(request, name).extend(names)
     reply: rounds_pb2.CheckInReply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
     return reply
+
+
+async def cannot_train(operator: Coordinator, task_id: str) -> int:
+    """Return how many devices that called cannot train a task's model, as its operator is told."""
+    (task,) = [task for task in await operator.tasks() if task.task_id == task_id]
+    return task.num_cannot_train
 
 
 def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_house: House) -> None:
@@ -66,8 +79,15 @@ def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_hous
             for reply in (old, other):
                 assert "method fedavg and backbone tiny" in reply.wait.reason
                 assert "upgrade mien" in reply.wait.reason
+            nothing = await offers(devices[1], engines=["onnxruntime"], methods=["fedavg"])
+            assert "which this device cannot with onnxruntime" in nothing.wait.reason
+            assert await cannot_train(operator, status.task_id) == 1  # devices[1], of two that were refused once
+            old = await offers(devices[0], backbones=["sface"], engines=["torch"], methods=["fedavg"])
+            assert "which this device cannot with torch" in old.wait.reason
+            assert await cannot_train(operator, status.task_id) == 2
             both = await asyncio.gather(
-                offers(devices[2], backbones=["tiny", "sface"], methods=["fedavg"]), offers(devices[3])
+                offers(devices[2], engines=["onnxruntime"], backbones=["tiny", "sface"], methods=["fedavg"]),
+                offers(devices[3]),
             )
             assert all(reply.HasField("assignment") for reply in both)
             await operator.cancel(status.task_id)

@@ -34,7 +34,7 @@ class ListTasksReply(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json")
+    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class TaskStatus(_message.Message):
     METHOD_FIELD_NUMBER: _ClassVar[int]
     REVEALS_FIELD_NUMBER: _ClassVar[int]
     TASK_JSON_FIELD_NUMBER: _ClassVar[int]
+    NUM_CANNOT_TRAIN_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     name: str
     state: str
@@ -55,7 +56,8 @@ class TaskStatus(_message.Message):
     method: str
     reveals: _containers.RepeatedScalarFieldContainer[str]
     task_json: bytes
-    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ...) -> None: ...
+    num_cannot_train: int
+    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ...) -> None: ...
 
 class WatchTaskRequest(_message.Message):
     __slots__ = ("task_id",)

@@ -49,20 +49,22 @@ class RoundRef(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("population", "software", "backbones", "min_cohort", "duty", "methods")
+    __slots__ = ("population", "software", "backbones", "min_cohort", "duty", "methods", "engines")
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     BACKBONES_FIELD_NUMBER: _ClassVar[int]
     MIN_COHORT_FIELD_NUMBER: _ClassVar[int]
     DUTY_FIELD_NUMBER: _ClassVar[int]
     METHODS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
     population: str
     software: str
     backbones: _containers.RepeatedScalarFieldContainer[str]
     min_cohort: int
     duty: Duty
     methods: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ...) -> None: ...
+    engines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetParticipationRequest(_message.Message):
     __slots__ = ("stays_out", "software")
