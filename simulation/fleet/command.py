@@ -181,6 +181,17 @@ class Row:
     has_ratio: bool = True
 
 
+def lost_by(fate: Fate) -> Callable[[Summary], float]:
+    """Return what gives the share of chosen phones that were lost in one way."""
+    return lambda summary: summary.lost[str(fate)]
+
+
+def mean_staleness(summary: Summary) -> float:
+    """Return the mean staleness of the cohorts that made a model."""
+    closed = sum(summary.staleness.values())
+    return sum(tau * number for tau, number in summary.staleness.items()) / closed if closed else 0.0
+
+
 ROWS: Final = (
     Row("rounds a day", lambda s: s.rounds_per_day, "{:,.1f}"),
     Row("round, median (s)", lambda s: s.round_s[0], "{:,.0f}"),
@@ -189,25 +200,15 @@ ROWS: Final = (
     Row("attempts aborted", lambda s: s.aborted / max(s.attempts, 1), "{:.1%}", has_ratio=False),
     Row("phones in a sum", lambda s: s.counted_mean, "{:,.1f}"),
     Row("work wasted", lambda s: s.wasted_share, "{:.1%}"),
-    *(
-        Row(f"lost: {fate}", lambda s, fate=fate: s.lost[str(fate)], "{:.1%}", has_ratio=False)  # type: ignore[misc]
-        for fate in Fate
-        if fate is not Fate.COUNTED
-    ),
+    *(Row(f"lost: {fate}", lost_by(fate), "{:.1%}", has_ratio=False) for fate in Fate if fate is not Fate.COUNTED),
     Row("phones ever chosen", lambda s: s.chosen_share, "{:.1%}"),
     Row("Gini of contributions", lambda s: s.gini, "{:.3f}"),
     Row("received per contribution (MB)", lambda s: s.received_bytes / 1e6, "{:,.2f}"),
     Row("sent per contribution (MB)", lambda s: s.sent_bytes / 1e6, "{:,.2f}"),
     Row("traffic a day (GB)", lambda s: s.gigabytes_per_day, "{:,.2f}"),
-    Row("staleness, mean", lambda s: mean_staleness(s), "{:.2f}", has_ratio=False),
+    Row("staleness, mean", mean_staleness, "{:.2f}", has_ratio=False),
     Row("check-ins a second", lambda s: s.check_ins_per_s, "{:,.1f}"),
 )
-
-
-def mean_staleness(summary: Summary) -> float:
-    """Return the mean staleness of the cohorts that made a model."""
-    closed = sum(summary.staleness.values())
-    return sum(tau * number for tau, number in summary.staleness.items()) / closed if closed else 0.0
 
 
 def cell(row: Row, summary: Summary, first: Summary) -> str:

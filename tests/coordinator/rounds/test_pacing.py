@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from coordinator.rounds.pacing import LONGEST_S, Pace, Pacer, pause_s
+from coordinator.rounds.pacing import LONGEST_S, Pace, Pacer, gathering_pause_s, pause_s, wanted_per_s
 from mien.errors import UnreachableError
+from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 
 PACE = Pace(shortest_s=5.0, check_ins_per_s=50.0)
 
@@ -28,6 +29,20 @@ PACE = Pace(shortest_s=5.0, check_ins_per_s=50.0)
 )
 def test_pauses_by_hand(devices: int, wanted_per_s: float, draw: float, expected: float) -> None:
     assert pause_s(PACE, devices=devices, wanted_per_s=wanted_per_s, draw=draw) == pytest.approx(expected)
+
+
+def test_tasks_want_their_cohorts_within_the_time_of_gathering() -> None:
+    one = TaskSpec("one", cohort=CohortSpec(20, 16, 1.5), deadlines=DeadlineSpec(selecting_s=60.0))
+    two = TaskSpec(
+        "two", cohort=CohortSpec(3, 3), deadlines=DeadlineSpec(selecting_s=300.0), privacy=PrivacySpec(min_cohort=3)
+    )
+    assert wanted_per_s([one, two]) == pytest.approx(30 / 60 + 3 / 300)
+    assert wanted_per_s([]) == 0
+
+
+def test_a_candidate_stays_away_for_a_second_at_most() -> None:
+    assert gathering_pause_s(PACE) == 1.0
+    assert gathering_pause_s(Pace(shortest_s=0.2)) == 0.2
 
 
 def test_a_million_phones_that_come_at_once_come_at_the_set_rate_from_then_on() -> None:
