@@ -83,9 +83,8 @@ def jvm_phone(fleet: RealFleet, folder: Path, task: TaskSpec, number: int, **opt
         invite=fleet.invite(task.population),
         crops=crops,
         graphs=GRAPHS,
-        min_cohort=4,
         sent=folder / f"sent-{number}",
-        **options,
+        **{"min_cohort": 4, **options},
     )
 
 
@@ -133,3 +132,32 @@ def test_the_total_over_phones_of_both_languages_is_the_plain_sum(fleet: RealFle
     np.testing.assert_allclose(
         part.gather(theta), part.gather(TINY.theta) + delta, rtol=0, atol=numbers.max_error + 1e-6
     )
+
+
+def test_a_phone_whose_power_was_cut_goes_on_with_what_it_trained(fleet: RealFleet, tmp_path: Path) -> None:
+    """It had told that it trained, and had not spoken of keys: the same bytes go into the sum of the same attempt."""
+    task = TaskSpec(
+        "resumed",
+        method="fedavg",
+        rounds=1,
+        population="resumed",
+        cohort=CohortSpec(size=3, min_reports=3),
+        deadlines=DeadlineSpec(120.0, 120.0, keys_s=100.0),
+        local=LocalSpec(lr=0.05),
+        options={"margin": 1.0},
+        privacy=PrivacySpec(min_cohort=3),
+    )
+    task_id = fleet.submit(task)
+    victim = jvm_phone(fleet, tmp_path, task, 0, min_cohort=3, halt_at="reported")
+    others = [jvm_phone(fleet, tmp_path, task, i, min_cohort=3) for i in (1, 2)]
+    assert victim.end(limit_s=PATIENCE_S)[-1] == {"event": "progress", "word": "reported"}
+    trained = (tmp_path / "sent-0").read_bytes()
+    again = jvm_phone(fleet, tmp_path, task, 0, min_cohort=3)
+    told = [phone.end(limit_s=PATIENCE_S) for phone in (again, *others)]
+    (report,) = fleet.outcome(task_id, limit_s=PATIENCE_S)
+    assert (report.round.attempt, report.num_reports) == (1, 3)
+    assert [lines[-1]["kind"] for lines in told] == ["COUNTED"] * 3
+    words = [line["word"] for line in told[0] if line["event"] == "progress"]
+    assert words[:2] == ["resumed", "reported"]
+    assert (tmp_path / "sent-0").read_bytes() == trained
+    assert not any((tmp_path / "jvm-0" / "rounds").iterdir()), "nothing of the round is left"

@@ -86,13 +86,14 @@ public final class Phone implements Listener {
         }
         Model model = device.update(client);
         if (device.gallery.people().isEmpty()) {
-            device.enrol("Owner", crops(), true);
+            device.enrol("Owner", crops(Paths.get(options.get("crops"))), true);
         }
         tell("enrolled", "model_id", model.modelId);
     }
 
-    private byte[][] crops() throws IOException {
-        byte[] all = Files.readAllBytes(Paths.get(options.get("crops")));
+    /** Returns the crops that a file holds end to end. */
+    static byte[][] crops(Path file) throws IOException {
+        byte[] all = Files.readAllBytes(file);
         byte[][] crops = new byte[all.length / CROP_BYTES][];
         for (int i = 0; i < crops.length; i++) {
             crops[i] = Arrays.copyOfRange(all, i * CROP_BYTES, (i + 1) * CROP_BYTES);

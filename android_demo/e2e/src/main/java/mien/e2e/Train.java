@@ -1,0 +1,73 @@
+package mien.e2e;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import mien.client.fl.Practice;
+import mien.client.model.Blob;
+import mien.client.model.Graphs;
+import mien.client.model.Manifest;
+import mien.client.model.Model;
+import mien.client.model.ModelStore;
+import mien.client.store.Folder;
+import mien.client.train.GraphRuntime;
+import mien.client.train.OrtEngine;
+import mien.client.train.Tensor;
+import mien.client.wire.Bytes;
+
+/**
+ * Trains two rounds in a row on files and writes what would be sent, for tests that compare it with Python's.
+ *
+ * <pre>
+ * Train FOLDER GRAPHS SEED: reads model_id, model.json, theta.f32, shard (optional), crops, task.json; writes sent-0 and sent-1
+ * </pre>
+ */
+public final class Train {
+    private Train() {}
+
+    public static void main(String[] arguments) throws IOException {
+        Path folder = Paths.get(arguments[0]);
+        ModelStore store = new ModelStore(new Folder(folder.resolve("store")));
+        Model model = store.fetch(manifest(folder), (blob, to, what) -> to.write(blob.sha256, data(folder, blob)));
+        OrtEngine engine = new OrtEngine(new Graphs(new Folder(Paths.get(arguments[1])), model.spec.layout), 1);
+        GraphRuntime runtime = new GraphRuntime(model.spec, engine);
+        byte[][] crops = Phone.crops(folder.resolve("crops"));
+        byte[] task = Files.readAllBytes(folder.resolve("task.json"));
+        Map<String, Tensor> state = new LinkedHashMap<>();
+        for (int round = 0; round < 2; round++) {
+            long seed = Long.parseLong(arguments[2]) + round;
+            byte[] sent = Practice.run(runtime, model, task, seed, crops, store.loadShard(model), state);
+            Files.write(folder.resolve("sent-" + round), sent);
+        }
+        engine.close();
+    }
+
+    private static Manifest manifest(Path folder) throws IOException {
+        byte[] spec = Files.readAllBytes(folder.resolve("model.json"));
+        String modelId = Bytes.text(Files.readAllBytes(folder.resolve("model_id")));
+        Blob shard = Files.exists(folder.resolve("shard")) ? blob(folder.resolve("shard")) : null;
+        return new Manifest(modelId, spec, blob(folder.resolve("theta.f32")), shard, new byte[0], new byte[0]);
+    }
+
+    private static Blob blob(Path file) throws IOException {
+        byte[] data = Files.readAllBytes(file);
+        return new Blob(Bytes.hex(Bytes.sha256(data)), data.length);
+    }
+
+    private static byte[] data(Path folder, Blob wanted) {
+        try {
+            for (String name : new String[] {"theta.f32", "shard"}) {
+                if (Files.exists(folder.resolve(name)) && blob(folder.resolve(name)).isSame(wanted)) {
+                    return Files.readAllBytes(folder.resolve(name));
+                }
+            }
+            throw new IllegalArgumentException("no file of that hash");
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+}

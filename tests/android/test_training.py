@@ -1,0 +1,130 @@
+"""The JVM trains as Python does: the same batches through the same graphs, and the same numbers to send."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from device_sdk.export.build import export_graphs
+from device_sdk.export.forms import standard_forms
+from device_sdk.export.manifest import GraphFolder
+from device_sdk.models import Model
+from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from mien.layout import Vector, model_id
+from mien.methods import METHODS
+from mien.methods.base import Crops, DeviceInput
+from mien.specs import LocalSpec, PrivacySpec, TaskSpec
+from mien.wire.canonical import model_to_json, task_to_json
+from mien.wire.tensors import PublicShard
+from tests.android.jvm import command, needs_phone
+from tests.graphs import FOLDER
+from tests.integration.real_fleet import small_model
+from tests.mien.backbones._models import real_crops
+from tests.tiny import made_up_crops, tiny_cnn
+
+pytestmark = needs_phone
+
+SEED = 20260101
+TWENTY_STEPS = LocalSpec(lr=0.05, momentum=0.9, weight_decay=0.001, batch_size=3, steps=20)
+PUBLIC = PublicShard(
+    np.concatenate([made_up_crops(2, seed=40 + k) for k in range(5)]), np.repeat([7, 3, 9, 3, 1], 2), "none", "made up"
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What both sent: `update` is Python's change of the parameters in each round, `error` the largest difference."""
+
+    update: NDArray[np.floating[Any]]
+    error: float
+    loss_error: float
+
+
+def compared(folder: Path, model: Model, graphs: Path, task: TaskSpec, crops: Crops) -> Compared:
+    """Train two rounds in both languages, the second with what the first left on the device."""
+    shard = PUBLIC if task.method == "fedface" else None
+    files = {
+        "model_id": model.model_id.encode(),
+        "model.json": model_to_json(model.spec, model.layout),
+        "theta.f32": np.ascontiguousarray(model.theta, "<f4").tobytes(),
+        "crops": crops.tobytes(),
+        "task.json": task_to_json(task),
+        **({"shard": shard.to_bytes()} if shard else {}),
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    done = subprocess.run(
+        command("mien.e2e.Train", folder, graphs, SEED), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    runtime = OnnxRuntime(model.spec, model.layout, GraphFolder.at(graphs, model.spec, model.layout))
+    part, kept = model.layout.part(task.trainable or model.spec.trainable), dict[str, Any]()
+    ours: list[Vector] = []
+    for number in range(2):
+        inp = DeviceInput(
+            task=task,
+            part=part,
+            dim=model.spec.input.dim,
+            theta=model.theta,
+            crops=crops,
+            labels=None,
+            private=kept,
+            reply={},
+            public_crops=shard.crops if shard else None,
+            public_labels=shard.labels if shard else None,
+            seed=SEED + number,
+            device="device",
+        )
+        output = METHODS[task.method].device_round(inp, runtime)
+        kept = dict[str, Any](output.private)
+        ours.append(output.contribution.vector)
+    theirs = [np.frombuffer((folder / f"sent-{number}").read_bytes(), "<f4") for number in range(2)]
+    assert [list(each[:2]) for each in theirs] == [[1.0, float(len(crops))]] * 2
+    difference = (np.stack(theirs) - np.stack(ours)) / len(crops)
+    update = np.stack(ours)[:, 4:] / len(crops)
+    return Compared(update, float(np.abs(difference[:, 4:]).max()), float(np.abs(difference[:, 2:4]).max()))
+
+
+def task_of(method: str, **options: Any) -> TaskSpec:
+    # A softmax of scale 16 has gradients many times those of the hinge.
+    local = TWENTY_STEPS if "margin" in options else replace(TWENTY_STEPS, lr=0.001)
+    return TaskSpec("train", method=method, local=local, options=options, privacy=PrivacySpec(min_cohort=4))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task_of("fedavg", margin=1.0),
+        task_of("fedface", private_form="hinge", margin=1.0),
+        task_of("fedface", public={"identities": 3, "images": 4, "weight": 0.5}),
+        replace(task_of("fedface"), trainable=("*",)),
+    ],
+    ids=["fedavg", "hinge", "softmax", "softmax-whole"],
+)
+def test_twenty_steps_of_a_small_network(task: TaskSpec, tmp_path: Path) -> None:
+    tiny = tiny_cnn()
+    model = Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None)
+    found = compared(tmp_path, model, FOLDER / tiny.layout.sha256, task, made_up_crops(5, seed=9))
+    assert np.abs(found.update).max() > 1e-3, "training moved something"
+    assert found.error <= 1e-5
+    assert found.loss_error <= 1e-5
+
+
+def test_twenty_steps_of_mobilefacenet_on_real_crops(tmp_path: Path) -> None:
+    crops = real_crops(6)
+    model, graphs = small_model(), tmp_path / "graphs"
+    forms = [form for name in ("positive_hinge", "cosface") for form in standard_forms(name)]
+    export_graphs(model.spec, model.layout, graphs, forms=forms)
+    for number, task in enumerate((task_of("fedavg", margin=1.0), task_of("fedface"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = compared(folder, model, graphs, task, np.ascontiguousarray(crops))
+        assert np.abs(found.update).max() > 1e-4, "training moved something"
+        assert found.error <= 1e-5
+        assert found.loss_error <= 1e-4
