@@ -218,6 +218,7 @@ class ClientFaces:
 
     def _decode(self, client: str) -> tuple[Crops, NDArray[np.int64]]:
         crops, labels = self._reader.read(self._clients[client])
+        crops.flags.writeable = False  # so that engines know them by the array, and hash them once
         return crops, np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 

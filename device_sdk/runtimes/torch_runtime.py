@@ -91,7 +91,7 @@ class TorchRuntime:
         self._splits: dict[tuple[str, ...], int] = {}
         self._micro_batch = micro_batch
         self._threads = threads
-        self._half = precision == "bfloat16"
+        self.precision: Precision = precision
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
         self._split = self._split_for(layout.part(spec.trainable or ("*",)).names)
         self._loaded: Vector | None = None
@@ -222,7 +222,7 @@ class TorchRuntime:
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
-            with torch.autocast("cuda", torch.bfloat16) if self._half else contextlib.nullcontext():
+            with torch.autocast("cuda", torch.bfloat16) if self.precision == "bfloat16" else contextlib.nullcontext():
                 yield
         finally:
             torch.set_num_threads(before)

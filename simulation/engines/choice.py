@@ -20,7 +20,7 @@ from simulation.engines.base import Engine
 from simulation.engines.costs import TailCost, tail_cost
 from simulation.engines.fused import FusedEngine, why_not_fused
 from simulation.engines.sequential import SequentialEngine
-from simulation.engines.stacked import StackedEngine
+from simulation.engines.stacked import StackedEngine, why_not_in_stacks
 from simulation.runtimes import OncePerRound
 from simulation.sums import Sums
 
@@ -116,6 +116,8 @@ def choose(name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPa
         return Choice(SequentialEngine(runtime), "as asked for")
     bare = _bare(runtime)
     why = _why_one_by_one(bare, task) or (why_not_fused(task, sums) if name == "fused" else "")
+    if name == "stacked" and isinstance(bare, TorchRuntime):
+        why = why or why_not_in_stacks(bare)
     if name != "auto":
         if why or not isinstance(bare, TorchRuntime):
             raise ConfigError(f"engine {name} cannot run task {task.name}: {why}. Use engine auto")
@@ -136,6 +138,8 @@ def _best(runtime: Runtime, bare: TorchRuntime, task: TaskSpec, part: ParameterP
         reason = f"one step a client and only sums count: one pass for all ({macs}); losses after the step are left out"
         return Choice(FusedEngine(bare), reason)
     if bare.device == "cuda":
+        if why := why_not_in_stacks(bare):
+            return Choice(SequentialEngine(runtime), why)
         return Choice(StackedEngine(bare), "a GPU is filled by many clients at once")
     return Choice(SequentialEngine(runtime), f"one client fills a CPU: {macs}, and stacking gains nothing")
 

@@ -20,8 +20,8 @@ class TailCost:
 
     @property
     def training_bytes(self) -> int:
-        """Memory of one image during a training step: every number as it is, its gradient, and one to work with."""
-        return 3 * 4 * self.activations
+        """Memory of one image during a training step: every number as it is, and its gradient."""
+        return 2 * 4 * self.activations
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ from simulation.engines.stacking import (
 )
 from simulation.sums import ExactSum, Sums
 
-MEMORY_BYTES: Final = 256 * 2**20
+MEMORY_BYTES: Final = 1024 * 2**20
 DELTA: Final = "delta"
 UNMEASURED: Final = ("loss_before", "loss_after")
 
@@ -144,10 +144,9 @@ class FusedEngine:
                     device.answer(trained)
                     with named_client(device.name):
                         device.go_on()
-                change = step.change([_factor(device) for device in group])
-        if not np.isfinite(change).all():
+                is_finite = step.add_to(update, [_factor(device) for device in group])
+        if not is_finite:
             self._blame(work, group)
-        update += change
         self.num_fused += len(group)
         return step.is_measured
 
@@ -173,7 +172,7 @@ class _Step:
     """One step of a group of clients: forward when it is made, backward when every client's factor is known."""
 
     def __init__(self, trunk: Trunk, part: ParameterPart, members: Sequence[Member]) -> None:
-        """Work out the group's losses; the part's parameters must require gradients until `change` is done."""
+        """Work out the group's losses; the part's parameters must require gradients until `add_to` is done."""
         self._part = part
         self._job = members[0].job
         self._own = OwnTensors(members, trunk.device)
@@ -204,24 +203,26 @@ class _Step:
             for (private, velocity), loss in zip(self._own.arrays(), losses, strict=True)
         ]
 
-    def change(self, factors: Sequence[float]) -> NDArray[np.float64]:
-        """Return the sum of clients' updates, each times its factor: -lr scale sum_c k_c (g_c + wd theta), (P,)."""
-        weight_R = torch.from_numpy(np.repeat(np.array(factors, np.float32), self._lengths))
+    def add_to(self, update: NDArray[np.float64], factors: Sequence[float]) -> bool:
+        """Add the sum of clients' updates times their factors, -lr scale sum_c k_c (g_c + wd theta); return if finite.
+
+        The rate is part of the rows' weights, so that a long gradient is read once.
+        """
+        local, rate = self._job.local, -self._job.local.lr * self._job.objective.step_rule.gradient_scale
+        weight_R = torch.from_numpy(np.repeat(np.array(factors, np.float32) * np.float32(rate), self._lengths))
         weighted_RD = self._gradient_RD * weight_R.to(self._gradient_RD.device)[:, None]
         tensors = list(self._trained.values())
         gradients = torch.autograd.grad(self._emb_RD, tensors, weighted_RD, materialize_grads=True)
-        local, named = self._job.local, dict(zip(self._trained, gradients, strict=True))
-        change = np.zeros(self._part.size)  # what is no parameter stays as it is
-        position = 0
+        named, decay = dict(zip(self._trained, gradients, strict=True)), rate * local.weight_decay * sum(factors)
+        position, is_finite = 0, True
         for name in self._part.names:
             size = self._part.layout.sizes[name]
-            if name in named:
-                decay = local.weight_decay * float(sum(factors))
-                gradient = named[name].add(self._trained[name], alpha=decay) if decay else named[name]
-                change[position : position + size] = gradient.detach().reshape(-1).cpu().numpy()
+            if name in named:  # a buffer stays as it is
+                change = named[name].add(self._trained[name].detach(), alpha=decay) if decay else named[name]
+                is_finite &= bool(torch.isfinite(change.sum()))
+                update[position : position + size] += change.reshape(-1).cpu().numpy()
             position += size
-        change *= -local.lr * self._job.objective.step_rule.gradient_scale
-        return change
+        return is_finite
 
 
 def _asked_about_probe(work: RoundWork, device: str) -> DeviceInput:

@@ -13,6 +13,7 @@ from typing import Final
 
 from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.errors import ConfigError
 from mien.shell.memory import keep_freed_memory
 from simulation.engines.asking import Device, Embedder, Job
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
@@ -29,6 +30,13 @@ _VECTORS: Final = 6
 _RAGGED: Final = 1.5
 
 
+def why_not_in_stacks(runtime: TorchRuntime) -> str:
+    """Return why a runtime's trainings cannot be stacked, in words; empty where they can."""
+    if runtime.precision == "bfloat16":
+        return "torch's batched programs multiply in the precision of the weights, float32, and not in bfloat16"
+    return ""
+
+
 class StackedEngine:
     """Trains up to `max_clients` clients of a round at once, on the tensors of `runtime`.
 
@@ -42,6 +50,8 @@ class StackedEngine:
     def __init__(
         self, runtime: TorchRuntime, *, memory_bytes: int = MEMORY_BYTES, max_clients: int = MAX_CLIENTS
     ) -> None:
+        if why := why_not_in_stacks(runtime):
+            raise ConfigError(f"engine stacked cannot use this runtime: {why}. Use engine sequential, fused or auto")
         self.runtime = runtime
         self.num_stacked = 0
         self.num_alone = 0

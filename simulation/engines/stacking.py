@@ -273,7 +273,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return the gradients of x, where it has one, and of W."""
         x_BI, weight_OI = ctx.saved_tensors
-        return grad_BO @ weight_OI if ctx.needs_input_grad[0] else None, grad_BO.mT @ x_BI
+        grad_x_BI = grad_BO.to(weight_OI.dtype) @ weight_OI if ctx.needs_input_grad[0] else None
+        return grad_x_BI, grad_BO.to(x_BI.dtype).mT @ x_BI
 
 
 def linear(x_BI: Tensor, weight_OI: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ TASK = TaskSpec(
     cohort=CohortSpec(size=5, min_reports=4),
     local=LocalSpec(lr=0.1, epochs=2, batch_size=2),
     privacy=PrivacySpec(min_cohort=2, max_weight=5, secure_aggregation="off"),
+    options={"margin": 1.0},  # a smaller one is met by the start at the mean feature, and nothing would be trained
     seed=3,
 )
 
@@ -55,7 +56,8 @@ class Case:
 
 
 def _of(method: str, phones: Cohort = one, **changes: Any) -> Case:
-    return Case(replace(TASK, method=method, **changes), phones)
+    own = {} if method in ("fedgc", "fedfr", "fedfr_uda", "federated_evaluation") else TASK.options
+    return Case(replace(TASK, method=method, **{"options": own, **changes}), phones)
 
 
 _PLAIN = LocalSpec(lr=0.1, epochs=2)
@@ -73,9 +75,9 @@ CASES = {
     "fedavg, so many steps": _of("fedavg", local=LocalSpec(lr=0.1, steps=3, batch_size=2)),
     "fedaws": _of("fedaws"),
     "fedface": _of("fedface", options={"public": {"identities": 3, "images": 6, "weight": 0.5, "scale": 4.0}}),
-    "fedface, hinge": _of("fedface", options={"private_form": "hinge"}),
+    "fedface, hinge": _of("fedface", options={"private_form": "hinge", "margin": 1.0}),
     "fedface, embeddings shown": _of("fedface", privacy=_REVEALS),
-    "fedgc": _of("fedgc", several, options={"identities": 2}, local=_PLAIN),
+    "fedgc": _of("fedgc", several, options={"identities": 2, "start": "mean_feature"}, local=_PLAIN),
     "fedgc, embeddings shown": _of(
         "fedgc", several, options={"identities": 2, "head": {"kind": "cosface", "scale": 4.0}}, privacy=_REVEALS
     ),

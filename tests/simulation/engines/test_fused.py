@@ -19,7 +19,7 @@ from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import CASES, DIM, ONE, PART, TASK, TINY, Case, one, run
 from tests.tiny import tiny_cnn
 
-STEP = LocalSpec(lr=0.1, flip=False, momentum=0.9, weight_decay=0.01)
+STEP = LocalSpec(lr=0.3, flip=False, momentum=0.9, weight_decay=0.01)
 TOGETHER = {"fedavg", "fedaws", "fedface", "fedgc", "fedfr_uda", "fedprox", "fixed_embedding"}
 SINGLE = {
     name: Case(replace(case.task, local=STEP, asynchronous=None), case.cohort)
@@ -38,6 +38,7 @@ def test_fused_equals_sequential(name: str) -> None:
     case, engine = SINGLE[name], FusedEngine(TINY.runtime())
     found, expected = run(case, engine), run(case, SequentialEngine(TINY.runtime()))
     assert_same(found, expected, without=("loss_after",))
+    assert np.abs(expected.state.theta - TINY.theta * np.float32(1 - 0.003) ** 2).max() > 1e-3, "decay alone"
     assert engine.num_fused == sum(len(record.devices) for record in found.records)
     assert all(math.isnan(record.loss_after) for record in found.records)
 

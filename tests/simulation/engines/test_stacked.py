@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from device_sdk.runtimes.schedule import Batch
+from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import NonFiniteError
 from mien.methods import METHODS
+from mien.methods.base import Crops
 from mien.specs import LocalSpec, TaskSpec
-from simulation.engine import Cohort
-from simulation.engines.base import RoundWork
+from simulation.engine import Cohort, rounds
+from simulation.engines.base import Engine, RoundWork
 from simulation.engines.features import FeatureBlocks
+from simulation.engines.fused import FusedEngine
 from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
 from simulation.sums import Sums
@@ -32,6 +38,7 @@ def test_stacked_equals_sequential(name: str) -> None:
     expected = run(case, SequentialEngine(TINY.runtime()))
     assert_same(run(case, engine), expected)
     trains = METHODS[case.task.method].trains
+    assert (np.abs(expected.state.theta - TINY.theta).max() > 1e-3) == trains
     assert (engine.num_stacked > 0) == trains, "nothing was stacked: only the fall-back was tested"
 
 
@@ -134,3 +141,36 @@ def test_features_are_remembered_of_crops_that_nobody_can_write_to() -> None:
         np.testing.assert_array_equal(more.features[5].numpy(), mirrored[1].numpy())
         del crops
         assert blocks.num_kept == 0
+
+
+class MadeWhenAsked(Mapping[str, Crops]):
+    """Phones whose crops are another array each time, as a population's that cannot all be held."""
+
+    def __getitem__(self, name: str) -> Crops:
+        crops = ONE[name].copy()
+        crops.flags.writeable = False
+        return crops
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ONE)
+
+    def __len__(self) -> int:
+        return len(ONE)
+
+
+@pytest.mark.parametrize("engine", [StackedEngine, FusedEngine])
+def test_memory_is_flat_over_rounds(engine: Callable[[TorchRuntime], Engine]) -> None:
+    """Whatever rounds leave behind would be crops of a megabyte, blocks of features, or models."""
+    task = replace(TASK, rounds=24, local=LocalSpec(lr=0.01, flip=False))
+    state = METHODS["fedavg"].server_start(task, PART, TINY.theta)
+    held = []
+    tracemalloc.start()
+    try:
+        for step in rounds(task, PART, DIM, state, Cohort(MadeWhenAsked()), engine(TINY.runtime())):
+            if step.record.round in (8, 24):
+                del step
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 100_000
