@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from device_sdk.home import Home as HomeFolder
 from device_sdk.home import default_root
@@ -640,20 +641,22 @@ def bench(
 
 @app.command()
 def status(home: Home, as_json: Json = False) -> None:
-    """Show where this device stands, without asking the network.
+    """Show where this device stands and what to do next, without asking the network. --json has every detail.
 
     Example: mien-device status
     """
+    from device_sdk.standing import sentences
+
     with _device(home, as_json) as device:
-        values = dataclasses.asdict(device.status())
+        found, now_unix_s = device.status(), device.clock.unix_s()
 
     def human() -> None:
         table = Table(show_header=False, box=None)
-        for name, value in values.items():
-            table.add_row(name.replace("_", " "), "-" if value is None else str(value))
+        for name, sentence in sentences(found, now_unix_s):
+            table.add_row(name, Text(sentence))
         shell.OUT.print(table)
 
-    shell.emit(values, as_json=as_json, human=human)
+    shell.emit(dataclasses.asdict(found), as_json=as_json, human=human)
 
 
 @app.command()

@@ -32,6 +32,7 @@ from device_sdk.liveness import PadCheck, checked
 from device_sdk.manners import TrainingBudget
 from device_sdk.models import Model, ModelStore
 from device_sdk.participate import (
+    Counted,
     Event,
     Listener,
     Participant,
@@ -45,6 +46,7 @@ from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
 from device_sdk.source import SourceFaces, read_source
+from device_sdk.standing import LastRound
 from device_sdk.stored_personal import Form
 from device_sdk.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.verify import Outcome, identify, verify
@@ -93,6 +95,7 @@ class DeviceStatus:
 
     `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
     of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
+    `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
     """
 
     home: str
@@ -112,6 +115,8 @@ class DeviceStatus:
     personal_model: str | None
     liveness_check: str | None
     tier: str | None = None
+    last_round_unix_s: int | None = None
+    last_round_counted: bool | None = None
 
 
 class Device:
@@ -605,7 +610,8 @@ class Device:
                     abilities=self._abilities(),
                 )
 
-            def after_round(_outcome: RoundOutcome) -> None:
+            def after_round(outcome: RoundOutcome) -> None:
+                self.gallery.note_round(LastRound(int(self.clock.unix_s()), isinstance(outcome, Counted)))
                 try:
                     self._update(client())
                 except (UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
@@ -679,6 +685,7 @@ class Device:
         """Return where this device stands, without asking the network."""
         identity = self.identity if self._identity_files.joined() else None
         people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
+        last = self.gallery.last_round
         return DeviceStatus(
             home=str(self.home.root),
             keystore=self._key_store.kind,
@@ -697,6 +704,8 @@ class Device:
             personal_model=self._personal_form(model_id),
             liveness_check=str(self._pad.report) if self._pad else None,
             tier=self._tier(),
+            last_round_unix_s=None if last is None else last.unix_s,
+            last_round_counted=None if last is None else last.counted,
         )
 
     def _tier(self) -> str | None:

@@ -44,6 +44,7 @@ from device_sdk.enrolled import (
 )
 from device_sdk.keystore import KeyStore
 from device_sdk.protection import TemplateKeys
+from device_sdk.standing import LastRound
 from device_sdk.stored_personal import StoredPersonal
 from device_sdk.trained import (
     SOURCE,
@@ -89,6 +90,7 @@ PERSONAL: Final = -3
 _REEMBED_TRIES: Final = 5
 _STAYS_OUT: Final = "stays_out"
 _STAYS_OUT_TOLD: Final = "stays_out_told"
+_LAST_ROUND: Final = "last_round"
 
 
 class Gallery:
@@ -226,6 +228,18 @@ class Gallery:
         """Remember what the coordinator was told."""
         with self._vault.writing() as change:
             change.set_fact(_STAYS_OUT_TOLD, "yes" if stays_out else "no")
+
+    @property
+    def last_round(self) -> LastRound | None:
+        """The last round that this device took part in, None where none is noted."""
+        with self._vault.reading() as view:
+            text = view.facts.get(_LAST_ROUND)
+            return None if text is None else LastRound.from_text(text)
+
+    def note_round(self, last: LastRound) -> None:
+        """Remember the last round that this device took part in."""
+        with self._vault.writing() as change:
+            change.set_fact(_LAST_ROUND, last.to_text())
 
     # --- templates and crops ---
 

@@ -87,7 +87,7 @@ def make_int8(
     program.
     """
     calibrating, measuring = _split(faces)
-    plain = _baked(spec, layout, theta, backbone)
+    plain = baked(spec, layout, theta, backbone)
     data = _quantised(plain, spec.input.network_input(faces.crops[calibrating]))
     file = BundleFile.of(f"{INT8}{VARIANT_SUFFIX}", data)
     model = model_id(layout.sha256, theta)
@@ -164,7 +164,7 @@ def _measured(
     return tuple(point.as_threshold(dataset=faces.name, model_id=form, date=date) for point in points), cost
 
 
-def _baked(spec: ModelSpec, layout: ParameterLayout, theta: Vector, backbone: Backbone | None) -> onnx.ModelProto:
+def baked(spec: ModelSpec, layout: ParameterLayout, theta: Vector, backbone: Backbone | None = None) -> onnx.ModelProto:
     """Return the network in float32 with its parameters built in."""
     backbone = build_backbone(spec.backbone, spec.input) if backbone is None else backbone
     if layout_of(backbone).sha256 != layout.sha256:

@@ -164,6 +164,7 @@ def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_pa
         (("model", "release", "abc"), 17, "no model fits"),
         (("model", "import", str(tmp_path / "none.onnx")), 17, "there is no file"),
         (("model", "import", str(tmp_path), "--adapter"), 2, "imported as it is"),
+        (("model", "import", str(tmp_path), "--int8-faces", str(tmp_path)), 2, "add --graphs FOLDER"),
         (("model", "export", "released", str(tmp_path)), 16, "exists already"),
         (("model", "evaluate", "released", "--data", str(tmp_path / "none")), 17, "there is no folder"),
         (("model", "evaluate", "released", "--data", str(tmp_path), "--protocol", "x"), 2, "known: lfw, folder"),

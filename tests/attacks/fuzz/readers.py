@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from onnx import TensorProto, helper
 
 from coordinator import pki
+from device_sdk.standing import LastRound
 from mien import bundles
 from mien.audit import Anchor
 from mien.contribution import ContributionLayout, Lane
@@ -343,6 +344,9 @@ def _of_the_core() -> dict[str, Reader]:
         "mien.toml:parse_toml": Reader(texts("mien.toml:parse_toml", "it"), [b'a = 1\n[b]\nc = ["d", 2026-01-01]\n']),
         "+mien.bundles:verify": Reader(
             lambda data: bundles.verify(bundles.name_of(RELEASE_KEY), data, bundles.sign(RELEASE_KEY, data)), [manifest]
+        ),
+        "device_sdk.standing:LastRound.from_text": Reader(
+            texts("device_sdk.standing:LastRound.from_text"), [LastRound(1, counted=True).to_text().encode()]
         ),
         "mien.variants:VariantList.from_json": Reader(VariantList.from_json, [VariantList((VARIANT,)).to_json()]),
         "mien.contribution:ContributionLayout.parse": Reader(CONTRIBUTION.parse, [contribution]),

@@ -106,6 +106,14 @@ def test_two_released_models_say_for_whom_and_a_rejected_one_does_not_say_why(wi
     ]
 
 
+def test_measurements_of_kinds_that_are_not_known_are_shown_as_far_as_they_are_read() -> None:
+    assert in_short({"eer": 0.0123, "mated": 5, "non_mated": 7}) == "eer 0.0123, 5 mated, 7 non-mated"
+    assert in_short({"accuracy": 0.9, "model_id": "a"}) == "accuracy 0.9000"
+    for unknown in ({}, {"points": [1]}, {"eer": "low"}):
+        assert "does not know; --json shows it" in in_short(unknown)
+    assert in_short({"passed": False}) == "failed"
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_findings_are_whole_and_say_brackets_as_they_are(width: int) -> None:
     fingerprint = "0123456789abcdef" * 4

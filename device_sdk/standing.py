@@ -1,0 +1,121 @@
+"""Where a device stands, in sentences for its owner: who is enrolled, what it took part in, what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from device_sdk.clock import spell_duration
+from mien.errors import ConfigError, CorruptDataError
+from mien.records import from_mapping, to_mapping
+from mien.wire.canonical import parse_json, to_canonical_json
+
+if TYPE_CHECKING:
+    from device_sdk.device import DeviceStatus
+
+_ENDS_SOON_S: Final = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """The last round that this device took part in: when it ended, and whether its contribution is in the sum."""
+
+    unix_s: int
+    counted: bool
+
+    def to_text(self) -> str:
+        """Return it as it is kept."""
+        return to_canonical_json(to_mapping(self)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> LastRound:
+        """Return what `to_text` gave; raises CorruptDataError for anything else."""
+        value = parse_json(text.encode(), what="the note of the last round")
+        try:
+            return from_mapping(cls, value if isinstance(value, dict) else {})
+        except ConfigError as error:
+            raise CorruptDataError("the note of the last round cannot be read; take part again") from error
+
+
+def sentences(status: DeviceStatus, now_unix_s: float) -> Iterator[tuple[str, str]]:
+    """Yield what an owner wants to know: a heading and a sentence each."""
+    yield "fleet", _fleet(status)
+    yield "people", _people(status)
+    yield "model", _model(status)
+    yield "last took part", _last(status, now_unix_s)
+    yield "sent so far", _sent(status)
+    yield "next chance", _next(status)
+    yield "keys", _keys(status)
+    for number, step in enumerate(_to_do(status, now_unix_s)):
+        yield "to do" if number == 0 else "", step
+
+
+def _fleet(status: DeviceStatus) -> str:
+    if status.device_id is None:
+        return "This device belongs to no fleet yet."
+    return f"Belongs to {status.population} at {status.coordinator}, as device {status.device_id}."
+
+
+def _people(status: DeviceStatus) -> str:
+    if status.num_people == 0:
+        return "Nobody is enrolled."
+    number = f"{status.num_people} {'person is' if status.num_people == 1 else 'people are'} enrolled"
+    return f"{number}; {status.num_agreed} agreed that their pictures train the shared model."
+
+
+def _model(status: DeviceStatus) -> str:
+    if status.model_id is None:
+        return "None yet: it comes with the first enrolment."
+    personal = "" if status.personal_model is None else ", with a personal model for the people here"
+    return f"{status.backbone or 'Model'} {status.model_id[:12]} in {status.tier}{personal}."
+
+
+def _last(status: DeviceStatus, now_unix_s: float) -> str:
+    if status.last_round_unix_s is None:
+        return "Not yet, as far as is noted here."
+    ago = spell_duration(max(0.0, now_unix_s - status.last_round_unix_s))
+    counted = "it is in the shared model's sum" if status.last_round_counted else "that round went on without it"
+    return f"{ago} ago ({datetime.fromtimestamp(status.last_round_unix_s, UTC):%Y-%m-%d %H:%M} UTC); {counted}."
+
+
+def _sent(status: DeviceStatus) -> str:
+    number = status.num_private_sums
+    sums = "No masked update" if number == 0 else f"Masked updates for {number} {'sum' if number == 1 else 'sums'}"
+    return f"{sums}; no picture ever leaves this device."
+
+
+def _next(status: DeviceStatus) -> str:
+    if status.asked_to_stay_out:
+        return "None: nobody here agrees to training, and the coordinator is asked to leave this device out."
+    if status.pending_round is not None:
+        return "A trained round waits to be sent: it goes on when `mien-device participate` runs."
+    measures = "" if status.measures_models else " It does not measure new models (participation.allow_evaluation)."
+    return f"Whenever `mien-device participate` runs and the coordinator looks for devices.{measures}"
+
+
+def _keys(status: DeviceStatus) -> str:
+    if status.keystore == "platform":
+        return "In the operating system's key store."
+    return "In files of this home that only you can read; encrypt the disk, so that a thief cannot."
+
+
+def _to_do(status: DeviceStatus, now_unix_s: float) -> Iterator[str]:
+    """Yield what the owner should do, the first thing first."""
+    if status.device_id is None:
+        yield "Join a fleet with the invite that its operator gives you: mien-device join 'mien://...'."
+    elif _ends_s(status) - now_unix_s < 0:
+        yield "The certificate has ended: ask the operator for a new invite, then mien-device join."
+    elif _ends_s(status) - now_unix_s < _ENDS_SOON_S:
+        yield "The certificate ends soon: mien-device update renews it."
+    if status.num_people == 0:
+        yield "Enrol somebody: mien-device enroll NAME FOLDER."
+    elif status.num_agreed == 0:
+        yield "For training somebody has to agree: mien-device gallery consent NAME --give."
+    elif status.pending_round is not None:
+        yield "Run mien-device participate, so that what was trained counts."
+
+
+def _ends_s(status: DeviceStatus) -> float:
+    return 0.0 if status.certificate_ends is None else datetime.fromisoformat(status.certificate_ends).timestamp()
