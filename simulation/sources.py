@@ -102,8 +102,8 @@ def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     people: dict[str, PersonImages]
     if not is_there(source, root):
         raise NotFoundError(
-            f"there is no folder or file {place_of(source, root)}; the paths of an experiment's faces start at --faces, "
-            "else at MIEN_DATA, else here (--dry-run needs no faces)"
+            f"there is no folder or file {place_of(source, root)}; the paths of an experiment's faces start at "
+            "--faces, else at MIEN_DATA, else here (--dry-run needs no faces)"
         )
     if source.kind == "rec":
         people = _archived(source, place_of(source, root))
