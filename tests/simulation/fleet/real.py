@@ -22,7 +22,7 @@ from coordinator.rounds.traces import RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url
-from coordinator.store.records import BlobId, ModelRecord, RoundRecord
+from coordinator.store.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
@@ -31,7 +31,7 @@ from mien.errors import LateError, NotFoundError
 from mien.secagg import Assignment, ContributionMap, DevicePolicy, DeviceRound, Identity, MemoryLog, Profile
 from mien.secagg.planner import RoundIds
 from mien.specs import TaskSpec
-from mien.wire.canonical import model_to_json, task_sha256
+from mien.wire.canonical import model_to_json, task_sha256, task_to_json
 from mien.wire.uploads import UploadPiece
 from simulation.fleet.fleet import FAILED_PAUSE_S
 from simulation.fleet.phones import Outlook
@@ -360,6 +360,21 @@ async def house(folder: Path, loop: VirtualLoop, settings: CoordinatorSettings) 
         store.close()
 
 
+def _record(task: TaskSpec, task_id: str) -> TaskRecord:
+    return TaskRecord(
+        task_id=task_id,
+        name=task.name,
+        population=task.population,
+        task_json=task_to_json(task),
+        idempotency_token="t",
+        state=TaskState.RUNNING,
+        base_model_id=MODEL,
+        model_id=MODEL,
+        submitted_by="alice",
+        created_ms=1,
+    )
+
+
 def really(
     folder: Path,
     task: TaskSpec,
@@ -367,13 +382,15 @@ def really(
     identities: Sequence[Identity],
     settings: CoordinatorSettings,
     until_s: float,
-) -> tuple[str, Told]:
-    """Return the task's id, and what came of it in the real engine."""
+    task_id: str,
+) -> Told:
+    """Return what came of a task in the real engine; its id settles whom chance chooses."""
     loop = VirtualLoop()
 
-    async def story() -> tuple[str, Told]:
+    async def story() -> Told:
         async with house(folder, loop, settings) as made:
-            record = await made.engine.submit(replace(task, model_id=MODEL), token="t", actor="alice")
+            record = made.stores.store.add_task(_record(replace(task, model_id=MODEL), task_id))
+            await made.engine.take_over()
             lives = [
                 asyncio.create_task(RealPhone(made, *each).live()) for each in zip(scripts, identities, strict=True)
             ]
@@ -386,7 +403,7 @@ def really(
                     raise each
             rounds = made.stores.store.rounds(record.task_id)
             people = {(r.round, r.attempt): made.stores.store.participants(r.id) for r in rounds}
-            return record.task_id, Told(
+            return Told(
                 made.stages.heard,
                 {key: {device: str(step) for device, step in each.items()} for key, each in people.items()},
                 {(r.round, r.attempt): r.reason for r in rounds},
