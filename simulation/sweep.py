@@ -140,7 +140,11 @@ def _checked(name: str, values: Any) -> list[Any]:
         raise ConfigError(f"{name.strip()} cannot be swept; the sweep's seeds and names say it (--seeds, sweep.seeds)")
     if not isinstance(values, list) or not values:
         raise ConfigError(f"sweep.grid.{name} is {values!r}; give a list of values, such as [0.01, 0.1]")
-    if len({json.dumps(value, sort_keys=True) for value in values}) != len(values):
+    try:
+        different = {json.dumps(value, sort_keys=True, allow_nan=False) for value in values}
+    except (TypeError, ValueError):  # TOML knows dates and nan
+        raise ConfigError(f"sweep.grid.{name} is {values!r}; values are numbers, texts, lists or tables") from None
+    if len(different) != len(values):
         raise ConfigError(f"sweep.grid.{name} names a value twice; leave one out")
     return values
 
@@ -368,6 +372,8 @@ def _read_state(out: Path) -> dict[str, Any]:
 
 def _check_same(sweep: Sweep, out: Path, data: str) -> None:
     """Raise AlreadyExistsError where `out` holds runs of another experiment, of other faces, or of other settings."""
+    from simulation.runs import read_json
+
     another = "and they are not mixed; name a new folder with --out"
     if (out / STATE).is_file():
         state = _read_state(out)
@@ -379,5 +385,5 @@ def _check_same(sweep: Sweep, out: Path, data: str) -> None:
             raise AlreadyExistsError(f"{out} holds runs on other faces than {sweep.spec.name} finds now, {another}")
     for point, seed in itertools.product(sweep.points, sweep.seeds):
         kept = out / "runs" / run_name(point.name, seed) / "experiment.json"
-        if kept.is_file() and json.loads(kept.read_bytes()) != describe(with_changes(point.spec, seed=seed)):
+        if kept.is_file() and read_json(kept) != describe(with_changes(point.spec, seed=seed)):
             raise AlreadyExistsError(f"{kept.parent} holds a run with other settings, {another}")
