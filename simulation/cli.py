@@ -234,7 +234,6 @@ def fleet(
 
     Example: mien-sim fleet task.toml --phones 10000 --days 7 --set cohort.over_selection=1.3
     """
-    from simulation.commands import faces_root
     from simulation.fleet import command
 
     if show_profile:
@@ -252,7 +251,7 @@ def fleet(
         seed,
         out,
         experiment,
-        faces_root(faces),
+        faces,
     )
     command.fleet(options, as_json=as_json)
 

@@ -39,7 +39,8 @@ MAX_DAYS: Final = 366.0
 class Options:
     """What was asked for; `phones` is None for as many as the trace or the experiment has, or 10,000.
 
-    With an `experiment` its clients are the phones, and the cohorts train: paths of its faces start at `faces`.
+    With an `experiment` its clients are the phones, and cohorts train; paths of its faces start at `faces`, by default
+    at MIEN_DATA.
     """
 
     tasks: tuple[Path, ...]
@@ -53,7 +54,7 @@ class Options:
     seed: int = 0
     out: Path | None = None
     experiment: Path | None = None
-    faces: Path = Path()
+    faces: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.tasks:
@@ -90,7 +91,7 @@ class Setting:
         """Return what the options name, read from their files."""
         behaviour = None if options.trace is None else read_behaviour(options.trace)
         speeds = None if options.capacity is None else read_speeds(options.capacity)
-        trainer = None if options.experiment is None else Trainer(options.experiment, options.faces)
+        trainer = None if options.experiment is None else _trainer(options.experiment, options.faces)
         known = 10_000 if behaviour is None else behaviour.num_clients
         if trainer is not None:
             known = len(trainer.clients)
@@ -106,6 +107,12 @@ class Setting:
             options.seed,
             trainer,
         )
+
+
+def _trainer(experiment: Path, faces: Path | None) -> Trainer:
+    from simulation.commands import faces_root  # with torch, which timing alone does not need
+
+    return Trainer(experiment, faces_root(faces))
 
 
 def show_profile() -> None:

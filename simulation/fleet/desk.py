@@ -46,6 +46,7 @@ from mien.specs import TaskSpec
 from simulation.fleet.masking import EmulatedSums
 
 TASK_ID: Final = "f1ee70000000000f"
+_NO_SHARES: Final = "a secret lacks shares; nothing was opened, the round is repeated"
 
 
 @dataclass
@@ -164,7 +165,8 @@ class Desk:
         """Move a lane on whose time has come."""
         if lane.state is not None and lane.state.stage is Stage.CLOSING:
             if now >= lane.closing_until_s:
-                self._handle(lane, [Summed()], now)
+                can_open = lane.sums is None or lane.sums.can_open
+                self._handle(lane, [Summed() if can_open else SumFailed(_NO_SHARES)], now)
             return
         self._handle(lane, [TimePassed()], now)
 
@@ -245,8 +247,5 @@ class Desk:
                 state, more = advance(lane.rules, state, SumFailed(error.message), now)
             else:
                 state, more = advance(lane.rules, state, Dropped(lost), now)
-            effects = (*effects, *more)
-        if state.stage is Stage.CLOSING and lane.sums is not None and not lane.sums.can_open:
-            state, more = advance(lane.rules, state, SumFailed("shares of a secret are missing"), now)
             effects = (*effects, *more)
         return state, effects
