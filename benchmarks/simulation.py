@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks import _common
-from benchmarks.peers.environment import PEERS, Figures, Peer, Unavailable, is_installed, measure
+from benchmarks._peers.environment import PEERS, Figures, Peer, Unavailable, is_installed, measure
 from simulation.bench.cases import small
 from simulation.bench.measure import Row, best_engine, compare, fused_over_torch, memory_growth_mb, row_of, select_s
 from simulation.bench.work import Order

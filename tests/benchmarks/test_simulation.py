@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import simulation
-from benchmarks.peers import environment
-from benchmarks.peers.environment import FLOWER, PEERS, PFL, Figures, Unavailable
+from benchmarks._peers import environment
+from benchmarks._peers.environment import FLOWER, PEERS, PFL, Figures, Unavailable
 from simulation.bench.measure import Row
 from simulation.bench.work import Order, RoundClock, Timed, tree_cpu_s
 

@@ -36,8 +36,8 @@ class Peer:
     module: str
 
 
-PFL: Final = Peer("pfl-research", "pfl.lock", "benchmarks.peers.run_pfl")
-FLOWER: Final = Peer("Flower", "flower.lock", "benchmarks.peers.run_flower")
+PFL: Final = Peer("pfl-research", "pfl.lock", "benchmarks._peers.run_pfl")
+FLOWER: Final = Peer("Flower", "flower.lock", "benchmarks._peers.run_flower")
 PEERS: Final = (PFL, FLOWER)
 
 

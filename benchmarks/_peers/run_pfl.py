@@ -3,7 +3,7 @@
 
 One line of JSON on standard output. The process is as its design has it: users one after another, the model resident.
 
-    python -m benchmarks.peers.run_pfl '{"size": "1e4", "clients": 100, "rounds": 3, "images": 5, "steps": 1, ...}'
+    python -m benchmarks._peers.run_pfl '{"size": "1e4", "clients": 100, "rounds": 3, "images": 5, "steps": 1, ...}'
 """
 
 from __future__ import annotations
