@@ -24,6 +24,11 @@ class TailCost:
         return 2 * 4 * self.activations
 
 
+def room_bytes(device: str, on_cpu: int) -> int:
+    """Return what clients that are trained together may take: `on_cpu`, or on a GPU half of what is free there now."""
+    return on_cpu if device == "cpu" else int(torch.cuda.mem_get_info()[0]) // 2
+
+
 @torch.no_grad()
 def tail_cost(trunk: Trunk) -> TailCost:
     """Return the cost of a trunk's tail, found by passing one blank image through it."""

@@ -35,7 +35,7 @@ from mien.shell.memory import keep_freed_memory
 from mien.specs import TaskSpec
 from simulation.engines.asking import Device, Embedder
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
-from simulation.engines.costs import TailCost, tail_cost
+from simulation.engines.costs import TailCost, room_bytes, tail_cost
 from simulation.engines.features import FeatureBlocks
 from simulation.engines.sequential import on_read_only_model
 from simulation.engines.stacking import (
@@ -82,14 +82,14 @@ class FusedEngine:
 
     name = "fused"
 
-    def __init__(self, runtime: TorchRuntime, *, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, runtime: TorchRuntime, *, memory_bytes: int | None = None) -> None:
         self.runtime = runtime
         self.num_fused = 0
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = room_bytes(runtime.device, MEMORY_BYTES) if memory_bytes is None else memory_bytes
         self._blocks = FeatureBlocks()
         self._costs: dict[tuple[str, ...], TailCost] = {}
         if runtime.device == "cpu":
-            keep_freed_memory(keep_bytes=2 * memory_bytes, largest_bytes=memory_bytes)
+            keep_freed_memory(keep_bytes=2 * self._memory_bytes, largest_bytes=self._memory_bytes)
 
     def train(self, work: RoundWork) -> RoundResult:
         """Return what the work's devices make of its model; raises ConfigError for a task that cannot be fused."""

@@ -17,7 +17,7 @@ from mien.errors import ConfigError
 from mien.shell.memory import keep_freed_memory
 from simulation.engines.asking import Device, Embedder, Job
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
-from simulation.engines.costs import TailCost, tail_cost
+from simulation.engines.costs import TailCost, room_bytes, tail_cost
 from simulation.engines.features import FeatureBlocks
 from simulation.engines.sequential import on_read_only_model
 from simulation.engines.stacking import Member, Stack, batches_of, kind_of, why_not_stacked
@@ -38,7 +38,7 @@ def why_not_in_stacks(runtime: TorchRuntime) -> str:
 
 
 class StackedEngine:
-    """Trains up to `max_clients` clients of a round at once, on the tensors of `runtime`.
+    """Trains up to `max_clients` clients at once on a runtime's tensors, as many as `memory_bytes` hold.
 
     A stack's tensors are some ten megabytes, which the C library would give back and fetch anew for every chunk, each
     page zeroed: a third of the time at 10^6 parameters. The process keeps them (`keep_freed_memory`). Since the engine
@@ -48,18 +48,18 @@ class StackedEngine:
     name = "stacked"
 
     def __init__(
-        self, runtime: TorchRuntime, *, memory_bytes: int = MEMORY_BYTES, max_clients: int = MAX_CLIENTS
+        self, runtime: TorchRuntime, *, memory_bytes: int | None = None, max_clients: int = MAX_CLIENTS
     ) -> None:
         if why := why_not_in_stacks(runtime):
             raise ConfigError(f"engine stacked cannot use this runtime: {why}. Use engine sequential, fused or auto")
         self.runtime = runtime
         self.num_stacked = 0
         self.num_alone = 0
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = room_bytes(runtime.device, MEMORY_BYTES) if memory_bytes is None else memory_bytes
         self._max_clients = max_clients
         self._blocks = FeatureBlocks()
         if runtime.device == "cpu":
-            keep_freed_memory(keep_bytes=2 * memory_bytes, largest_bytes=memory_bytes)
+            keep_freed_memory(keep_bytes=2 * self._memory_bytes, largest_bytes=self._memory_bytes)
         self._costs: dict[tuple[str, ...], TailCost] = {}
 
     def train(self, work: RoundWork) -> RoundResult:
