@@ -89,10 +89,17 @@ class _Writer:
     def name_outputs(self, node: Node, names: Sequence[str]) -> list[onnx.ValueInfoProto]:
         """Give the graph's results their names."""
         results = torch.utils._pytree.tree_leaves(node.args[0])
+        made = {value for each in self.nodes for value in each.output}
+        final: dict[str, str] = {}
         infos = []
         for result, name in zip(results, names, strict=True):
-            self.nodes.append(helper.make_node("Identity", [self.names[result]], [name]))
+            value = self.names[result]
+            if value in made and value not in final:  # a copy would be another vector as long as the model
+                final[value] = name
+            else:
+                self.nodes.append(helper.make_node("Identity", [final.get(value, value)], [name]))
             infos.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, self._stated(result)))
+        _rename(self.nodes, final)
         return infos
 
     def constant(self, values: NDArray[Any]) -> str:
@@ -190,6 +197,13 @@ class _Writer:
         if rule is None:
             raise ConfigError(f"the exporter has no rule for the operator {node.target}; change the backbone")
         return rule(self, node, *node.args, **node.kwargs)
+
+
+def _rename(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    """Give values other names wherever they stand."""
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
 
 
 def _sizes_of(node: Any) -> list[Any]:

@@ -42,17 +42,18 @@ def keep_turned(module: GraphModule) -> None:
             twice = _turned_from(source)
             node.replace_all_uses_with(known.setdefault(source, node) if twice is None else twice)
             continue
-        sources = [_turned_from(each) for each in node.all_input_nodes]
-        if not sources or None in sources:
+        found = {each: _turned_from(each) for each in node.all_input_nodes}
+        sources = {each: other for each, source in found.items() if (other := source or known.get(each))}
+        if len(sources) < len(found) or not any(found.values()):
             continue
         with graph.inserting_before(node):
             if node.target in _ELEMENTWISE:
-                done = graph.node_copy(node, lambda each: _turned_from(each) or each)
+                done = graph.node_copy(node, sources.__getitem__)
                 done.meta = {"val": node.meta["val"].permute(TURN)}
                 node.replace_all_uses_with(_turn(graph, done))
             elif node.target is aten.sum.dim_IntList and list(node.args[1]) == [0, 2, 3]:
                 channels = node.meta["val"].numel()
-                rows = graph.call_function(aten.view.default, (sources[0], [channels, -1]))
+                rows = graph.call_function(aten.view.default, (*sources.values(), [channels, -1]))
                 total = graph.call_function(aten.sum.dim_IntList, (rows, [1]))
                 result = graph.call_function(aten.view.default, (total, list(node.meta["val"].shape)))
                 result.meta = dict(node.meta)

@@ -256,8 +256,8 @@ class _Training:
         self._local = local
         self._rule = _checked(objective.step_rule, part)
         self._parameters = parameters
-        self._received = np.concatenate([parameters[f"parameter.{name}"].reshape(-1) for name in part.names])
-        self.values = self._received
+        self.values = np.concatenate([parameters[f"parameter.{name}"].reshape(-1) for name in part.names])
+        self._received = self.values if self._rule.proximal else None
         self.private: Arrays = {name: np.array(objective.private[name], np.float32) for name, _ in self._form.private}
         self.private_velocity: Arrays = {
             name: np.array(objective.velocity.get(name, np.zeros_like(values)), np.float32)
@@ -278,7 +278,10 @@ class _Training:
         return num_steps
 
     def release(self) -> None:
-        """Give back what steps hold, which is most of what training takes."""
+        """Give back what steps hold, which is most of what training takes; results lie in it until they are copied."""
+        self.values, self._velocity = self.values.copy(), np.zeros(0, np.float32)
+        self.private = {name: values.copy() for name, values in self.private.items()}
+        self.private_velocity = {name: values.copy() for name, values in self.private_velocity.items()}
         self._engine.engine.release(self._graph)
 
     def evaluate(self, images: _Images) -> float:
@@ -395,7 +398,7 @@ class _Training:
         """Return what the step's rule adds to the gradient: offset + mu (theta - theta_received)."""
         rule = self._rule
         added = _NO_CORRECTION if rule.offset is None else rule.offset
-        if rule.proximal:
+        if self._received is not None:
             added = added + np.float32(rule.proximal) * (self.values - self._received)
         return np.asarray(added, np.float32)
 
