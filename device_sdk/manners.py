@@ -1,9 +1,9 @@
 """How a phone trains without being in the way: within memory and time that its owner gives, at low priority, visibly.
 
 The memory that training takes is estimated, on the high side, from the trained part and the batch. Parameters count
-exactly. What a step keeps of an image was measured for whole networks (`python -m benchmarks.device`, torch, which takes
-more than ONNX Runtime); a part from a later stage on is taken to need its share of the stages, though later stages need
-less.
+exactly. What a step keeps of an image was measured for whole networks (`python -m benchmarks.device`, torch, which
+takes more than ONNX Runtime); a part from a later stage on is taken to need its share of the stages, though later
+stages need less.
 """
 
 from __future__ import annotations
