@@ -220,3 +220,16 @@ def test_model_id_is_content_addressed() -> None:
     assert model_id("cd" * 32, theta) != expected
     assert model_id(layout_hash, theta[::-1]) != expected
     assert model_id(layout_hash, theta.astype(">f4")) == expected  # type: ignore[arg-type]
+
+
+def test_a_change_is_what_is_left_of_the_part_without_the_vector() -> None:
+    """Of a part with a gap in the vector."""
+    part = SMALL.part(("stem.weight", "head.weight"))
+    theta, values = np.arange(12, dtype=np.float32), np.arange(100, 108, dtype=np.float32)
+    change = part.change(theta, values)
+    np.testing.assert_array_equal(change, [100, 100, 100, 100, 100, 100, 98, 98])
+    np.testing.assert_array_equal(values, np.arange(100, 108))
+    with pytest.raises(LayoutMismatchError, match="use the assigned model"):
+        part.change(theta, values[1:])
+    with pytest.raises(LayoutMismatchError, match="use the assigned model"):
+        part.change(theta[1:], values)

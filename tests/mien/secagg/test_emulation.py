@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mien.errors import CorruptDataError
+from mien.errors import ConfigError, CorruptDataError
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.keys import RandomBytes
 from mien.secagg.planner import plan_numbers
@@ -54,3 +54,8 @@ def test_what_the_server_would_refuse_is_refused() -> None:
     emulated._words[0] = 1
     with pytest.raises(CorruptDataError):
         emulated.open()
+
+
+def test_sums_of_different_rounds_are_not_added() -> None:
+    with pytest.raises(ConfigError, match="different rounds"):
+        EmulatedSum(make_config(4)).merge(EmulatedSum(make_config(5)))

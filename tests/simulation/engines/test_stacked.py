@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from device_sdk.runtimes.objectives import OBJECTIVES, LossInput, find_loss, takes_sample_weight
 from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import NonFiniteError
@@ -174,3 +176,21 @@ def test_memory_is_flat_over_rounds(engine: Callable[[TorchRuntime], Engine]) ->
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < 100_000
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if takes_sample_weight(name)])
+def test_images_of_weight_0_are_as_good_as_absent_where_a_loss_says_so(name: str) -> None:
+    """Or a stack's filled-up batches would not be those of a phone."""
+    rng = np.random.default_rng(0)
+    emb_BD, w_KD = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((3, DIM), (2, DIM)))
+    target_BK = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    private = {"class_embeddings": w_KD, "class_embedding": w_KD}
+    constants = {"margin": 1.0, "scale": 4.0}
+
+    def loss(num_images: int, **rows: torch.Tensor) -> float:
+        at = LossInput(emb_BD[:num_images], private, {"target": target_BK[:num_images], **rows}, constants)
+        return float(find_loss(name)(at))
+
+    filled = loss(3, sample_weight=torch.tensor([1.0, 1.0, 0.0]))
+    assert filled == pytest.approx(loss(2), rel=1e-5)
+    assert filled != pytest.approx(loss(3), rel=1e-3)
