@@ -41,6 +41,10 @@ class Looked:
             "variants_unseen": self.unseen,
         }
 
+    def forget_others(self, device: Device) -> None:
+        """Remove the variants that were fetched to be measured and are not in use."""
+        device.variants.keep_only([device.gallery.form_id or ""])
+
     def change_over(self, device: Device) -> str | None:
         """Make the gallery's templates again with the form that is kept; None where the coordinator is away."""
         try:
@@ -99,7 +103,8 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
         raise ConfigError(f"--tier {wanted} cannot be used here ({why}); choose from {', '.join(usable)}")
     config = Home.at(home).config
     keep_choice(config, found.fastest.engine)
-    keep_tier(config, wanted)
+    if tier is not None or wanted != found.budget.tier:
+        keep_tier(config, wanted)
     return wanted
 
 

@@ -624,6 +624,8 @@ def bench(
         raise ConfigError("--tier chooses a form for good; add --save")
     with _device(home, as_json) as device:
         found = looked_at(device)
+        if not save:
+            found.forget_others(device)
     chosen = kept(found, home, tier) if save else found.chosen.tier
     now_used = None
     if save:
