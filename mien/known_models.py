@@ -88,6 +88,7 @@ def recognise(data: bytes) -> KnownModel | None:
     """Return the known model that these bytes are, by their sha256, or None."""
     return _BY_SHA256.get(hashlib.sha256(data).hexdigest())
 
+
 BACKBONES: Final = (
     "mobilefacenet",
     "mobilefacenet_folded",
