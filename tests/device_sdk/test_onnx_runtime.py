@@ -114,7 +114,7 @@ def test_pieces_of_a_batch_take_the_whole_batchs_step(name: str, pieces_of: int)
     assert runtime.can_divide(objective, LOCAL)
     with runtime.in_pieces(pieces_of):
         found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2), 1e-5)
+    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2), 5e-5)
 
 
 def test_a_piece_without_weight_counts_nothing() -> None:
@@ -124,7 +124,7 @@ def test_a_piece_without_weight_counts_nothing() -> None:
     local, runtime = replace(LOCAL, batch_size=0), tiny_onnx_runtime()
     with runtime.in_pieces(1):
         found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 1e-5)
+    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 5e-5)
 
 
 def test_what_a_step_holds_is_given_back_after_training() -> None:

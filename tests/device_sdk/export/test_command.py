@@ -45,6 +45,18 @@ def test_graphs_of_an_exported_model(model: Path, tmp_path: Path, beside: bool) 
     assert graphs.find("train", stage="embedding", part=LAYOUT.part(("embedding.*",)).names, form="positive_hinge")
 
 
+def test_an_export_that_was_stopped_goes_on(model: Path) -> None:
+    assert run(model, "--objective", "positive_hinge", "--json").exit_code == 0
+    kept = model / "train_positive_hinge_tail.onnx"
+    kept.write_bytes(b"as it was")
+    (model / "tail_embedding.onnx").unlink()
+    assert run(model, "--objective", "positive_hinge", "--objective", "softmax", "--keep", "--json").exit_code == 0
+    assert kept.read_bytes() == b"as it was"
+    graphs, part = GraphFolder.at(model, SPEC, LAYOUT), LAYOUT.part(("embedding.*",)).names
+    assert graphs.read(graphs.find("tail", stage="embedding"))
+    assert graphs.read(graphs.find("train", stage="embedding", part=part, form="softmax"))
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
