@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from tests.integration.house import ROOT
 DEMO: Final = ROOT / "android_demo"
 _CLASSES: Final = DEMO / "e2e" / "target" / "classes"
 _CLASSPATH: Final = DEMO / "e2e" / "target" / "classpath.txt"
+
+
+def _own_classpath() -> str:
+    """Return the classpath that the environment names instead: code recovered from Android's (tools/dex_roundtrip)."""
+    return os.environ.get("MIEN_PHONE_CLASSPATH", "")
 
 
 def why_not() -> str:
@@ -33,7 +39,7 @@ needs_phone: Final = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 def command(main: str, *arguments: object) -> list[str]:
     """Return how a class of the e2e module is run."""
-    classpath = f"{_CLASSES}:{_CLASSPATH.read_text()}"
+    classpath = _own_classpath() or f"{_CLASSES}:{_CLASSPATH.read_text()}"
     return [
         "java",
         "-Xmx256m",
