@@ -122,7 +122,7 @@ COMMAND = re.compile(rf"^\s*(?:\$ )?((?:{'|'.join(PROGRAMS)}) .+)$|`((?:{'|'.joi
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_every_documented_option_exists(page: Path) -> None:
-    for line, inline in COMMAND.findall(page.read_text(encoding="utf-8")):
+    for line, inline in COMMAND.findall(page.read_text(encoding="utf-8").replace("\\\n", "")):
         text = (line or inline).partition("#")[0]
         if text.count("'") % 2 or text.count('"') % 2:  # prose, or a command that a line break cuts
             continue
