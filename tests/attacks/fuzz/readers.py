@@ -110,6 +110,7 @@ NO_READER: Final = {
     "simulation.fleet.profile:read_profile": "a file of simulation.fleet.profile:parse_profile",
     "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
     "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
+    "simulation.engines.cluster:ClusterEngine.opened": "opens what the run's own key has sealed, and nothing else",
     "simulation.reproduce:read": "a folder that the same program wrote, of simulation.runs:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
