@@ -107,7 +107,6 @@ NO_READER: Final = {
     "simulation.experiment:load_data": "a file of simulation.experiment:parse_data",
     "simulation.sweep:load_sweep": "a file of simulation.experiment:parse_data",
     "simulation.sweep:read_sweep": "a folder that the same program wrote, as simulation.reproduce:read",
-    "simulation.fleet.profile:read_profile": "a file of simulation.fleet.profile:parse_profile",
     "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
     "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
     "simulation.engines.cluster:ClusterEngine.opened": "opens what the run's own key has sealed, and nothing else",
