@@ -78,6 +78,7 @@ def test_device_methods_are_these() -> None:
         "recogniser",
         "operating_point",
         "update",
+        "offered_variants",
         "participate",
         "connect",
         "status",
@@ -89,6 +90,7 @@ def test_the_whole_package_imports_without_torch() -> None:
         "import importlib, pkgutil, sys\n"
         "sys.modules['torch'] = None\n"
         "exporter = ['build', 'decompositions', 'executorch_rules', 'onnx_graph', 'pte_graph', 'rewrites', 'steps']\n"
+        "exporter += ['variants']\n"
         "engines = ['torch_runtime', 'executorch_runtime', 'objectives']\n"
         "torchs = [f'device_sdk.runtimes.{name}' for name in engines]\n"
         "torchs += [f'device_sdk.export.{name}' for name in exporter]\n"
