@@ -123,7 +123,8 @@ class ExperimentSpec:
 
     `control` "public_only" leaves the phones' own pictures out of their training: what is gained then is no merit of
     theirs. It goes with methods that train on public faces. `engine` says how a round's clients are run, which changes
-    no result, and `precision` in what a GPU multiplies.
+    no result, and `precision` in what a GPU multiplies. `sums` "ring" adds up as secure aggregation does, with the
+    clips, rounding and noise of the task, which differential privacy needs.
     """
 
     name: str
@@ -133,6 +134,7 @@ class ExperimentSpec:
     control: Literal["none", "public_only"] = "none"
     engine: Literal["auto", "sequential", "stacked", "fused", "cluster"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
+    sums: Literal["exact", "ring"] = "exact"
     model: ModelSource = field(default_factory=ModelSource)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
@@ -152,6 +154,8 @@ class ExperimentSpec:
             raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
         if self.control == "public_only" and not method.needs_public_faces(self.task):
             raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
+        if self.sums == "exact" and self.task.privacy.dp.is_on:
+            raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")
         if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
             raise ConfigError(
                 "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "

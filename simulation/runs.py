@@ -162,12 +162,13 @@ def run_experiment(
     spent.note("before")
     # 3. Rounds, from the last finished one.
     state = state or find_method(task.method).server_start(task, part, model.theta)
-    in_worker = InWorker(trained_spec, model.layout, task, part, precision=spec.precision)
+    in_worker = InWorker(trained_spec, model.layout, task, part, spec.sums, spec.precision)
     place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
-    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker, place) as choice:
+    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker, place, spec.sums) as choice:
         tell(str(choice))
         started = time.monotonic()
-        for step in rounds(task, part, model.spec.input.dim, state, cohort, choice.engine, first=done + 1):
+        dim, first = model.spec.input.dim, done + 1
+        for step in rounds(task, part, dim, state, cohort, choice.engine, first=first, sums=spec.sums):
             state, cohort = step.state, step.cohort
             record = {**_round_record(step.record), "engine": choice.engine.name, **spent.note("rounds")}
             if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:

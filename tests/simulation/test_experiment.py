@@ -175,3 +175,27 @@ class TestRun:
         assert "Equal error rate, test people" in page
         with pytest.raises(MienError, match="--markdown is for"):
             report(tmp_path / "run", tmp_path / "x.md", as_json=True)
+
+
+def test_sums_of_the_ring_are_near_the_exact_ones(tmp_path: Path) -> None:
+    thetas = []
+    for sums in ("exact", "ring"):
+        text = SMALL.replace('name = "small"', f'name = "small"\nsums = "{sums}"').replace("rounds = 3", "rounds = 1")
+        run_experiment(parse(text), tmp_path / sums, tmp_path, tell=quiet)
+        thetas.append(read_model(tmp_path / sums / "model").theta)
+    assert 0 < np.abs(thetas[0] - thetas[1]).max() < 1e-4  # rounded to steps of the ring
+
+
+def test_noise_needs_the_ring() -> None:
+    noisy = """
+[task.privacy.dp]
+mechanism = "central_gaussian"
+noise_multiplier = 1.0
+epsilon = 50.0
+delta = 1e-5
+max_participations = 5
+"""
+    text = SMALL.replace("min_cohort = 3", "min_cohort = 3\nmax_weight = 1\nl2_clip = 1.0" + noisy)
+    with pytest.raises(ConfigError, match="set sums = 'ring'"):
+        parse(text)
+    assert parse(text.replace('name = "small"', 'name = "small"\nsums = "ring"')).task.privacy.dp.is_on
