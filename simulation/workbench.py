@@ -1,8 +1,8 @@
 """What the laptop-scale reproductions share: pretrained SFace, people by name, and features that are computed once.
 
 Every run of every study trains the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
-once a machine, into a private folder of the temporary directory, and mapped by all worker processes; deleting the
-folder costs the next start some minutes. Faces of real people land there too, as they lie in `--faces` already.
+once a machine, into a private folder of the temporary directory, sealed (`simulation.features`); deleting the folder
+costs the next start some minutes. Crops of the faces in `--faces` land there too, as they lie in that folder already.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Final, cast, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
-from device_sdk.runtimes.feature_cache import FeatureCache, Features
 from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
@@ -37,6 +34,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops
 from simulation.datasets import People, digest, find_people, read_people
 from simulation.engine import Cohort, PublicFaces
+from simulation.features import KeptFeatures
 from simulation.models import Model
 from simulation.pretrained import sface_path
 from simulation.synthetic import SPLITS, committed_faces
@@ -44,7 +42,8 @@ from simulation.synthetic import SPLITS, committed_faces
 TRAINABLE: Final = ("adapter.*",)
 """The linear map behind SFace: 16,512 parameters on features of length 128."""
 
-FORMAT: Final = 2
+MODEL: Final = "SFace with an adapter"
+FORMAT: Final = 3
 MIN_IMAGES: Final = 4
 _CHUNK: Final = 40
 
@@ -161,9 +160,7 @@ def open_workbench(faces: Path | None, max_people: int | None = None) -> Workben
     folder = _prepared(chosen)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     model = sface()
-    index = np.load(folder / "digests.npy")
-    features = np.load(folder / "features.npy", mmap_mode="r")
-    cache = MappedFeatures(bytes.fromhex(meta["trunk_id"]), {row.tobytes(): i for i, row in enumerate(index)}, features)
+    cache = KeptFeatures(folder, MODEL)
     return Workbench(
         model,
         model.layout.part(TRAINABLE),
@@ -186,44 +183,6 @@ def people_of(faces: Path | None) -> People:
 def dataset_of(faces: Path | None) -> str:
     """Return the digest of everybody's files, which names the data set in a study's records."""
     return digest(people_of(faces))
-
-
-class MappedFeatures(FeatureCache):
-    """A feature cache whose entries for one trunk lie in a mapped file; others are kept in memory as usual."""
-
-    def __init__(self, trunk_id: bytes, rows: Mapping[bytes, int], features: NDArray[np.float32]) -> None:
-        super().__init__()
-        self._mapped_trunk_id = trunk_id
-        self._rows = rows
-        self._features = features
-
-    def features(
-        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Iterable[Features]]
-    ) -> list[Features]:
-        """Return the features of each crop, mapped ones where all are at hand."""
-        if trunk_id == self._mapped_trunk_id and not flipped.any():
-            rows = [self._rows.get(digest, -1) for digest in self.digests(crops)]
-            if min(rows, default=-1) >= 0:
-                return list(torch.from_numpy(self._features[rows]))
-        return super().features(trunk_id, crops, flipped, compute)
-
-
-class _Recorder(FeatureCache):
-    """Keeps what a runtime computes for the crops that it is given, in order."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.trunk_id = b""
-        self.seen: list[Tensor] = []
-
-    def features(
-        self, trunk_id: bytes, crops: Crops, flipped: NDArray[np.bool_], compute: Callable[[Crops], Iterable[Features]]
-    ) -> list[Features]:
-        """Return freshly computed features and remember them."""
-        self.trunk_id = trunk_id
-        computed = list(compute(np.asarray(crops)))
-        self.seen += computed
-        return computed
 
 
 def _prepared(people: People) -> Path:
@@ -253,48 +212,19 @@ def _prepare(people: People, folder: Path) -> None:
     aligned = decode_image(first.read_bytes()).shape[:2] == (model.spec.input.height, model.spec.input.width)
     faces = read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
     crops = faces.crops
-    sample, trunk_id = _features(_Recording.of(model), crops[:1])
-    out: Any = np.lib.format.open_memmap(
-        folder / "features.npy", mode="w+", dtype=np.float32, shape=(len(crops), *sample.shape[1:])
-    )
 
     def fill(rows: NDArray[np.int64]) -> None:
-        recording = _Recording.of(model)
+        runtime = TorchRuntime(model.spec, model.layout, cache=KeptFeatures(folder, MODEL))
         for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
-            out[chunk], _ = _features(recording, crops[chunk])
+            runtime.embed(model.theta, crops[rows[start : start + _CHUNK]])
 
     num_threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(fill, np.array_split(np.arange(len(crops)), num_threads)))
-    out.flush()
     np.save(folder / "crops.npy", crops)
     np.save(folder / "labels.npy", faces.labels)
-    digests = [np.frombuffer(hashlib.sha256(crop.tobytes()).digest(), np.uint8) for crop in crops]
-    np.save(folder / "digests.npy", np.stack(digests))
-    meta = {"people": list(faces.names), "dataset_sha256": digest(people), "trunk_id": trunk_id.hex()}
+    meta = {"people": list(faces.names), "dataset_sha256": digest(people)}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class _Recording:
-    """A runtime and what it computes."""
-
-    model: Model
-    recorder: _Recorder
-    runtime: TorchRuntime
-
-    @classmethod
-    def of(cls, model: Model) -> _Recording:
-        recorder = _Recorder()
-        return cls(model, recorder, TorchRuntime(model.spec, model.layout, cache=recorder))
-
-
-def _features(recording: _Recording, crops: Crops) -> tuple[NDArray[np.float32], bytes]:
-    """Return what enters the trained block, and the id of the trunk that made it, as the runtime itself has them."""
-    recording.recorder.seen.clear()
-    recording.runtime.embed(recording.model.theta, crops)
-    return torch.stack(recording.recorder.seen).numpy(), recording.recorder.trunk_id
 
 
 @contextlib.contextmanager
