@@ -74,7 +74,7 @@ tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two ho
 	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
 
 android: $(STAMP) ## Build the JVM client and the app, and test them (needs JDK 17, Maven and the packages of android_demo/README.md)
-	cd android_demo && mvn -B -q -T1 package && tools/build_apk && tools/dex_roundtrip
+	cd android_demo && mvn -B -q -T1 package && tools/build_apk && tools/draw_screens && tools/dex_roundtrip
 	$(BIN)/python -m pytest -q tests/android tests/golden/client $(ARGS)
 
 models: ## Fetch MobileFaceNet-192 (needs npm)

@@ -53,12 +53,12 @@ final class SelfTest {
         String[] inside = assets.list(path);
         File target = new File(folder, path);
         if (inside != null && inside.length > 0) {
-            Files.createDirectories(target.toPath());
             for (String name : inside) {
                 copy(path + "/" + name);
             }
             return;
         }
+        Files.createDirectories(target.getParentFile().toPath());
         try (InputStream in = assets.open(path)) {
             Files.copy(in, target.toPath(), StandardCopyOption.REPLACE_EXISTING);
         }
