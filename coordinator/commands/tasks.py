@@ -324,6 +324,7 @@ class _View:
     def __init__(self) -> None:
         self.task: operator_pb2.TaskStatus | None = None
         self._rounds: dict[tuple[int, int], operator_pb2.RoundReport] = {}
+        self._said: tuple[str, str, int] | None = None
 
     def take(self, event: operator_pb2.TaskEvent) -> None:
         """Note what an event says."""
@@ -332,14 +333,18 @@ class _View:
             self._rounds[(event.round.round.round, event.round.round.attempt)] = event.round
 
     def news(self, event: operator_pb2.TaskEvent) -> str:
-        """Return an event in one line; nothing for one that tells no more than the last."""
-        before = (self.task and (self.task.state, self.task.reason), {k: r.stage for k, r in self._rounds.items()})
+        """Return an event in one line; nothing for one that tells no more than the last.
+
+        How many phones cannot train the model is told again once they are twice as many, not for each of them.
+        """
+        stages = {key: report.stage for key, report in self._rounds.items()}
         self.take(event)
-        after = (event.task.state, event.task.reason), {k: r.stage for k, r in self._rounds.items()}
-        if before == after:
-            return ""
         if not event.HasField("round"):
-            return self._title()
+            before, task = self._said, event.task
+            self._said = (task.state, task.reason, task.num_cannot_train.bit_length())
+            return self._title() if self._said != before else ""
+        if stages == {key: report.stage for key, report in self._rounds.items()}:
+            return ""
         name, stage, _, loss, model = _cells(event.round)
         report, kind = event.round, "cohort" if is_asynchronous(event.task) else "round"
         what = f"{kind} {name}: {stage}; phones: {report.num_selected} asked, {report.num_trained} trained, "

@@ -148,10 +148,11 @@ class StageNews:
 
 @dataclass(frozen=True)
 class TaskNews:
-    """A change of a task, or of one of its rounds."""
+    """A change of a task, of one of its rounds, or of how many devices called that cannot train its model."""
 
     task: TaskRecord
     round: RoundRecord | None
+    num_cannot_train: int = 0
 
 
 @dataclass(frozen=True)
@@ -466,10 +467,13 @@ class Engine:
     def _noted(self, caller: Caller, runner: TaskRunner) -> Caller:
         """Return the caller, after noting whether it can train a task's model: its operator is told how many cannot."""
         unable = self._unable.setdefault(runner.task.task_id, set())
+        before = len(unable)
         if caller.can_train(runner.plan):
             unable.discard(caller.device_id)
-        elif len(unable) < _MAX_UNABLE:
+        elif before < _MAX_UNABLE:
             unable.add(caller.device_id)
+        if len(unable) != before:
+            self._tasks_changed[runner.task.task_id].beat()
         return caller
 
     def num_cannot_train(self, task_id: str) -> int:
@@ -704,18 +708,18 @@ class Engine:
         await thread.run(store.task, task_id)
         pulse = self._tasks_changed.setdefault(task_id, Pulse())
         seen: dict[int, RoundRecord] = {}
-        told: TaskRecord | None = None
+        told: tuple[TaskRecord, int] | None = None
         while True:
-            count = pulse.count
+            count, unable = pulse.count, self.num_cannot_train(task_id)
             task = await thread.run(store.task, task_id)  # before its rounds, so that these are never older
             since = min((id_ for id_, record in seen.items() if not record.stage.is_over), default=max(seen, default=0))
             for record in await thread.run(store.rounds, task_id, since_id=since):
                 if seen.get(record.id) != record:
                     seen[record.id] = record
-                    yield TaskNews(task, record)
-            if task != told:
-                told = task
-                yield TaskNews(task, None)
+                    yield TaskNews(task, record, unable)
+            if (task, unable) != told:
+                told = task, unable
+                yield TaskNews(task, None, unable)
             if task.state.is_over:
                 return
             if self.is_draining:

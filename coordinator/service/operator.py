@@ -82,7 +82,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     ) -> AsyncGenerator[operator_pb2.TaskEvent, None]:
         """Yield a task's history, then its changes until it is over."""
         async for news in self._engine.watch(request.task_id):
-            yield _event(news, self._engine.num_cannot_train(news.task.task_id))
+            yield _event(news)
 
     async def PauseTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way goes on to its end, no new one begins."""
@@ -384,9 +384,9 @@ def _status(task: TaskRecord, num_cannot_train: int) -> operator_pb2.TaskStatus:
     )
 
 
-def _event(news: TaskNews, num_cannot_train: int) -> operator_pb2.TaskEvent:
+def _event(news: TaskNews) -> operator_pb2.TaskEvent:
     report = None if news.round is None else _report(news.round)
-    return operator_pb2.TaskEvent(task=_status(news.task, num_cannot_train), round=report)
+    return operator_pb2.TaskEvent(task=_status(news.task, news.num_cannot_train), round=report)
 
 
 def _report(record: RoundRecord) -> operator_pb2.RoundReport:

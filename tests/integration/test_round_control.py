@@ -95,6 +95,30 @@ def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_hous
     run(story())
 
 
+def test_who_watches_is_told_that_no_phone_can_train(shared_house: House) -> None:
+    """Nothing else happens to such a task: it gathers phones for good, and none of them will do."""
+    task = tiny_task("unable", "unable", cohort=CohortSpec(size=2, min_reports=2))
+
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("unable", 2) as devices:
+            status = await operator.submit(task, "unable")
+            events = operator.watch(status.task_id)
+
+            async def told(number: int) -> None:
+                async for event in events:
+                    if event.task.num_cannot_train == number:
+                        return
+
+            await asyncio.wait_for(told(0), SECONDS)
+            for number, device in enumerate(devices, 1):
+                reply = await offers(device, engines=["onnxruntime"])
+                assert reply.HasField("wait")
+                await asyncio.wait_for(told(number), SECONDS)
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
 def test_a_device_cannot_name_things_without_end(shared_house: House) -> None:
     async def story() -> Exception:
         async with shared_house.devices("wordy", 1) as (device,):

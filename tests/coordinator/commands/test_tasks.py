@@ -95,6 +95,24 @@ def test_without_a_terminal_each_change_is_a_line_and_a_repetition_is_none() -> 
     assert view.news(over) == "silos: done, 0/3 rounds"
 
 
+def test_phones_that_cannot_train_are_told_of_whatever_the_rounds_do_and_not_one_by_one() -> None:
+    def called(number: int) -> operator_pb2.TaskEvent:
+        return operator_pb2.TaskEvent(
+            task=operator_pb2.TaskStatus(name="silos", state="running", rounds_total=3, num_cannot_train=number)
+        )
+
+    view = _View()
+    assert view.news(called(0)) == "silos: running, 0/3 rounds"
+    aborted = event(rounds_pb2.ABORTED)
+    aborted.task.CopyFrom(called(1).task)
+    assert view.news(aborted).startswith("round 3: aborted"), "the round's own line"
+    told = [number for number in range(1, 100) if view.news(called(number))]
+    assert told == [1, 2, 4, 8, 16, 32, 64]
+    assert view.news(called(64)) == view.news(called(65)) == ""
+    assert view.news(called(128)).endswith("(128 phones cannot train its model and are not chosen)")
+    assert view.news(called(0)) == "silos: running, 0/3 rounds", "the operator has mended it"
+
+
 def test_the_table_fits_an_ordinary_terminal() -> None:
     view, console = _View(), Console(width=80, record=True)
     closed = event(rounds_pb2.CLOSED)
