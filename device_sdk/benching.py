@@ -70,6 +70,9 @@ class Looked:
 
     def _conclusion(self, tier: str, now_used: str | None, *, saved: bool) -> str:
         limit = f"{self.budget.max_ms:g} ms" + ("" if self.budget.max_mb is None else f" and {self.budget.max_mb:g} MB")
+        if self.unseen and tier == self.budget.tier:
+            stays = f"No variant was measured, so inference.tier stays {tier}"
+            return f"{stays}; --save --tier sets another." if saved else f"{stays} with --save, which keeps the engine."
         if not saved:
             return f"Within {limit}, {tier} is the form to use; --save keeps engine and form."
         if now_used is None:
@@ -95,7 +98,13 @@ def looked_at(device: Device) -> Looked:
 
 
 def kept(found: Looked, home: Path, tier: str | None) -> str:
-    """Write the fastest engine and a form, by default the chosen one, into device.toml; returns the form."""
+    """Write the fastest engine and a form, by default the chosen one, into device.toml; returns the form.
+
+    Where variants were not looked at, nothing was chosen: without `tier` the form stays as the owner set it.
+    """
+    if tier is None and found.unseen:
+        keep_choice(Home.at(home).config, found.fastest.engine)
+        return found.budget.tier
     wanted = found.chosen.tier if tier is None else tier
     usable = [each.tier for each in found.forms if not each.lacks]
     if wanted not in usable:

@@ -1,0 +1,42 @@
+"""What `mien-device bench` keeps and removes: nothing that the owner set, or another process needs, without a look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_sdk.bench import EngineFigures
+from device_sdk.benching import Looked, kept
+from device_sdk.config import InferenceConfig, load_config
+from device_sdk.tiers import FormFigures
+
+TORCH = EngineFigures("torch", 900.0, 1.0, 1.0, embed_mb=500.0)
+FLOAT32 = FormFigures("float32", 900.0, 500.0, 40.0)
+
+
+def looked(tier: str, unseen: str) -> Looked:
+    """Return a look at float32 alone, on a device whose owner set `tier`."""
+    return Looked((TORCH,), TORCH, (FLOAT32,), FLOAT32, InferenceConfig(tier), unseen)
+
+
+@pytest.mark.parametrize("unseen", ["Variants of the model were not looked at.", "A newer model is released."])
+def test_without_a_look_at_variants_the_form_stays_as_the_owner_set_it(
+    tmp_path: Path, unseen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text('[inference]\ntier = "int8"\n')
+    found = looked("int8", unseen)
+    tier = kept(found, tmp_path, None)
+    values = load_config(config).values
+    assert (tier, values.inference.tier, values.runtime) == ("int8", "int8", "torch")
+    found.show(tier, None, saved=True)
+    assert "inference.tier stays int8" in " ".join(capsys.readouterr().out.split())
+    assert kept(found, tmp_path, "float32") == "float32"
+    assert load_config(config).values.inference.tier == "float32"
+
+
+def test_after_a_look_the_chosen_form_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "device.toml").write_text('[inference]\ntier = "int8"\n')
+    assert kept(looked("int8", ""), tmp_path, None) == "float32"
+    assert load_config(tmp_path / "device.toml").values.inference.tier == "float32"
