@@ -438,7 +438,7 @@ class Device:
 
     def _wanted(self, client: CoordinatorClient, signed: BundleManifest | None, manifest: Manifest) -> Variant | None:
         """Return the variant that `inference.tier` names, fetched; None for float32, and where a release has none."""
-        tier = self.config.values.inference.tier
+        tier = self._wanted_tier()
         if tier == FLOAT32:
             return None
         found = next((each for each in self.variants.offered(client, signed) if each.tier == tier), None)
@@ -448,6 +448,12 @@ class Device:
             text = f"This release has no variant {tier} that this program can run: it is used in float32."
             self._tell(Event("no_variant", text, {"model_id": manifest.model_id, "tier": tier}))
         return found
+
+    def _wanted_tier(self) -> str:
+        """Return the form that an option names, else device.toml as it is now: another process may have chosen anew."""
+        if any(each.name == "inference.tier" and each.origin == "option" for each in self.config.settings):
+            return self.config.values.inference.tier
+        return load_config(self.home.config).values.inference.tier
 
     def _take_over(
         self, client: CoordinatorClient, manifest: Manifest, variant: Variant | None, *, remember: Callable[[], None]
@@ -614,8 +620,9 @@ class Device:
                 self.gallery.note_round(LastRound(int(self.clock.unix_s()), isinstance(outcome, Counted)))
                 try:
                     self._update(client())
-                except (UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
-                    # The round is settled; a release that cannot be had or used must not end the participation.
+                except (ConfigError, UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
+                    # The round is settled; a release that cannot be had or used, or a device.toml that is being
+                    # edited, must not end the participation.
                     self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
             yield from take_part(current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round)

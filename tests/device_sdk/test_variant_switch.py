@@ -20,6 +20,7 @@ from device_sdk.identity import IdentityFiles
 from device_sdk.keystore import open_key_store
 from device_sdk.models import Model
 from device_sdk.participate import Event
+from device_sdk.tiers import keep_tier
 from device_sdk.variants import load_variant
 from mien import bundles
 from mien.bundles import BundleFile
@@ -59,8 +60,8 @@ opened(home, tier).update()
 GRAPHS = {name: graph(seed) for seed, name in enumerate(("first", "anew"))}
 
 
-def opened(home: Path, tier: str = "float32", tell: list[Event] | None = None) -> Device:
-    """Return the phone in a folder, whose owner wants that form of the model."""
+def opened(home: Path, tier: str | None = "float32", tell: list[Event] | None = None) -> Device:
+    """Return the phone in a folder, whose owner wants that form of the model; None: the one in device.toml."""
     projection: Callable[[Model], Any] = lambda _model: Projection()  # noqa: E731  (only `embed` is called)
     return Device.open(
         home,
@@ -194,6 +195,23 @@ def test_a_switch_makes_all_templates_again_under_the_variants_own_threshold(hom
         assert phone.update().changed
         assert in_use(phone) == (MODEL, 0.3)
         assert list(phone.home.variants.iterdir()) == []
+
+
+def test_a_program_that_runs_on_takes_up_a_form_that_the_owner_chose_meanwhile(home: Path) -> None:
+    with opened(home, None) as running, opened(home, "float32") as fixed:
+        running.update()
+        for tier, form in (("int8", FIRST.form_id), ("float32", MODEL), ("int8", FIRST.form_id)):
+            keep_tier(home / "device.toml", tier)
+            with opened(home, None) as anew:
+                assert anew.update().tier == tier
+            assert not running.update().changed
+            assert running.update().tier == tier
+            assert in_use(running)[0] == form
+        assert fixed.update().tier == "float32"  # an option comes before the file, also before a later one
+        (home / "device.toml").write_text("[inference")
+        with pytest.raises(ConfigError, match="not valid TOML"):
+            running.update()
+        assert in_use(running)[0] == MODEL
 
 
 def test_a_release_with_the_variant_anew_or_without_it(shop: Shop, home: Path) -> None:
