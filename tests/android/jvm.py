@@ -34,7 +34,9 @@ def why_not() -> str:
     return f"a library of the phone is gone ({Path(missing[0]).name}): build android_demo again" if missing else ""
 
 
-needs_phone: Final = pytest.mark.skipif(bool(why_not()), reason=why_not())
+if _REASON := why_not():
+    # Whoever imports this is skipped, before it imports what takes seconds.
+    pytest.skip(_REASON, allow_module_level=True)
 
 
 def command(main: str, *arguments: object) -> list[str]:

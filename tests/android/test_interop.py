@@ -17,12 +17,10 @@ from mien.methods import METHODS
 from mien.methods.base import Runtime
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from tests.android.jvm import JvmPhone, needs_phone
+from tests.android.jvm import JvmPhone
 from tests.graphs import FOLDER, tiny_onnx_runtime
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.tiny import made_up_crops, tiny_cnn
-
-pytestmark = needs_phone
 
 TINY = tiny_cnn()
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)

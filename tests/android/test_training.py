@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.export.build import export_graphs
 from device_sdk.export.forms import standard_forms
 from device_sdk.export.manifest import GraphFolder
 from device_sdk.models import Model
@@ -22,13 +21,11 @@ from mien.methods.base import Crops, DeviceInput
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import model_to_json, task_to_json
 from mien.wire.tensors import PublicShard
-from tests.android.jvm import command, needs_phone
+from tests.android.jvm import command
 from tests.graphs import FOLDER
 from tests.integration.real_fleet import small_model
 from tests.mien.backbones._models import real_crops
 from tests.tiny import made_up_crops, tiny_cnn
-
-pytestmark = needs_phone
 
 SEED = 20260101
 TWENTY_STEPS = LocalSpec(lr=0.05, momentum=0.9, weight_decay=0.001, batch_size=3, steps=20)
@@ -117,6 +114,8 @@ def test_twenty_steps_of_a_small_network(task: TaskSpec, tmp_path: Path) -> None
 
 
 def test_twenty_steps_of_mobilefacenet_on_real_crops(tmp_path: Path) -> None:
+    from device_sdk.export.build import export_graphs  # torch, which takes seconds
+
     crops = real_crops(6)
     model, graphs = small_model(), tmp_path / "graphs"
     forms = [form for name in ("positive_hinge", "cosface") for form in standard_forms(name)]
