@@ -315,7 +315,7 @@ def phones(
     slow: Annotated[float, typer.Option(help="Seconds that a phone takes before each answer, on average.")] = 0.0,
     idle: Annotated[float, typer.Option(help="Stop after so many seconds without a word of any round.")] = 60.0,
     seed: Annotated[int, typer.Option(help="What goes wrong.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where records, figures and logs go.")] = Path("out/phones"),
+    out: Annotated[Path, typer.Option(help="A new folder for records, figures and logs.")] = Path("out/load"),
     as_json: Json = False,
 ) -> None:
     """Run hundreds of phones that speak the real protocol against a coordinator: as load, and as proof.

@@ -41,6 +41,7 @@ from simulation.insights import MAP_PEOPLE, class_angles, embedding_map
 from simulation.journal import Header, Journal
 from simulation.measuring import Measured, eer_of, measured
 from simulation.models import Model, read_model, write_model
+from simulation.outputs import refuse_others
 from simulation.partitions import Holding
 from simulation.runtimes import OncePerRound, PublicOnly
 from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
@@ -63,11 +64,12 @@ class RunFolder:
         self._key = folder / "checkpoint.key"
 
     def start(self, spec: ExperimentSpec, header: Header) -> None:
-        """Make the folder of a new run; raises AlreadyExistsError for one that holds a run."""
+        """Make the folder of a new run; raises AlreadyExistsError for one that holds records."""
         if self.experiment.exists():
             raise AlreadyExistsError(
                 f"{self.folder} holds a run already; go on with it by --resume, or name a new folder with --out"
             )
+        refuse_others(self.folder)
         make_folder(self.folder)
         self.journal.begin(header)
         write_atomically(self.experiment, _json(describe(spec)))

@@ -30,8 +30,11 @@ from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_o
 from simulation.fleet.training import Point, Trainer
 from simulation.fleet.windows import DAY_S
 from simulation.models import Model, read_model
+from simulation.outputs import refuse_others
 
 OUT: Final = Path("out/fleet")
+SUMMARY: Final = "summary.json"
+ATTEMPTS: Final = ".attempts.jsonl"
 MAX_DAYS: Final = 366.0
 
 
@@ -123,6 +126,7 @@ def show_profile() -> None:
 def fleet(options: Options, *, as_json: bool) -> None:
     """Try policies on a fleet; write records and the page; print the table."""
     setting, folder = Setting.of(options), options.out or OUT / options.tasks[0].stem
+    refuse_others(folder, but=SUMMARY)
     tried = [try_policy(policy, setting) for policy in policies(options.tasks, options.changes)]
     write(tried, setting, folder)
     answer = {
@@ -158,10 +162,12 @@ def phones_of(task: TaskSpec, setting: Setting) -> DrawnPhones:
 
 
 def write(tried: Sequence[Tried], setting: Setting, folder: Path) -> None:
-    """Write `summary.json`, one line an attempt for each policy, and the page."""
+    """Write `summary.json`, one line an attempt for each policy, and the page, in the place of an earlier fleet's."""
     from simulation.fleet.page import fleet_page
 
     make_folder(folder)
+    for earlier in folder.glob(f"*{ATTEMPTS}"):
+        earlier.unlink()
     about = {
         "command": provenance.command("mien-sim"),
         "commit": provenance.commit(),
@@ -171,10 +177,10 @@ def write(tried: Sequence[Tried], setting: Setting, folder: Path) -> None:
         "profile": to_mapping(setting.profile),
     }
     found = {"run": about, "policies": [{**_plain(each), "task": to_mapping(each.policy.task)} for each in tried]}
-    write_atomically(folder / "summary.json", _json(found))
+    write_atomically(folder / SUMMARY, _json(found))
     for each in tried:
         lines = b"".join(_json(_attempt(attempt)) for attempt in each.history.attempts)
-        write_atomically(folder / f"{_file_name(each.policy.name)}.attempts.jsonl", lines)
+        write_atomically(folder / f"{_file_name(each.policy.name)}{ATTEMPTS}", lines)
     write_atomically(folder / "report.html", fleet_page(tried, about).encode())
 
 

@@ -28,6 +28,7 @@ from simulation.demo.programs import Programs
 from simulation.demo.servers import COORDINATOR, start_servers
 from simulation.demo.stage import ended_by_signals, state_folder, step
 from simulation.models import Model, write_model
+from simulation.outputs import refuse_others
 from simulation.phones.fleet import FleetOptions
 from simulation.phones.notes import ProcessNotes, attempts, summary
 from simulation.phones.usage import peak_bytes
@@ -76,8 +77,10 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
     """Run the phones and report; tells whether as many rounds closed as were asked for.
 
     However it ends, every child process has ended, and the phones' keys and all state are gone; logs and records stay.
+    Raises AlreadyExistsError for a folder that holds records, of phones or of another command.
     """
     program = "mien-sim phones"
+    refuse_others(options.out)
     with (
         ended_by_signals(),
         state_folder(options.out, program) as folder,
