@@ -205,7 +205,8 @@ def _in_float64(job: Job, part: ParameterPart, objective: Objective) -> NDArray[
         mirrored = np.where(batch.flipped[:, None, None, None], crops[:, :, ::-1], crops)
         x = torch.from_numpy(job.spec.input.network_input(mirrored)).double()
         rows = {name: torch.tensor(v[batch.indices]).double() for name, v in objective.per_crop.items()}
-        loss = find_loss(objective.name)(LossInput(backbone(x), private, rows, objective.constants))
+        flags = torch.from_numpy(batch.flipped).double()
+        loss = find_loss(objective.name)(LossInput(backbone(x), private, rows, objective.constants, mirrored=flags))
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():
             for i, (leaf, velocity, g) in enumerate(zip(leaves, velocities, gradients, strict=True)):

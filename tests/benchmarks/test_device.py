@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import _device, device
+from benchmarks import _device, _parity, device
+from benchmarks._parity import relative
 
 CASES = {case.part.names: case for case in device._tiny_cases()}
+BOTH: tuple[_device.Engine, ...] = ("torch", "float64")
 TAIL = min(CASES.values(), key=lambda case: case.part.size)
 
 
@@ -25,9 +27,9 @@ def test_engines_give_one_update_and_figures(turns: dict[str, _device.Turn]) -> 
     start = TAIL.part.gather(TAIL.theta)
     torch, onnx, pte, exact = (turns[engine].values[0] for engine in turns)
     assert np.linalg.norm(torch - start) > 1e-3
-    assert device._relative(onnx, torch, start) < 1e-5
-    assert device._relative(pte, torch, start) < 1e-5
-    assert 0 < device._relative(torch, exact, start) < 1e-4
+    assert relative(onnx, torch, start) < 1e-5
+    assert relative(pte, torch, start) < 1e-5
+    assert 0 < relative(torch, exact, start) < 1e-4
     for engine in ("torch", "onnxruntime", "executorch"):
         turn = turns[engine]
         assert 0 < turn.step_s < 1
@@ -65,6 +67,16 @@ def test_what_is_compared_is_every_objective_of_both_engines() -> None:
 def test_a_parity_row_is_the_distance_after_that_many_steps() -> None:
     first = next(iter(TAIL.objectives))
     case = replace(TAIL, objectives={first: TAIL.objectives[first]}, engines=("onnxruntime",))
-    (row,) = device._parity_rows(case, 2)
-    assert (row["objective"], row["steps"], row["part"]) == (first, 2, "tail")
-    assert 0 < row["difference"]["onnxruntime"] < 1e-5
+    rows = _parity.parity([case])
+    assert [(row["objective"], row["steps"], row["part"]) for row in rows] == [
+        (first, steps, "tail") for steps in (1, 5, 20)
+    ]
+    assert all(0 < row["difference"]["onnxruntime"] < 1e-5 for row in rows)
+
+
+def test_float64_sees_which_images_are_mirrored() -> None:
+    # A teacher of mirrored images that differs: its rows are taken for those images alone, in either precision.
+    case = next(case for case in device._tiny_cases(everything=True) if "cosface_distilled" in case.objectives)
+    job = replace(case.job(), objectives=(case.objectives["cosface_distilled"],), is_timed=False)
+    torch, exact = (_device.measure(replace(job, engine=engine)).values[0] for engine in BOTH)
+    assert relative(torch, exact, case.part.gather(case.theta)) < 1e-4
