@@ -6,7 +6,6 @@ the choice in `device.toml`.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,19 +14,17 @@ from typing import Final
 
 import numpy as np
 
+from device_sdk.kept_settings import keep_setting
 from device_sdk.models import Model
 from device_sdk.runtimes import EngineName, load_runtime
 from mien.errors import ConfigError, MissingDependencyError, NotFoundError
 from mien.methods.base import Crops, Objective, Runtime
-from mien.shell.files import read_limited, write_atomically
 from mien.specs import LocalSpec
 
 ENGINES: Final[tuple[EngineName, ...]] = ("torch", "onnxruntime", "executorch")
 BATCH: Final = 4
 _REPEATS: Final = 3
 _STEPS: Final = 3
-_MAX_CONFIG_BYTES: Final = 64 * 1024
-_RUNTIME_LINE: Final = re.compile(r"^runtime[ \t]*=.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -65,13 +62,8 @@ def fastest(figures: Sequence[EngineFigures]) -> EngineFigures:
 
 
 def keep_choice(config: Path, engine: EngineName) -> None:
-    """Write `runtime = ...` into device.toml and leave all else in it as it is."""
-    line = f'runtime = "{engine}"'
-    text = read_limited(config, _MAX_CONFIG_BYTES, what=config.name).decode() if config.exists() else ""
-    table = re.search(r"^\[", text, re.MULTILINE)
-    top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
-    top = _RUNTIME_LINE.sub(line, top) if _RUNTIME_LINE.search(top) else f"{line}\n{top}"
-    write_atomically(config, (top + rest).encode())
+    """Write `runtime = ...` into device.toml and leave all else in it as it is; errors as `keep_setting`."""
+    keep_setting(config, "runtime", engine)
 
 
 def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> EngineFigures:

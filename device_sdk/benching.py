@@ -111,9 +111,9 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
         why = next((each.lacks for each in found.forms if each.tier == wanted), "the release brings no such variant")
         raise ConfigError(f"--tier {wanted} cannot be used here ({why}); choose from {', '.join(usable)}")
     config = Home.at(home).config
-    keep_choice(config, found.fastest.engine)
     if tier is not None or wanted != found.budget.tier:
         keep_tier(config, wanted)
+    keep_choice(config, found.fastest.engine)
     return wanted
 
 

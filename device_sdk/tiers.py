@@ -5,7 +5,6 @@ Measured on noise, which takes as long as a face; accuracy was measured by whoev
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,15 @@ from typing import Final
 import numpy as np
 
 from device_sdk.bench import EngineFigures, added_mb, least_ms
-from device_sdk.config import MAX_CONFIG_BYTES, InferenceConfig
+from device_sdk.config import InferenceConfig
+from device_sdk.kept_settings import keep_setting
 from device_sdk.models import Model
 from device_sdk.variants import LoadedVariant
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError
 from mien.methods.base import Crops
-from mien.shell.files import read_limited, write_atomically
 from mien.variants import FLOAT32, Variant, check_tier
 
 _REPEATS: Final = 3
-_TABLE: Final = re.compile(r"^\[inference\][^\n]*\n?", re.MULTILINE)
-_NEXT_TABLE: Final = re.compile(r"^\[", re.MULTILINE)
-_TIER_LINE: Final = re.compile(r"^tier[ \t]*=.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -88,17 +84,5 @@ def _is_within(figures: FormFigures, budget: InferenceConfig) -> bool:
 
 
 def keep_tier(config: Path, tier: str) -> None:
-    """Write `inference.tier` into device.toml and leave all else in it as it is."""
-    line = f'tier = "{check_tier(tier)}"'
-    text = read_limited(config, MAX_CONFIG_BYTES, what=config.name).decode() if config.exists() else ""
-    table = _TABLE.search(text)
-    if table is None:
-        gap = "" if not text or text.endswith("\n") else "\n"
-        write_atomically(config, f"{text}{gap}\n[inference]\n{line}\n".lstrip("\n").encode())
-        return
-    after = _NEXT_TABLE.search(text, table.end())
-    end = after.start() if after else len(text)
-    own = text[table.end() : end]
-    own = _TIER_LINE.sub(line, own) if _TIER_LINE.search(own) else f"{line}\n{own}"
-    head = table.group() if table.group().endswith("\n") else f"{table.group()}\n"
-    write_atomically(config, (text[: table.start()] + head + own + text[end:]).encode())
+    """Write `inference.tier` into device.toml and leave all else in it as it is; errors as `keep_setting`."""
+    keep_setting(config, "inference.tier", check_tier(tier))
