@@ -25,7 +25,7 @@ from simulation.fleet.phones import DrawnPhones
 from simulation.fleet.policies import Policy, policies
 from simulation.fleet.profile import Profile, default_text, read_profile
 from simulation.fleet.records import Attempt, Fate, History
-from simulation.fleet.summary import Summary, summarise
+from simulation.fleet.summary import Summary, summarise, time_to
 from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
 from simulation.fleet.training import Point, Trainer
 from simulation.fleet.windows import DAY_S
@@ -36,6 +36,8 @@ OUT: Final = Path("out/fleet")
 SUMMARY: Final = "summary.json"
 ATTEMPTS: Final = ".attempts.jsonl"
 MAX_DAYS: Final = 366.0
+MOST_ROUNDS: Final = 100_000
+"""The most that a task can ask for: policies run for as long as the others, and not until a task's rounds are over."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +140,22 @@ def fleet(options: Options, *, as_json: bool) -> None:
 
 
 def try_policy(policy: Policy, setting: Setting) -> Tried:
-    """Return what a policy does to the fleet."""
+    """Return what a policy does to the fleet in all of its days; those of the task's rounds train, where any do."""
     phones = phones_of(policy.task, setting)
-    history = Fleet(
-        policy.task, phones, setting.profile.coordinator, until_s=setting.days * DAY_S, seed=setting.seed
-    ).run()
+    task = dataclasses.replace(policy.task, rounds=MOST_ROUNDS)
+    history = Fleet(task, phones, setting.profile.coordinator, until_s=setting.days * DAY_S, seed=setting.seed).run()
     tried = Tried(policy, summarise(history, phones), history)
     if setting.trainer is None:
         return tried
     devices = [phones.name(phone) for phone in range(setting.num_phones)]
-    return dataclasses.replace(tried, points=setting.trainer.points(policy.task, history, devices))
+    trained = first_rounds(history, policy.task.rounds)
+    return dataclasses.replace(tried, points=setting.trainer.points(policy.task, trained, devices))
+
+
+def first_rounds(history: History, rounds: int) -> History:
+    """Return a history without the models after a task's last round."""
+    kept = tuple(each for each in history.attempts if each.version is None or each.version <= rounds)
+    return dataclasses.replace(history, attempts=kept, rounds_closed=min(history.rounds_closed, rounds))
 
 
 def phones_of(task: TaskSpec, setting: Setting) -> DrawnPhones:
@@ -235,10 +243,15 @@ def cell(row: Row, summary: Summary, first: Summary) -> str:
     return text
 
 
-def verdict(summary: Summary) -> str:
-    """Return how a task stood at the end, in words."""
-    when = f"after {summary.days:.2f} days, {summary.rounds_closed:,} rounds"
-    return f"{summary.state} {when}" if not summary.pauses else f"{summary.state} {when}: {summary.pauses[-1][1]}"
+def verdict(tried: Tried) -> str:
+    """Return how a task stood at the end, in words, and when the rounds that it asks for were over."""
+    summary, rounds = tried.summary, tried.policy.task.rounds
+    over_s = time_to(tried.history, rounds)
+    over = f"; the {rounds:,} of the task were over after {over_s / DAY_S:.2f} days" if over_s is not None else ""
+    text = f"{summary.state} after {summary.days:.2f} days, {summary.rounds_closed:,} rounds{over}"
+    return (
+        f"{text}; paused after {summary.pauses[-1][0] / DAY_S:.2f}: {summary.pauses[-1][1]}" if summary.pauses else text
+    )
 
 
 def _print(tried: Sequence[Tried], folder: Path) -> None:
@@ -247,9 +260,10 @@ def _print(tried: Sequence[Tried], folder: Path) -> None:
         table.add_row(row.name, *(cell(row, each.summary, tried[0].summary) for each in tried))
     cli.OUT.print(table)
     for each in tried:
-        _say(f"{each.policy.name}: {verdict(each.summary)}")
+        _say(f"{each.policy.name}: {verdict(each)}")
         if each.points:
             _say(f"  EER {each.points[0].eer:.2%} before, {each.points[-1].eer:.2%} at {each.points[-1].hours:.1f} h")
+    _say(f"All were measured for {tried[0].summary.days:g} days, also beyond the rounds that a task asks for.")
     _say("Emulated phones: compare policies, and measure your own phones before you count on a figure.")
     _say(str(folder / "report.html"))
 
@@ -259,8 +273,10 @@ def _say(text: str) -> None:
 
 
 def _plain(tried: Tried) -> dict[str, Any]:
+    rounds = tried.policy.task.rounds
+    over = {"task_rounds": rounds, "task_rounds_s": time_to(tried.history, rounds)}
     points = {"eer": [dataclasses.asdict(point) for point in tried.points]} if tried.points else {}
-    return {"policy": tried.policy.name, **_finite({**dataclasses.asdict(tried.summary), **points})}
+    return {"policy": tried.policy.name, **over, **_finite({**dataclasses.asdict(tried.summary), **points})}
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -435,7 +435,7 @@ class Fleet:
         state = self._desk.record.state
         if state is TaskState.PAUSED and (not self._pauses or self._pauses[-1][0] < self.now):
             self._is_paused()
-        self._is_over = state.is_over or (state is TaskState.PAUSED and not self._settings.resume_after_s)
+        self._is_over = state.is_over  # a paused task stays so for the rest of the time, which counts
 
     def _is_paused(self) -> None:
         self._pauses.append((self.now, self._desk.record.reason))

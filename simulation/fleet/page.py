@@ -40,12 +40,12 @@ def fleet_page(tried: Sequence[Tried], about: Mapping[str, Any]) -> str:
         ),
         Table(
             "Policies",
-            f"Ratios are to {names[0]}.",
+            f"Ratios are to {names[0]}. All were measured for equally long, also beyond a task's rounds.",
             (Column("", numeric=False), *(Column(name) for name in names)),
             rows,
             command=str(about["command"]),
         ),
-        Facts("How each ended", tuple((each.policy.name, verdict(each.summary)) for each in tried)),
+        Facts("How each ended", tuple((each.policy.name, verdict(each)) for each in tried)),
         _figure("Rounds over the clock", _closed(tried), "Rounds that closed, over hours of the virtual clock."),
         _figure("Phones that are there", _there(tried), "Phones that are idle, charging and unmetered, by hour."),
         _figure(

@@ -60,6 +60,25 @@ def test_policies_are_compared_and_written(task: Path, tmp_path: Path) -> None:
     assert "Phones are emulated" in page
 
 
+def test_policies_are_measured_over_the_same_time(tmp_path: Path) -> None:
+    """A task whose rounds are soon over, and one that is paused, count for as long as the others."""
+    task = tmp_path / "short.toml"
+    task.write_text(TASK.replace("rounds = 1000", "rounds = 1"))
+    options = ("--phones", 200, "--days", 0.02, "--out", tmp_path / "out")
+    stuck = "deadlines.training_s=2,local.steps=5000"
+    policies = ("--set", "rounds=90000", "--set", stuck)
+    once, endless, paused = json.loads(call(task, *options, *policies, "--json"))["policies"]
+    assert [each["days"] for each in (once, endless, paused)] == [0.02] * 3
+    assert once["rounds_closed"] == endless["rounds_closed"] > 1
+    assert 0 < once["task_rounds_s"] < 0.02 * 86_400
+    assert (once["task_rounds"], endless["task_rounds_s"]) == (1, None)
+    assert (paused["state"], paused["rounds_per_day"]) == ("paused", 0)
+    shown = call(task, *options, *policies)
+    assert "the 1 of the task were over after" in shown
+    assert "paused after 0.0" in shown
+    assert "All were measured for 0.02 days" in shown
+
+
 def test_the_table_has_ratios(task: Path, tmp_path: Path) -> None:
     text = call(task, "--phones", 200, "--days", 0.01, "--set", "cohort.size=7", "--out", tmp_path / "out")
     assert "(1." in text or "(0." in text
