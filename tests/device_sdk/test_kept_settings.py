@@ -8,6 +8,7 @@ import pytest
 
 from device_sdk.bench import keep_choice
 from device_sdk.config import load_config
+from device_sdk.runtimes import EngineName
 from device_sdk.tiers import keep_tier
 from mien.errors import ConfigError
 
@@ -40,7 +41,8 @@ def test_one_setting_changes_and_all_others_stay(tmp_path: Path, before: str) ->
     if before:
         path.write_bytes(before.encode())
     expected = {each.name: each.value for each in load_config(path).settings}
-    for tier, engine in (("int8", "onnxruntime"), ("float32", "executorch"), ("int8", "torch")):
+    choices: list[tuple[str, EngineName]] = [("int8", "onnxruntime"), ("float32", "executorch"), ("int8", "torch")]
+    for tier, engine in choices:
         keep_tier(path, tier)
         keep_choice(path, engine)
         expected |= {"inference.tier": tier, "runtime": engine}
@@ -64,7 +66,7 @@ def test_what_cannot_be_changed_stays_and_the_owner_is_told_the_line(tmp_path: P
     path = tmp_path / "device.toml"
     before = '[inference]\ntier = """float32"""\n'
     path.write_text(before)
-    with pytest.raises(ConfigError, match='write inference.tier = "int8" in it by hand'):
+    with pytest.raises(ConfigError, match=r'write inference\.tier = "int8" in it by hand'):
         keep_tier(path, "int8")
     assert path.read_text() == before
     keep_tier(path, "float32")  # which it says already
