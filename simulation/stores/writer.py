@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -20,6 +21,7 @@ from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, Empty
 from mien.methods.base import Crops
 from mien.records import to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, sync_folder, write_atomically
+from mien.shell.lock import exclusive
 from mien.wire.canonical import to_canonical_json
 from simulation.stores.manifest import (
     CROPS,
@@ -36,6 +38,8 @@ from simulation.stores.manifest import (
 JOURNAL: Final = "import.jsonl"
 PLAN: Final = "import.json"
 PART: Final = "crops.part"
+LOCK: Final = "import.lock"
+_MAKING: Final = ".crops.making"
 MAX_JOURNAL_BYTES: Final = 8 * 2**30
 SYNC_BYTES: Final = 32 * 2**20
 """So much is at most lost by a kill, and done again."""
@@ -79,22 +83,30 @@ class StoreWriter:
     """A data set that is being written in a folder; begun anew, or gone on with where it was stopped.
 
     `plan` is what it is made of (source and options): going on with another one is refused. Identities may come in any
-    order, each once.
+    order, each once. One writer at a time holds a folder; the kernel lets it go with the process.
     """
 
     def __init__(self, folder: Path, terms: StoreTerms, *, height: int, width: int, plan: dict[str, Any]) -> None:
-        """Raise AlreadyExistsError for a folder with something else in it, ConfigError where faces must not lie."""
+        """Raise AlreadyExistsError for a folder with something else in it or with another import at work in it.
+
+        ConfigError says where faces must not lie.
+        """
         _check_place(folder, terms)
         make_folder(folder)
         self._folder, self._terms, self._height, self._width = folder, terms, height, width
-        self._begin(to_canonical_json({**plan, **to_mapping(terms), "height": height, "width": width}))
+        packed = to_canonical_json({**plan, **to_mapping(terms), "height": height, "width": width})
+        self._check_free(packed)  # before the lock, which would be a new file in somebody else's folder
         self._lines: dict[str, _Line] = {}
         self._journal_bytes = 0
-        self._read_journal()
-        self._check_part()
-        self._crops: BinaryIO = _private(folder / PART)
-        self._journal: BinaryIO = _private(folder / JOURNAL)
-        self._cut()
+        with ExitStack() as opened:
+            opened.enter_context(exclusive(folder / LOCK, program="import", option="folder with --to"))
+            self._begin(packed)
+            self._read_journal()
+            self._check_part()
+            self._crops: BinaryIO = opened.enter_context(_private(folder / PART))
+            self._journal: BinaryIO = opened.enter_context(_private(folder / JOURNAL))
+            self._cut()
+            self._opened = opened.pop_all()
         self._unsynced: list[_Line] = []
         self._unsynced_bytes = 0
 
@@ -102,8 +114,7 @@ class StoreWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._crops.close()
-        self._journal.close()
+        self._opened.close()
 
     @property
     def done(self) -> frozenset[str]:
@@ -184,7 +195,7 @@ class StoreWriter:
             software=software,
         )
         write_atomically(self._folder / MANIFEST, manifest.to_json(), private=True)
-        for name in (PART, JOURNAL, PLAN):
+        for name in (PART, JOURNAL, PLAN, LOCK):
             (self._folder / name).unlink(missing_ok=True)
         return manifest
 
@@ -192,6 +203,12 @@ class StoreWriter:
 
     def _begin(self, plan: bytes) -> None:
         """Begin, or go on with the same plan."""
+        self._check_free(plan)  # again: another import may have begun or ended since
+        if not (self._folder / PLAN).exists():
+            write_atomically(self._folder / PLAN, plan, private=True)
+
+    def _check_free(self, plan: bytes) -> None:
+        """Raise AlreadyExistsError unless the folder is empty or holds the beginning of this very import."""
         if (self._folder / MANIFEST).exists():
             raise AlreadyExistsError(f"{self._folder} holds a data set already; name a new folder with --to")
         kept = self._folder / PLAN
@@ -201,10 +218,8 @@ class StoreWriter:
                     f"{self._folder} holds the beginning of another import; go on with the same source and options, "
                     "or name a new folder with --to"
                 )
-        elif any(self._folder.iterdir()):
+        elif any(path.name != LOCK for path in self._folder.iterdir()):
             raise AlreadyExistsError(f"{self._folder} is not empty; name a new folder with --to")
-        else:
-            write_atomically(kept, plan, private=True)
 
     def _read_journal(self) -> None:
         """Take over the identities whose whole lines are in the journal; a torn last line does not count."""
@@ -241,22 +256,26 @@ class StoreWriter:
     def _sorted_crops(self, order: list[_Line]) -> None:
         """Write the crops in the order of their identities; where they came in it, the file is only renamed."""
         written = [line for line in self._lines.values() if line.images]
-        part, target = self._folder / PART, self._folder / CROPS
-        target.unlink(missing_ok=True)  # of an import that was stopped here; it may be the very file that is read
+        part, making = self._folder / PART, self._folder / _MAKING
+        making.unlink(missing_ok=True)  # of an import that was stopped here; it may be the very file that is read
         if written == order:
-            os.link(part, target)
-            sync_folder(self._folder)
-            return
+            os.link(part, making)
+        else:
+            self._copy_crops(written, order, making)
+        making.replace(self._folder / CROPS)
+        making.unlink(missing_ok=True)  # POSIX renames nothing where both names are one file
+        sync_folder(self._folder)
+
+    def _copy_crops(self, written: list[_Line], order: list[_Line], target: Path) -> None:
         places, at = dict[str, int](), 0
         for line in written:
             places[line.name] = at
             at += line.images * self._image_bytes
-        with part.open("rb") as source, _private(target) as out, storage_errors(CROPS):
+        with (self._folder / PART).open("rb") as source, _private(target) as out, storage_errors(CROPS):
             for line in order:
                 source.seek(places[line.name])
                 out.write(source.read(line.images * self._image_bytes))
             _flush(out)
-        sync_folder(self._folder)
 
 
 def _check_place(folder: Path, terms: StoreTerms) -> None:

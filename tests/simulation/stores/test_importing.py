@@ -109,6 +109,43 @@ def test_a_kill_while_it_is_finished(tmp_path: Path, in_order: bool) -> None:
     np.testing.assert_array_equal(store.crops_of(names.index("b") if in_order else 1), noise_crops(in_order, 1))
 
 
+def person(name: str, seed: int) -> Imported:
+    return Imported(name, noise_crops(seed, 2), ("1", "2"))
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_one_import_at_a_time_in_a_folder(tmp_path: Path, synced: bool) -> None:
+    """The second is refused and touches nothing; when the first is gone, it may go on, or finds the data set there."""
+    to = tmp_path / "set"
+    with StoreWriter(to, TERMS, height=112, width=112, plan={}) as first:
+        first.add(person("a", 1))
+        if synced:
+            first.sync()
+        before = {path.name: path.read_bytes() for path in to.iterdir()}
+        with pytest.raises(AlreadyExistsError, match="another import is using this folder"):
+            StoreWriter(to, TERMS, height=112, width=112, plan={})
+        assert {path.name: path.read_bytes() for path in to.iterdir()} == before
+    with StoreWriter(to, TERMS, height=112, width=112, plan={}) as second:
+        assert second.done == ({"a"} if synced else set())
+        for number, name in enumerate("ab"):
+            if name not in second.done:
+                second.add(person(name, number + 1))
+        second.finish("")
+        with pytest.raises(AlreadyExistsError):
+            StoreWriter(to, TERMS, height=112, width=112, plan={})
+    store = CropStore(to)
+    store.verify()
+    np.testing.assert_array_equal(store.crops, np.concatenate([noise_crops(1, 2), noise_crops(2, 2)]))
+    assert not [path.name for path in to.iterdir() if path.name.startswith((".", "import", "crops.part"))]
+
+
+def test_no_lock_is_left_in_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    with pytest.raises(AlreadyExistsError, match="not empty"):
+        StoreWriter(tmp_path, TERMS, height=112, width=112, plan={})
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
 # Hostile archives
 
 
