@@ -34,6 +34,9 @@ from mien.records import from_mapping
 from mien.shell.files import make_folder, read_limited, write_atomically
 from simulation.experiment import ExperimentSpec, describe, from_data, load_data, with_changes
 from simulation.journal import num_rounds, settings_sha256
+from simulation.locking import only_writer
+from simulation.outputs import refuse_others
+from simulation.settings import value_of
 from simulation.sources import data_sha256
 from simulation.study import Column, Job, Measure, Results, Row, Study, Table, read_results, run_study
 
@@ -125,14 +128,7 @@ def grid_line(text: str) -> tuple[str, list[Any]]:
     try:
         return name.strip(), _checked(name, tomllib.loads(f"x = [{values}]")["x"])
     except tomllib.TOMLDecodeError:
-        return name.strip(), _checked(name, [_value(each) for each in values.split(",")])
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
+        return name.strip(), _checked(name, [value_of(each) for each in values.split(",")])
 
 
 def _checked(name: str, values: Any) -> list[Any]:
@@ -310,16 +306,19 @@ def run_sweep(
 
     What is measured is not measured again; runs that were stopped go on. `events` is where TensorBoard's files go, if
     anywhere; `tick` is called now and then meanwhile.
-    Raises AlreadyExistsError for a folder that holds runs of other settings or of other faces.
+    Raises AlreadyExistsError for a folder that holds runs of other settings or of other faces, or another command's
+    records, and for one that another process writes.
     """
     runs = out / "runs"
     measure = functools.partial(measure_run, runs=runs, root=root, events=events)
     study = study_of(sweep, measure, data_sha256(sweep.spec.faces, root))
     _check_same(sweep, out, study.data_sha256)
-    make_folder(out / "records")
-    make_folder(runs)
-    write_state(sweep, out, study.data_sha256, command)
-    return run_study(study, out / "records", seeds=sweep.seeds, jobs=jobs, tell=tell, tick=tick)
+    make_folder(out)
+    with only_writer(out):
+        make_folder(out / "records")
+        make_folder(runs)
+        write_state(sweep, out, study.data_sha256, command)
+        return run_study(study, out / "records", seeds=sweep.seeds, jobs=jobs, tell=tell, tick=tick)
 
 
 def read_sweep(out: Path) -> tuple[Sweep, Results, str]:
@@ -375,6 +374,7 @@ def _check_same(sweep: Sweep, out: Path, data: str) -> None:
     from simulation.runs import read_json
 
     another = "and they are not mixed; name a new folder with --out"
+    refuse_others(out, but=STATE)
     if (out / STATE).is_file():
         state = _read_state(out)
         if state.get("base") != json.loads(json.dumps(sweep.base)):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from coordinator.commands.tasks import read_task
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.specs import TaskSpec
-from mien.toml import parse_toml
+from simulation.settings import value_of
+
+_NEXT: Final = re.compile(r",(?=[^,=\[\]{}\"']+=)")
+"""A comma after which another field begins; commas within a value stay."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +27,17 @@ class Policy:
 
 
 def changed(task: TaskSpec, changes: str) -> TaskSpec:
-    """Return a task with `field=value` for each of some fields, separated by commas; values as TOML has them.
+    """Return a task with `field=value` for each of some fields, separated by commas; values as TOML has them, text also
+    without quotes.
 
     Raises ConfigError for what is no such change, an unknown field, or a value that does not fit.
     """
     values = to_mapping(task)
-    for change in changes.split(","):
+    for change in _NEXT.split(changes):
         name, sign, value = change.partition("=")
         if not sign or not name.strip():
             raise ConfigError(f"--set {change!r} is no change; write field=value, such as cohort.over_selection=1.3")
-        _put(values, name.strip().split("."), parse_toml(f"value = {value}", f"--set {change}")["value"], change)
+        _put(values, name.strip().split("."), value_of(value), change)
     return from_mapping(TaskSpec, values)
 
 
