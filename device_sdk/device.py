@@ -708,7 +708,7 @@ class Device:
             num_private_sums=len(self.attempts.participations()) if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
             asked_to_stay_out=self.gallery.wants_out,
-            personal_model=self._personal_form(model_id),
+            personal_model=self._personal_form(self.gallery.form_id),  # no variant has one
             liveness_check=str(self._pad.report) if self._pad else None,
             tier=self._tier(),
             last_round_unix_s=None if last is None else last.unix_s,
@@ -725,8 +725,8 @@ class Device:
         except (NotFoundError, IntegrityError, VersionError):
             return "a variant that is missing here"
 
-    def _personal_form(self, model_id: str | None) -> str | None:
-        stored = self.gallery.personal(model_id) if model_id else None
+    def _personal_form(self, form: str | None) -> str | None:
+        stored = self.gallery.personal(form) if form else None
         return None if stored is None else stored.form
 
     def _backbone(self, model_id: str | None) -> str | None:

@@ -367,10 +367,11 @@ class Gallery:
     def keep_personal(self, personal: StoredPersonal, made_from: str) -> None:
         """Store the personal model that was made of the gallery in that state, in an earlier one's place.
 
-        Raises UnreachableError when the gallery has changed since: its people or pictures may be others now.
+        Raises UnreachableError when the gallery has changed since, its people or pictures may be others now, and when
+        its templates are of another form than the model that it was made on.
         """
         with self._vault.writing() as change:
-            if change.state != made_from:
+            if change.state != made_from or change.facts.get("model_id", personal.model_id) != personal.model_id:
                 raise UnreachableError("the gallery changed while it was personalised; run again")
             change.delete("states", person=PERSONAL)
             change.insert("states", personal.to_bytes(), person=PERSONAL, tag=personal.model_id)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from device_sdk import Device
 from device_sdk.enroll import enroll
+from device_sdk.enrolled import Template
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
@@ -176,6 +177,19 @@ def test_one_that_was_made_of_another_gallery_is_not_kept(gallery: Gallery, reco
     gallery.enroll("Ada", noise_crops(1), recogniser.template(features), now_unix_s=0, consent=True)
     with pytest.raises(UnreachableError, match="run again"):
         gallery.keep_personal(stored(recogniser), before)
+
+
+@pytest.mark.parametrize("form", ["{}:" + "a" * 64, "b" * 64], ids=["variant", "other model"])
+def test_one_that_was_made_on_another_form_than_the_gallerys_is_not_kept(
+    gallery: Gallery, recogniser: Recogniser, form: str
+) -> None:
+    """Another process may change over between the loading of the model and the look at the gallery."""
+    features = np.random.default_rng(0).standard_normal((3, recogniser.input.dim)).astype(np.float32)
+    template = Template.of(features, form.format(recogniser.model_id), recogniser.input)
+    gallery.enroll("Ada", noise_crops(1), template, now_unix_s=0, consent=True)
+    with pytest.raises(UnreachableError, match="run again"):
+        gallery.keep_personal(stored(recogniser), gallery.state)
+    assert gallery.personal(recogniser.model_id) is None
 
 
 def test_nothing_of_it_is_on_disk_in_clear_or_shown(tmp_path: Path, gallery: Gallery, recogniser: Recogniser) -> None:
