@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, KeysView
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +97,7 @@ class StoreWriter:
         packed = to_canonical_json({**plan, **to_mapping(terms), "height": height, "width": width})
         self._check_free(packed)  # before the lock, which would be a new file in somebody else's folder
         self._lines: dict[str, _Line] = {}
-        self._journal_bytes = 0
+        self._num_images = self._num_failures = self._journal_bytes = 0
         with ExitStack() as opened:
             opened.enter_context(exclusive(folder / LOCK, program="import", option="folder with --to"))
             self._begin(packed)
@@ -117,19 +117,19 @@ class StoreWriter:
         self._opened.close()
 
     @property
-    def done(self) -> frozenset[str]:
-        """Identities that are written."""
-        return frozenset(self._lines)
+    def done(self) -> KeysView[str]:
+        """Identities that are written, as a view: millions of them are asked for one by one."""
+        return self._lines.keys()
 
     @property
     def num_images(self) -> int:
         """Crops that are written."""
-        return sum(line.images for line in self._lines.values())
+        return self._num_images
 
     @property
     def num_failures(self) -> int:
         """Images that gave no crop."""
-        return sum(len(line.failures) for line in self._lines.values())
+        return self._num_failures
 
     def add(self, imported: Imported) -> None:
         """Append an identity; raises ConfigError for crops of another size or a name that was there."""
@@ -143,7 +143,7 @@ class StoreWriter:
         line = _Line(imported.name, len(crops), imported.files, imported.failures)
         with storage_errors(CROPS):
             self._crops.write(np.ascontiguousarray(crops).data)
-        self._lines[line.name] = line
+        self._count(line)
         self._unsynced.append(line)
         self._unsynced_bytes += crops.nbytes
         if self._unsynced_bytes >= SYNC_BYTES:
@@ -230,8 +230,15 @@ class StoreWriter:
             if not text.endswith(b"\n"):
                 return
             line = _unpacked(text)
-            self._lines[line.name] = line
+            if line.name in self._lines:
+                raise CorruptDataError(f"{JOURNAL} names an identity twice; import into a new folder")
+            self._count(line)
             self._journal_bytes += len(text)
+
+    def _count(self, line: _Line) -> None:
+        self._lines[line.name] = line
+        self._num_images += line.images
+        self._num_failures += len(line.failures)
 
     def _check_part(self) -> None:
         part = self._folder / PART

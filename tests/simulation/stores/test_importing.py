@@ -8,7 +8,9 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import cv2
 import numpy as np
@@ -17,7 +19,7 @@ import pytest
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, NotFoundError
 from simulation.stores import CropStore
 from simulation.stores.importing import ImportSource, import_faces
-from simulation.stores.manifest import CROPS
+from simulation.stores.manifest import CROPS, StoreManifest
 from simulation.stores.writer import JOURNAL, PART, Imported, StoreTerms, StoreWriter
 from simulation.synthetic import committed_faces
 from tests.device_sdk.people import noise_crops
@@ -84,6 +86,9 @@ def test_a_killed_import_does_not_go_on_as_another(tmp_path: Path) -> None:
         crops.truncate(10)
     with pytest.raises(CorruptDataError, match="shorter than its journal says"):
         import_faces(ImportSource.of(source, aligned=True), to, TERMS)
+    (to / JOURNAL).write_bytes(2 * b'["Ada", 0, [], []]\n')
+    with pytest.raises(CorruptDataError, match="twice"):
+        import_faces(ImportSource.of(source, aligned=True), to, TERMS)
     (to / JOURNAL).write_bytes(b"{}\n")
     with pytest.raises(CorruptDataError, match="damaged"):
         import_faces(ImportSource.of(source, aligned=True), to, TERMS)
@@ -137,6 +142,37 @@ def test_one_import_at_a_time_in_a_folder(tmp_path: Path, synced: bool) -> None:
     store.verify()
     np.testing.assert_array_equal(store.crops, np.concatenate([noise_crops(1, 2), noise_crops(2, 2)]))
     assert not [path.name for path in to.iterdir() if path.name.startswith((".", "import", "crops.part"))]
+
+
+class _Unread(dict[str, object]):
+    """Lines that may be looked up and counted, and never gone through: that would be done for each identity."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all identities were gone through for one")
+
+    def values(self) -> NoReturn:
+        raise AssertionError("all identities were gone through for one")
+
+    items = values
+
+
+def test_an_identity_costs_the_same_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, to = folder_of_people(tmp_path / "faces"), tmp_path / "set"
+    finished = StoreWriter.finish
+
+    def finish(self: StoreWriter, software: str, tell: Callable[[str], None]) -> StoreManifest:
+        self._lines = dict(dict.items(self._lines))
+        return finished(self, software, tell)
+
+    def begin(self: StoreWriter) -> StoreWriter:
+        self._lines = _Unread(self._lines)  # type: ignore[assignment]
+        return self
+
+    monkeypatch.setattr(StoreWriter, "__enter__", begin)
+    monkeypatch.setattr(StoreWriter, "finish", finish)
+    made = import_faces(ImportSource.of(source, aligned=True), to, TERMS)
+    assert made == CropStore(to).manifest
+    assert made.failures == sum(1 for _ in CropStore(to).failures())
 
 
 def test_no_lock_is_left_in_a_folder_of_something_else(tmp_path: Path) -> None:
