@@ -73,7 +73,7 @@ class Journal:
         return from_mapping(Header, first)
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Return one record a round, in order."""
+        """Return one record a round, in order; raises CorruptDataError where a round is there twice or missing."""
         return [_without_kind(line) for line in self._lines() if line["kind"] == "round"]
 
     def check(self, header: Header) -> None:
@@ -110,6 +110,12 @@ class Journal:
             raise CorruptDataError(f"{self.path} is damaged; run the experiment again into a new folder") from error
         if not all(isinstance(line, dict) and isinstance(line.get("kind"), str) for line in lines):
             raise CorruptDataError(f"{self.path} holds no records; run the experiment again into a new folder")
+        numbers = [line.get("round") for line in lines if line["kind"] == "round"]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise CorruptDataError(
+                f"{self.path} holds rounds twice or out of order, as if two processes had written it; remove "
+                f"{self.path.parent} and run it again"
+            )
         return lines
 
 

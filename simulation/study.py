@@ -37,6 +37,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -496,6 +497,7 @@ class _Pool:
 
 def _work(pipe: Connection, measure: Measure) -> None:
     """Measure runs until the pipe closes; an unforeseen error ends the process, its traceback in the run's log."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError):
         while True:
             job, target = pipe.recv()
@@ -519,6 +521,14 @@ def _work(pipe: Connection, measure: Measure) -> None:
             }
             write_atomically(Path(target), json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode())
             pipe.send(None)
+
+
+def _end_with_parent() -> None:
+    """End this process once the one that started it has ended: a SIGKILL there leaves it nothing to do here."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextlib.contextmanager

@@ -76,3 +76,13 @@ def test_a_full_disk_is_said(journal: Journal) -> None:
 def test_settings_are_known_by_their_content() -> None:
     assert settings_sha256({"a": 1, "b": [2]}) == settings_sha256({"b": [2], "a": 1})
     assert settings_sha256({"a": 1}) != settings_sha256({"a": 1.5})
+
+
+@pytest.mark.parametrize("numbers", [(1, 1), (1, 2, 2, 3, 3), (1, 3), (2,), (1, 3, 2), (1, "2")])
+def test_what_two_writers_left_is_refused(journal: Journal, numbers: tuple[object, ...]) -> None:
+    journal.begin(HEADER)
+    for number in numbers:
+        journal.append({"round": number})
+    for read in (journal.rounds, journal.header, lambda: journal.take_up(HEADER, 1)):
+        with pytest.raises(CorruptDataError, match="twice or out of order"):
+            read()

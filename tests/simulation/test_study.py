@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +39,19 @@ def measure(job: Job) -> Mapping[str, float]:
     if job.settings.get("fails") == "killed":
         os._exit(9)
     return {"eer": job.settings["base"] + 0.01 * job.seed, "threads": float(os.environ["OMP_NUM_THREADS"])}
+
+
+def sleep(job: Job) -> Mapping[str, float]:
+    """Say which process this is, and measure for longer than any test."""
+    assert job.faces is not None
+    (job.faces / "worker").write_text(str(os.getpid()))
+    time.sleep(600)
+    return {}
+
+
+def run_sleepers(folder: Path) -> None:
+    """Run a study that does not end, in a process that a test kills."""
+    run_study(replace(study(GOOD), measure=sleep), folder / "records", seeds=(0,), faces=folder)
 
 
 def study(*rows: Row, claims: tuple[Claim, ...] = ()) -> Study:
@@ -84,6 +100,33 @@ def test_runs_resume_and_failures_cost_nobody_else(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 6
     record = json.loads((tmp_path / changed.file_of(GOOD, 1)).read_text())
     assert (record["row"], record["seed"], record["settings"]) == ("good", 1, {"base": 0.1})
+
+
+def ends(pid: int) -> bool:
+    """Return whether a process has ended, or does so in a minute."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see whether a process has ended")
+def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from tests.simulation.test_study import run_sleepers\n"
+    command = [sys.executable, "-c", code + "run_sleepers(Path(sys.argv[1]))", str(tmp_path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as parent:
+        end = time.monotonic() + 120
+        while not (tmp_path / "worker").is_file() or not (tmp_path / "worker").read_text():
+            assert parent.poll() is None, "the study ended too early"
+            assert time.monotonic() < end, "no worker began"
+            time.sleep(0.05)
+        parent.kill()
+    assert ends(int((tmp_path / "worker").read_text()))
 
 
 def results_of(values: Mapping[str, list[float]], *claims: Claim) -> Results:
