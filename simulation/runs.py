@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from coordinator.store.sealing import KEY_BYTES, Sealer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
-from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, NotFoundError
+from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, MienError, NotFoundError
 from mien.evaluation import Comparisons, all_pairs
 from mien.layout import Vector, model_id
 from mien.methods import find_method
@@ -39,6 +39,7 @@ from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, m
 from simulation.features import kept_features
 from simulation.insights import MAP_PEOPLE, class_angles, embedding_map
 from simulation.journal import Header, Journal
+from simulation.locking import only_writer
 from simulation.measuring import Measured, eer_of, measured
 from simulation.models import Model, read_model, write_model
 from simulation.outputs import refuse_others
@@ -65,14 +66,26 @@ class RunFolder:
 
     def start(self, spec: ExperimentSpec, header: Header) -> None:
         """Make the folder of a new run; raises AlreadyExistsError for one that holds records."""
-        if self.experiment.exists():
-            raise AlreadyExistsError(
-                f"{self.folder} holds a run already; go on with it by --resume, or name a new folder with --out"
-            )
-        refuse_others(self.folder)
+        self.check_free()
         make_folder(self.folder)
         self.journal.begin(header)
         write_atomically(self.experiment, _json(describe(spec)))
+
+    def check_free(self) -> None:
+        """Raise AlreadyExistsError for a folder that holds records; a run that never came to a round has none."""
+        refuse_others(self.folder, but=self.experiment.name)
+        if self.experiment.exists() and not self._is_blank():
+            raise AlreadyExistsError(
+                f"{self.folder} holds a run already; go on with it by --resume, or name a new folder with --out"
+            )
+
+    def _is_blank(self) -> bool:
+        if self.evaluation.exists() or self._checkpoint.exists() or self.model.exists():
+            return False
+        try:
+            return bool(self.journal.header()) and not self.journal.rounds()
+        except MienError:  # damaged or not ours: to be looked at, not to be lost
+            return False
 
     def spec(self) -> ExperimentSpec:
         """Return what was run; raises NotFoundError where there is no run."""
@@ -132,12 +145,30 @@ def run_experiment(
 
     With `resume` a run that was stopped goes on from its last finished round, and one that is finished only answers.
     `after_round` gets each round's record, and how many rounds there will be. `address` is that of a running cluster,
-    for the cluster engine.
+    for the cluster engine. Raises AlreadyExistsError for a folder that is not free, or that another process writes.
     """
     run = RunFolder(folder)
     if resume:
         _check_same(run.spec(), spec)
+    else:
+        run.check_free()
     header = Header.now(spec.name, describe(spec), data_sha256(spec.faces, root), spec.partition.seed)
+    make_folder(folder)
+    with only_writer(folder):
+        return _run(run, spec, header, root, resume=resume, tell=tell, after_round=after_round, address=address)
+
+
+def _run(
+    run: RunFolder,
+    spec: ExperimentSpec,
+    header: Header,
+    root: Path,
+    *,
+    resume: bool,
+    tell: Callable[[str], None],
+    after_round: Callable[[Mapping[str, Any], int], None],
+    address: str | None,
+) -> dict[str, Any]:
     if resume:
         run.journal.check(header)
         if run.evaluation.is_file():

@@ -17,6 +17,7 @@ import pytest
 import simulation.experiments
 from mien.errors import AlreadyExistsError, ConfigError, MienError, NotFoundError
 from simulation.experiment import dry_plan, load, parse, with_changes
+from simulation.locking import only_writer
 from simulation.models import read_model
 from simulation.runs import RunFolder, run_experiment
 
@@ -199,3 +200,26 @@ max_participations = 5
     with pytest.raises(ConfigError, match="set sums = 'ring'"):
         parse(text)
     assert parse(text.replace('name = "small"', 'name = "small"\nsums = "ring"')).task.privacy.dp.is_on
+
+
+def test_a_run_that_came_to_no_round_blocks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = parse(SMALL.replace("rounds = 3", "rounds = 1"))
+    monkeypatch.setenv("MIEN_SIM_DEVICE", "cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(MienError, match="CUDA"):
+        run_experiment(spec, tmp_path / "run", tmp_path, tell=quiet)
+    monkeypatch.delenv("MIEN_SIM_DEVICE")
+    run_experiment(with_changes(spec, seed=3), tmp_path / "run", tmp_path, tell=quiet)
+    assert [record["round"] for record in RunFolder(tmp_path / "run").records()] == [1]
+    with pytest.raises(AlreadyExistsError, match="--resume"):
+        run_experiment(spec, tmp_path / "run", tmp_path, tell=quiet)
+
+
+def test_a_run_waits_for_whoever_writes_its_folder_and_then_says_who(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulation.locking.WAIT_S", 0.0)
+    (tmp_path / "run").mkdir()
+    with only_writer(tmp_path / "run"), pytest.raises(AlreadyExistsError, match=f"process {os.getpid()}"):
+        run_experiment(parse(SMALL), tmp_path / "run", tmp_path, tell=quiet)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock"}

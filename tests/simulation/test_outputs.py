@@ -13,6 +13,7 @@ from simulation.outputs import KNOWN
 
 EXPERIMENT = "simulation/experiments/fedface/phones.toml"
 TASK = "name = 'tiny'\nrounds = 2\n[cohort]\nsize = 8\nmin_reports = 6\n[privacy]\nmin_cohort = 6\n"
+GO_ON = {("fleet", "summary.json"), ("sweep", "sweep.json")}  # a fleet takes the place of a fleet, a sweep goes on
 FLEET = ("--phones", "50", "--days", "0.005")
 
 
@@ -28,16 +29,18 @@ def holds(folder: Path, name: str) -> bytes:
     ("command", "name"),
     [
         (command, name)
-        for command in ("phones", "fleet", "run")
+        for command in ("phones", "fleet", "run", "sweep")
         for name in sorted(KNOWN)
-        if (command, name) != ("fleet", "summary.json")  # a fleet takes the place of a fleet
+        if (command, name) not in GO_ON
     ],
 )
 def test_records_of_another_command_stay(command: str, name: str, tmp_path: Path) -> None:
     task, out = tmp_path / "task.toml", tmp_path / "out"
     task.write_text(TASK)
     kept = holds(out, name)
-    arguments = {"phones": ("--local",), "fleet": (str(task), *FLEET), "run": (EXPERIMENT,)}[command]
+    arguments = {"phones": ("--local",), "fleet": (str(task), *FLEET), "run": (EXPERIMENT,), "sweep": (EXPERIMENT,)}[
+        command
+    ]
     done = CliRunner().invoke(app, [command, *arguments, "--out", str(out)])
     assert isinstance(done.exception, AlreadyExistsError)
     assert "--out" in done.exception.message

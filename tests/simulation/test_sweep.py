@@ -170,15 +170,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder / "out"),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
-    )
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     end = time.monotonic() + 240
     while not list((folder / "out").glob("runs/*/checkpoint.bin")):
         assert first.poll() is None, "the sweep ended too early"
         assert time.monotonic() < end, "the sweep did not come to a round"
         time.sleep(0.01)
-    os.killpg(first.pid, signal.SIGKILL)  # with its workers
+    os.kill(first.pid, signal.SIGKILL)  # its workers find that out themselves
     first.wait()
     assert not list((folder / "out" / "records").glob("*.json"))
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=True)
