@@ -36,11 +36,14 @@ LAST_WORDS: Final = 300
 class Programs:
     """Starts Mien's programs, keeps the output of servers and phones in files, and leaves none behind.
 
-    Use as a context manager: leaving it, however that comes about, ends every child, by SIGTERM first.
+    Use as a context manager: leaving it, however that comes about, ends every child, by SIGTERM first. Where this
+    process is killed meanwhile, its guard ends them, and removes the folder `state`.
     """
 
-    def __init__(self, log_folder: Path, *, threads: int = 1) -> None:
+    def __init__(self, log_folder: Path, *, state: Path | None = None, threads: int = 1) -> None:
         self._log_folder = log_folder
+        self._state = state
+        self._guard: subprocess.Popen[bytes] | None = None
         self._named: dict[str, subprocess.Popen[bytes]] = {}
         self._children: list[subprocess.Popen[bytes]] = []
         # Settings of the caller's own Mien are not the children's. Ten phones on two cores: more threads than cores
@@ -50,12 +53,30 @@ class Programs:
         make_folder(log_folder)
 
     def __enter__(self) -> Self:
+        # In a session of its own: what ends all processes of a terminal does not end it.
+        self._guard = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "simulation.demo.guard",
+                *([str(self._state.resolve())] if self._state else []),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,
+        )
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop_all()
+        try:
+            self.stop_all()
+        finally:
+            self._leave_guard()
 
     def call(self, program: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
         """Return the JSON that a command prints last, None if it prints nothing.
@@ -132,7 +153,7 @@ class Programs:
 
     def stop(self, *names: str) -> None:
         """End these programs: SIGTERM, then after `STOP_S` SIGKILL for those that do not listen."""
-        _end([self._named[name] for name in names])
+        self._end([self._named[name] for name in names])
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
         """Return the program that was started under `name`."""
@@ -141,11 +162,28 @@ class Programs:
     def stop_others(self, *names: str) -> None:
         """End every child but these, those that a call waits for too."""
         kept = [self._named[name] for name in names if name in self._named]
-        _end([child for child in self._children if child not in kept])
+        self._end([child for child in self._children if child not in kept])
 
     def stop_all(self) -> None:
         """End every child, those that a call waits for too."""
-        _end(self._children)
+        self._end(self._children)
+
+    def _end(self, children: Iterable[subprocess.Popen[bytes]]) -> None:
+        ended = list(children)
+        _end(ended)
+        for child in ended:
+            self._tell_guard(f"-{child.pid}")
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            with suppress(BrokenPipeError):  # somebody ended it
+                os.write(self._guard.stdin.fileno(), f"{line}\n".encode())
+
+    def _leave_guard(self) -> None:
+        if self._guard is not None:
+            self._tell_guard(".")
+            self._guard.communicate()
+            self._guard = None
 
     def _log_says(self, name: str) -> str:
         path = self.log_of(name)
@@ -169,6 +207,7 @@ class Programs:
                 f"there is no program {Path(command[0]).name} beside {sys.executable}; install mien[simulation] there"
             ) from error
         self._children.append(child)
+        self._tell_guard(f"+{child.pid}")
         return child
 
     @contextmanager
@@ -180,7 +219,7 @@ class Programs:
             try:
                 yield child
             finally:
-                _end([child])
+                self._end([child])
         self._children.remove(child)
 
 

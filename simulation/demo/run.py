@@ -40,7 +40,7 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     """Run the demo and leave `report.html` in `options.out`.
 
     However it ends, every child process has ended and the programs' state (keys, encrypted galleries) is gone; logs and
-    report stay.
+    report stay. Where it is killed that takes some seconds.
     """
     started = time.monotonic()
     task = read_task(options)
@@ -49,7 +49,11 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
         if options.faces is None
         else people_from(options.faces, options.num_phones, seed=options.seed)
     )
-    with ended_by_signals(), state_folder(options.out) as folder, Programs(options.out / "logs") as programs:
+    with (
+        ended_by_signals(),
+        state_folder(options.out) as folder,
+        Programs(options.out / "logs", state=folder) as programs,
+    ):
         stage = Stage(options, folder, programs, people, task)
         with step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
             start_servers(folder, programs)

@@ -20,6 +20,7 @@ from mien.shell import cli
 from mien.shell.files import make_folder
 from mien.shell.lock import exclusive
 from mien.specs import TaskSpec
+from simulation.demo.guard import LOCK
 from simulation.demo.people import DemoPeople
 from simulation.demo.programs import Programs
 from simulation.models import Model, read_model
@@ -75,7 +76,7 @@ class Stage:
 def state_folder(out: Path, program: str = "mien-sim demo") -> Iterator[Path]:
     """An empty folder for the programs' state, removed afterwards; one `program` at a time has it."""
     make_folder(out)
-    with exclusive(out / ".lock", program=program, option="--out"):
+    with exclusive(out / LOCK, program=program, option="--out"):
         folder = _fresh_state(out)
         try:
             yield folder

@@ -77,6 +77,7 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
     """Run the phones and report; tells whether as many rounds closed as were asked for.
 
     However it ends, every child process has ended, and the phones' keys and all state are gone; logs and records stay.
+    Where it is killed that takes some seconds.
     Raises AlreadyExistsError for a folder that holds records, of phones or of another command.
     """
     program = "mien-sim phones"
@@ -84,7 +85,7 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
     with (
         ended_by_signals(),
         state_folder(options.out, program) as folder,
-        Programs(options.out / "logs") as programs,
+        Programs(options.out / "logs", state=folder) as programs,
     ):
         if options.local:
             with step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -212,6 +213,52 @@ for part in ("[1", ",2]\\n[3]\\n[", "4]"):
                 raise LateError("enough")
         assert len(pids) == 1
         assert not is_running(pids[0])
+
+
+class TestKilled:
+    """A program that is killed leaves neither children nor keys, whatever it was at."""
+
+    @pytest.mark.parametrize("at", ["running.start('server', child)", "running.call(child, 'verb')"])
+    def test_children_and_keys_go(self, tmp_path: Path, at: str) -> None:
+        child = script(
+            tmp_path / "p",
+            f"import os, time; open({str(tmp_path)!r} + '/pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(60)",
+        )
+        text = f"""
+import time
+from pathlib import Path
+from simulation.demo.programs import Programs
+from simulation.demo.stage import state_folder
+out, child = Path({str(tmp_path / "out")!r}), {child!r}
+with state_folder(out) as folder, Programs(out / "logs", state=folder) as running:
+    (folder / "ca.key").touch()
+    {at}
+    time.sleep(60)"""
+        with subprocess.Popen([sys.executable, "-c", text]) as parent:
+            wait_for(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text().endswith(" "), 60.0)
+            assert (tmp_path / "out" / "state" / "ca.key").exists()
+            parent.kill()
+        wait_for(lambda: not is_running(int((tmp_path / "pid").read_text())), 60.0)
+        wait_for(lambda: not (tmp_path / "out" / "state").exists(), 60.0)
+        assert (tmp_path / "out" / "logs").is_dir()
+
+    def test_folder_of_the_next_program_stays(self, tmp_path: Path) -> None:
+        with state_folder(tmp_path) as folder:  # which has the lock
+            code = f"from pathlib import Path; from simulation.demo import guard; guard._remove(Path({str(folder)!r}))"
+            subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+            assert folder.is_dir()
+
+    def test_child_that_has_ended_is_nobody_elses_number(self, tmp_path: Path) -> None:
+        """Only what still runs is ended: the numbers of processes are used again."""
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
+            said = f"+{stranger.pid}\n-{stranger.pid}\n"
+            guard = subprocess.Popen([sys.executable, "-m", "simulation.demo.guard"], stdin=subprocess.PIPE)
+            with pytest.raises(subprocess.TimeoutExpired):  # this process lives on
+                guard.communicate(said.encode(), timeout=1.0)
+            assert stranger.poll() is None
+            guard.kill()
+            guard.wait()
+            stranger.kill()
 
 
 class TestServers:
@@ -590,9 +637,9 @@ class TestSteps:
     @pytest.fixture
     def stage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         (tmp_path / "bin").mkdir()
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
         options = DemoOptions(tmp_path / "out", num_phones=4, rounds=1)
         with state_folder(options.out) as folder, Programs(tmp_path / "logs") as running:
+            monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
             yield Stage(options, folder, running, people.synthetic_people(4), run.read_task(options))
 
     def stand_in(self, stage: Stage, name: str, text: str) -> None:
