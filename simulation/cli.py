@@ -232,7 +232,7 @@ def fleet(
 ) -> None:
     """Try a task's policy on emulated phones and a virtual clock, under the coordinator's own round code.
 
-    Example: mien-sim fleet task.toml --phones 10000 --days 7 --set cohort.over_selection=1.3
+    Example: mien-sim fleet docs/examples/fleet.toml --phones 2000 --days 0.25 --set cohort.over_selection=1.1
     """
     from simulation.fleet import command
 

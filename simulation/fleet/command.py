@@ -250,17 +250,19 @@ def verdict(tried: Tried) -> str:
     over = f"; the {rounds:,} of the task were over after {over_s / DAY_S:.2f} days" if over_s is not None else ""
     text = f"{summary.state} after {summary.days:.2f} days, {summary.rounds_closed:,} rounds{over}"
     return (
-        f"{text}; paused after {summary.pauses[-1][0] / DAY_S:.2f}: {summary.pauses[-1][1]}" if summary.pauses else text
+        f"{text}; last paused after {summary.pauses[-1][0] / DAY_S:.2f} days: {summary.pauses[-1][1]}"
+        if summary.pauses
+        else text
     )
 
 
 def _print(tried: Sequence[Tried], folder: Path) -> None:
-    table = Table("", *(each.policy.name for each in tried))
+    table = Table("policy", *map(str, range(1, len(tried) + 1)))
     for row in ROWS:
         table.add_row(row.name, *(cell(row, each.summary, tried[0].summary) for each in tried))
     cli.OUT.print(table)
-    for each in tried:
-        _say(f"{each.policy.name}: {verdict(each)}")
+    for number, each in enumerate(tried, 1):
+        _say(f"{number}  {each.policy.name}: {verdict(each)}")
         if each.points:
             _say(f"  EER {each.points[0].eer:.2%} before, {each.points[-1].eer:.2%} at {each.points[-1].hours:.1f} h")
     _say(f"All were measured for {tried[0].summary.days:g} days, also beyond the rounds that a task asks for.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from mien.errors import ConfigError, MienError
 from simulation.cli import app
 from simulation.fleet.policies import changed, policies
 
+ROOT = Path(__file__).parents[3]
 TASK = """
 name = "small"
 method = "fedavg"
@@ -75,7 +78,7 @@ def test_policies_are_measured_over_the_same_time(tmp_path: Path) -> None:
     assert (paused["state"], paused["rounds_per_day"]) == ("paused", 0)
     shown = call(task, *options, *policies)
     assert "the 1 of the task were over after" in shown
-    assert "paused after 0.0" in shown
+    assert "last paused after 0.0" in shown
     assert "All were measured for 0.02 days" in shown
 
 
@@ -83,6 +86,26 @@ def test_the_table_has_ratios(task: Path, tmp_path: Path) -> None:
     text = call(task, "--phones", 200, "--days", 0.01, "--set", "cohort.size=7", "--out", tmp_path / "out")
     assert "(1." in text or "(0." in text
     assert "Emulated phones" in text
+
+
+def test_the_table_numbers_its_policies_and_names_them_in_full_below(task: Path, tmp_path: Path) -> None:
+    change = "deadlines.training_s=120,deadlines.upload_s=60,deadlines.keys_s=10,deadlines.shares_s=10"
+    text = call(task, "--phones", 50, "--days", 0.002, "--set", change, "--out", tmp_path / "out")
+    head = next(line for line in text.splitlines() if "policy" in line)
+    assert re.findall(r"\w+", head) == ["policy", "1", "2"]
+    assert "\n1  small: running" in text
+    assert f"\n2  {change}: running" in text
+
+
+def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
+    """The task that docs/simulation.md tries first is there, and is as the table below it says."""
+    text = (ROOT / "docs/simulation.md").read_text()
+    first = next(line for line in text.splitlines() if line.startswith("mien-sim fleet"))
+    _, _, path, *options = shlex.split(first, comments=True)
+    assert path == "docs/examples/fleet.toml"
+    answer = json.loads(call(ROOT / path, *options, "--days", 0.02, "--out", tmp_path / "out", "--json"))
+    assert [each["days"] for each in answer["policies"]] == [0.02, 0.02]
+    assert answer["policies"][1]["rounds_closed"] > 0
 
 
 def test_a_trace_says_how_many_phones_there_are(task: Path, tmp_path: Path) -> None:
