@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from device_sdk.export.manifest import MANIFEST, MAX_MANIFEST_BYTES, SUFFIXES, GraphManifest
+from device_sdk.export.forms import exportable
+from device_sdk.export.manifest import MANIFEST, MAX_MANIFEST_BYTES, SUFFIXES, Graph, GraphManifest
 from device_sdk.runtimes import RuntimeName, resolve
 from mien.errors import IntegrityError, StorageError, VersionError
 from mien.known_models import BACKBONES
 from mien.shell.files import read_limited
 
+_MAX_PARTS: Final = 64
+"""Parts of models that are said: the coordinator takes no more."""
+
 
 @dataclass(frozen=True)
 class Abilities:
-    """Names of backbones that a device can train, and of what runs them; both empty where nothing is said."""
+    """Names of backbones that a device can train, and of what runs them; both empty where nothing is said.
+
+    `parts` has, by the hash of each part of a model (`ParameterPart.sha256`) that graphs train, the names of their
+    objectives and of these objectives' forms; empty where nothing limits them.
+    """
 
     backbones: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 UNSAID: Final = Abilities()
@@ -27,25 +39,55 @@ UNSAID: Final = Abilities()
 def abilities_of(runtime: RuntimeName, graphs: Path) -> Abilities:
     """Return what a device with this engine can train: torch every backbone of this version, others those with graphs.
 
-    Raises MissingDependencyError where the engine is not installed.
+    Graphs count whose files are there. Raises MissingDependencyError where the engine is not installed.
     """
     engine = resolve(runtime)
     if engine == "torch":
         return Abilities(BACKBONES, (engine,))
-    found = {manifest.backbone for manifest in _manifests(graphs) if _trains(manifest, SUFFIXES[engine])}
-    return Abilities(tuple(sorted(found)), (engine,))
+    backbones: set[str] = set()
+    parts: dict[str, set[str]] = {}
+    for folder, manifest in _manifests(graphs):
+        for graph in _trainable(folder, manifest, SUFFIXES[engine]):
+            part = _part_sha256(manifest.layout_sha256, graph.part)
+            if part not in parts and len(parts) == _MAX_PARTS:
+                continue
+            backbones.add(manifest.backbone)
+            parts.setdefault(part, set()).update({graph.form, _objective_of(graph.form)})
+    said = {part: tuple(sorted(names)) for part, names in sorted(parts.items())}
+    return Abilities(tuple(sorted(backbones)), (engine,), said)
 
 
-def _trains(manifest: GraphManifest, suffix: str) -> bool:
-    return any(graph.kind == "train" and graph.file.endswith(suffix) for graph in manifest.graphs)
+def _trainable(folder: Path, manifest: GraphManifest, suffix: str) -> list[Graph]:
+    """Return an engine's graphs that train; none where one is missing that every training needs."""
+    own = [graph for graph in manifest.graphs if graph.file.endswith(suffix)]
+    needed = [graph for graph in own if graph.kind in ("embed", "trunk", "tail")]
+    if folder.name != manifest.layout_sha256 or not all(_is_there(folder, graph) for graph in needed):
+        return []
+    return [graph for graph in own if graph.kind == "train" and _is_there(folder, graph)]
 
 
-def _manifests(root: Path) -> list[GraphManifest]:
-    """Return the lists of graphs that can be read; what cannot is told of when a round needs it."""
+def _is_there(folder: Path, graph: Graph) -> bool:
+    return (folder / graph.sha256).is_file() or (folder / graph.file).is_file()
+
+
+def _part_sha256(layout_sha256: str, names: tuple[str, ...]) -> str:
+    """Return `ParameterPart.sha256` of a part whose layout is known by its hash alone."""
+    return hashlib.sha256(json.dumps([layout_sha256, list(names)], separators=(",", ":")).encode()).hexdigest()
+
+
+def _objective_of(form: str) -> str:
+    """Return the objective that a form is of; the form itself where it is arcface's, which has its margin built in."""
+    found = max((name for name in exportable() if f"{form}_".startswith(f"{name}_")), key=len, default="")
+    return form if found in ("", "arcface") else found
+
+
+def _manifests(root: Path) -> list[tuple[Path, GraphManifest]]:
+    """Return the lists of graphs that can be read, newest first; what cannot is told of when a round needs it."""
     found = []
-    for path in sorted(root.glob(f"*/{MANIFEST}")):
+    for path in sorted(root.glob(f"*/{MANIFEST}"), key=lambda path: (-path.stat().st_mtime_ns, path)):
         try:
-            found.append(GraphManifest.from_json(read_limited(path, MAX_MANIFEST_BYTES, what=path.name)))
+            manifest = GraphManifest.from_json(read_limited(path, MAX_MANIFEST_BYTES, what=path.name))
         except (IntegrityError, VersionError, StorageError):
             continue
+        found.append((path.parent, manifest))
     return found

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
 import grpc
@@ -235,12 +236,14 @@ class CoordinatorClient:
         duty: Duty = Duty.TRAIN,
         methods: Iterable[str] = METHODS,
         engines: Iterable[str] = (),
+        parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
     ) -> Assignment | Wait:
         """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
 
         `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
         no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
-        are all that this device can train; without both nothing is said. `duty` is what this device offers to do.
+        are all that this device can train; without both nothing is said. `parts` are those that its graphs train, with
+        the objectives; empty where nothing limits them. `duty` is what this device offers to do.
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
@@ -250,6 +253,7 @@ class CoordinatorClient:
             duty=_DUTIES[duty],
             methods=sorted(methods),
             engines=sorted(engines),
+            parts=[rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items()],
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":

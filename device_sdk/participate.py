@@ -242,6 +242,7 @@ class Participant:
             duty=self.duty,
             methods=methods,
             engines=self.abilities.engines,
+            parts=self.abilities.parts,
         )
         if isinstance(answer, Wait):
             return answer

@@ -88,6 +88,7 @@ class Caller:
     duty: Duty = Duty.TRAIN
     methods: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
+    parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def can_do(self, plan: TaskPlan) -> bool:
         """Return whether the device's program has what a task takes; one that says nothing is taken to."""
@@ -95,8 +96,16 @@ class Caller:
 
     def can_train(self, plan: TaskPlan) -> bool:
         """Return whether the device can train a task's model; one that names an engine has named all that it can."""
-        says_nothing = not (self.backbones or self.engines)
-        return says_nothing or plan.spec.backbone in self.backbones
+        if not (self.backbones or self.engines):
+            return True
+        return plan.spec.backbone in self.backbones and self._has_graphs(plan)
+
+    def _has_graphs(self, plan: TaskPlan) -> bool:
+        """Return whether a device that trains with graphs has those of a task; who trains nothing needs none."""
+        if not self.parts or self.duty is not Duty.TRAIN or not plan.method.trains:
+            return True
+        wanted, there = plan.method.objective(plan.task), self.parts.get(plan.part.sha256)
+        return there is not None and (not wanted or wanted in there)
 
 
 @dataclass(frozen=True)
@@ -514,8 +523,10 @@ class Engine:
         wanting = [runner for runner in self._of_population(caller.population) if runner.wants_devices]
         beyond = [runner.plan for runner in wanting if runner.duty is caller.duty and not caller.can_do(runner.plan)]
         if beyond and not caller.can_train(beyond[0]) and caller.engines:
+            what = beyond[0].method.objective(beyond[0].task)
+            aim = f" with objective {what}" if what and beyond[0].spec.backbone in caller.backbones else ""
             reason = (
-                f"a task here trains {beyond[0].spec.backbone}, which this device cannot with "
+                f"a task here trains {beyond[0].spec.backbone}{aim}, which this device cannot with "
                 f"{', '.join(caller.engines)}: it needs the graphs of a signed release of that model (mien-device "
                 "update), or another --runtime"
             )

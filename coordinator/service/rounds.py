@@ -72,6 +72,8 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             ("backbones", request.backbones),
             ("methods", request.methods),
             ("engines", request.engines),
+            ("parts", request.parts),
+            *(("objectives", part.objectives) for part in request.parts),
         ):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
@@ -83,7 +85,8 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             return rounds_pb2.CheckInReply(wait=_wait(STAYS_OUT))
         engines = tuple(printable(name) for name in request.engines)
         backbones, methods = tuple(request.backbones), tuple(request.methods)
-        offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods, engines)
+        parts = {part.sha256: frozenset(part.objectives) for part in request.parts}
+        offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods, engines, parts)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Waiting):
             return rounds_pb2.CheckInReply(wait=_wait(found))

@@ -193,6 +193,16 @@ def asynchronous(task: TaskSpec) -> str:
     return ""
 
 
+def unsaid(task: TaskSpec) -> str:
+    """Return no objective: a method that says none may have any."""
+    return ""
+
+
+def objective_name(objective: str, margin: float = 0.5) -> str:
+    """Return what graphs call an objective whatever its tensors' shapes; that of arcface has its margin built in."""
+    return f"{objective}_margin{float(margin)!r}" if objective == "arcface" else objective
+
+
 def counted_apart(task: TaskSpec) -> str:
     """Return why a method that says nothing else of it needs each device's own update."""
     return "nothing shows that a round takes no more than the sum of its updates"
@@ -283,7 +293,8 @@ class Method:
 
     `measured` is for a method that trains nothing: what a round's state says of the model, as a record to be kept.
     `other_models` are the ids of those that a device needs beside the round's, `share` says which devices may be asked:
-    those in the first so many of the roll-out of the task's model.
+    those in the first so many of the roll-out of the task's model. `objective` names what devices minimise, as
+    `objective_name` does, so that none is asked that has no graph of it; empty where any device will do.
     """
 
     name: str
@@ -303,6 +314,7 @@ class Method:
     why_apart: Callable[[TaskSpec], str] = counted_apart
     other_models: Callable[[TaskSpec], tuple[str, ...]] = no_others
     share: Callable[[TaskSpec], float] = everybody
+    objective: Callable[[TaskSpec], str] = unsaid
     measured: Callable[[TaskSpec, ServerState], Mapping[str, Any]] | None = None
 
     @property

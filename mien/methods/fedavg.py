@@ -179,6 +179,7 @@ FEDAVG = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
+    objective=lambda task: "positive_hinge" if options_of(task).loss == "positive" else "cosface",
     reply=no_reply,
     needs_public_faces=needs_public_faces,
     identities="several",

@@ -30,6 +30,7 @@ FEDAWS = Method(
     device_round=device_round,
     server_start=fedface.server_start,
     server_step=fedface.server_step,
+    objective=fedface.objective_of,
     reply=fedface.reply,
     needs_public_faces=fedface.needs_public_faces,
     shared_reply=fedface.FEDFACE.shared_reply,

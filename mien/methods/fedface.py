@@ -123,6 +123,12 @@ def needs_public_faces(task: TaskSpec) -> bool:
     return private_need and not reveals_class_embeddings(task)
 
 
+def objective_of(task: TaskSpec) -> str:
+    """Return what phones minimise: a hinge on the own identity, or CosFace beside public ones."""
+    hinge = reveals_class_embeddings(task) or options_of(task).private_form == "hinge"
+    return "positive_hinge" if hinge else "cosface"
+
+
 # The device half.
 
 
@@ -287,6 +293,7 @@ FEDFACE = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
+    objective=objective_of,
     reply=reply,
     needs_public_faces=needs_public_faces,
     shared_reply=moments.SHARED,

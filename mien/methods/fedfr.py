@@ -397,6 +397,7 @@ FEDFR = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
+    objective=lambda _task: "fedfr",
     reply=reply,
     needs_public_faces=lambda _task: True,
     identities="several",

@@ -32,6 +32,7 @@ from mien.methods.base import (
     ServerState,
     StepRule,
     counted_together,
+    objective_name,
 )
 from mien.methods.proxies import Indices, class_means, one_hot_rows, own_labels
 from mien.specs import TaskSpec, from_mapping
@@ -190,6 +191,7 @@ FEDFR_UDA = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
+    objective=lambda task: objective_name((options := options_of(task)).head, options.margin),
     reply=no_reply,
     identities="unlabelled",
     why_synchronous=why_synchronous,

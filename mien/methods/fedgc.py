@@ -31,7 +31,16 @@ from mien.layout import ParameterPart, Vector
 from mien.methods import moments
 from mien.methods.averaging import apply_mean_update, update_addends, update_lanes
 from mien.methods.averaging import server_start as averaging_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, counted_together
+from mien.methods.base import (
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Objective,
+    Runtime,
+    ServerState,
+    counted_together,
+    objective_name,
+)
 from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
@@ -343,6 +352,7 @@ FEDGC = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
+    objective=lambda task: objective_name((head := options_of(task).head).kind, head.margin),
     reply=reply,
     needs_public_faces=needs_public_faces,
     identities="several",

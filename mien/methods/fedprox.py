@@ -77,6 +77,7 @@ FEDPROX = Method(
     server_start=server_start,
     server_step=server_step,
     reply=no_reply,
+    objective=lambda task: options_of(task).objective,
     identities="several",
     per_identity=(CLASSES,),
     why_synchronous=asynchronous,

@@ -54,6 +54,7 @@ FIXED_EMBEDDING = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
+    objective=lambda _task: "positive_hinge",
     reply=no_reply,
     identities="several",
     per_identity=(OWN,),

@@ -17,7 +17,7 @@ import numpy as np
 from mien.contribution import Arrays
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.base import DeviceInput, Objective, Runtime, StepRule, Trained
+from mien.methods.base import DeviceInput, Objective, Runtime, StepRule, Trained, objective_name
 from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels
 
 Loss = Literal["positive", "softmax", "cosface", "arcface"]
@@ -54,6 +54,11 @@ class LocalLoss:
     def constants(self) -> Mapping[str, float]:
         """Margin and scale as the objective takes them."""
         return {"margin": MARGINS[self.loss] if self.margin is None else self.margin, "scale": self.scale}
+
+    @property
+    def objective(self) -> str:
+        """What is minimised, as graphs call it."""
+        return objective_name("positive_hinge" if self.loss == "positive" else self.loss, self.constants["margin"])
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,7 @@ MIME = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
+    objective=lambda task: options_of(task).objective,
     identities="several",
     shared_reply=(MOMENTUM,),
     why_synchronous=why_synchronous,

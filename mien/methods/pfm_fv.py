@@ -475,6 +475,7 @@ PFM_FV: Final = Method(
         faces=own_faces,
     ),
     shared_reply=(ROUND, MOMENTUM, HISTORY),
+    objective=lambda task: options_of(task).objective,
     identities="several",
     per_identity=(CLASSES, VELOCITY),
     why_synchronous=why_synchronous,

@@ -114,6 +114,7 @@ SCAFFOLD = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
+    objective=lambda task: options_of(task).objective,
     identities="several",
     shared_reply=(CONTROL,),
     per_identity=(CLASSES,),

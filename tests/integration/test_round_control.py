@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from types import MappingProxyType
 
 from coordinator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
 from mien.specs import CohortSpec, DeadlineSpec
 from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import SECONDS, LightDevice, answer, raised
+from tests.integration.light_device import LAYOUT, SECONDS, SPEC, LightDevice, answer, raised
 from tests.integration.test_rounds import make, outcome
 
 LONG_S = 100.0
@@ -51,13 +52,19 @@ def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_house: House) -
 
 
 async def offers(
-    device: LightDevice, *, backbones: Sequence[str] = (), methods: Sequence[str] = (), engines: Sequence[str] = ()
+    device: LightDevice,
+    *,
+    backbones: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    parts: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> rounds_pb2.CheckInReply:
     """Return the answer to a check-in that says what the device's program has."""
     says = {"backbones": backbones, "methods": methods, "engines": engines}
     request = rounds_pb2.CheckInRequest(population=device.population, software="light")
     for name, names in says.items():
         getattr(request, name).extend(names)
+    request.parts.extend(rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items())
     reply: rounds_pb2.CheckInReply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
     return reply
 
@@ -88,6 +95,34 @@ def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_hous
             both = await asyncio.gather(
                 offers(devices[2], engines=["onnxruntime"], backbones=["tiny", "sface"], methods=["fedavg"]),
                 offers(devices[3]),
+            )
+            assert all(reply.HasField("assignment") for reply in both)
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
+def test_only_devices_with_graphs_of_the_tasks_part_and_objective_are_chosen(shared_house: House) -> None:
+    """A backbone's name is not enough: graphs are of a layout, of a part of it, and of an objective."""
+    task = tiny_task("graphs", "graphs", cohort=CohortSpec(size=2, min_reports=2))
+    part = LAYOUT.part(SPEC.trainable).sha256
+
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("graphs", 4) as devices:
+            status = await operator.submit(task, "graphs")
+
+            def with_graphs(device: LightDevice, **parts: Sequence[str]) -> Awaitable[rounds_pb2.CheckInReply]:
+                named = {part if name == "own" else name: objectives for name, objectives in parts.items()}
+                return offers(device, backbones=["tiny"], engines=["onnxruntime"], parts=named)
+
+            layout = await with_graphs(devices[0], another=["positive_hinge"])
+            form = await with_graphs(devices[1], own=["cosface", "softmax"])
+            for reply in (layout, form):
+                assert "trains tiny with objective positive_hinge, which this device cannot" in reply.wait.reason
+            assert await cannot_train(operator, status.task_id) == 2
+            both = await asyncio.gather(
+                with_graphs(devices[0], another=["softmax"], own=["cosface", "positive_hinge"]),
+                offers(devices[2], backbones=["tiny"], engines=["onnxruntime"]),  # a program that says no parts
             )
             assert all(reply.HasField("assignment") for reply in both)
             await operator.cancel(status.task_id)

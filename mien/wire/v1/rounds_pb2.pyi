@@ -49,7 +49,7 @@ class RoundRef(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("population", "software", "backbones", "min_cohort", "duty", "methods", "engines")
+    __slots__ = ("population", "software", "backbones", "min_cohort", "duty", "methods", "engines", "parts")
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     BACKBONES_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class CheckInRequest(_message.Message):
     DUTY_FIELD_NUMBER: _ClassVar[int]
     METHODS_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     population: str
     software: str
     backbones: _containers.RepeatedScalarFieldContainer[str]
@@ -64,7 +65,16 @@ class CheckInRequest(_message.Message):
     duty: Duty
     methods: _containers.RepeatedScalarFieldContainer[str]
     engines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[str]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[TrainablePart]
+    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[_Union[TrainablePart, _Mapping]]] = ...) -> None: ...
+
+class TrainablePart(_message.Message):
+    __slots__ = ("sha256", "objectives")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    objectives: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sha256: _Optional[str] = ..., objectives: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetParticipationRequest(_message.Message):
     __slots__ = ("stays_out", "software")
