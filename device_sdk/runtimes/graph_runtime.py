@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, exportable, form_of
 from device_sdk.export.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
-from device_sdk.runtimes.schedule import Batch, batches, check_trainable
+from device_sdk.runtimes.schedule import Batch, adds_up_over_pieces, batches, cannot_add_up, check_trainable
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError
 from mien.layout import ParameterLayout, ParameterPart, Vector
@@ -140,8 +140,8 @@ class GraphRuntime:
         )
 
     def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
-        """Return whether a batch's images can be worked out one after another (`in_pieces`): whatever a graph holds."""
-        return local.batch_norm == "eval" and objective.name in exportable()
+        """Return whether a batch's images can be worked out one after another (`in_pieces`), with the same step."""
+        return local.batch_norm == "eval" and objective.name in exportable() and adds_up_over_pieces(objective)
 
     @contextlib.contextmanager
     def in_pieces(self, num_images: int) -> Iterator[None]:
@@ -250,6 +250,7 @@ class _Training:
     ) -> None:
         self._engine = engine
         self._part = part
+        self._objective = objective
         self._form = form_of(objective)
         self._graph = engine.graphs.find("train", stage=cut.stage, part=part.names, form=self._form.name)
         self._most_images = min(most_images, engine.engine.most_images(self._graph))
@@ -331,6 +332,8 @@ class _Training:
         total = weights.sum()
         if len(cut) == 1 or total == 0:
             return [(cut[0][0], 1.0)]
+        if not adds_up_over_pieces(self._objective):
+            raise cannot_add_up(self._objective)
         return [(piece, float(weight / total)) for piece, weight in cut if weight > 0]
 
     def _gradient_of(self, images: _Images, pieces: list[tuple[Batch, float]]) -> _Gradient:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mien.errors import ConfigError, LayoutMismatchError
 from mien.layout import ParameterLayout, ParameterPart
+from mien.methods.base import Objective
 from mien.specs import LocalSpec
 
 
@@ -23,6 +24,25 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+def adds_up_over_pieces(objective: Objective) -> bool:
+    """Return whether a mean over images can be taken over pieces of a batch, each with its share of the weights.
+
+    CosFace with distillation weighs one of its terms by the image and the other not: only where all weigh the same.
+    """
+    weights = objective.per_crop.get("sample_weight")
+    if objective.name != "cosface_distilled" or weights is None or not len(weights):
+        return True
+    return bool(weights[0] > 0 and (weights == weights[0]).all())
+
+
+def cannot_add_up(objective: Objective) -> ConfigError:
+    """Return the error for a batch that is to be cut although the steps of its pieces would be another step."""
+    return ConfigError(
+        f"objective {objective.name!r} weighs one term by the image and another not, so that images of different "
+        "weights must be in memory together; take smaller batches (local.batch_size)"
+    )
 
 
 def check_trainable(layout: ParameterLayout, part: ParameterPart, num_crops: int) -> None:

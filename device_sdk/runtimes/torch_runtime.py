@@ -18,7 +18,7 @@ from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images
-from device_sdk.runtimes.schedule import batches, check_trainable
+from device_sdk.runtimes.schedule import adds_up_over_pieces, batches, cannot_add_up, check_trainable
 from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, load_theta
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
@@ -168,7 +168,7 @@ class TorchRuntime:
 
     def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
         """Return whether a batch's images can be worked out one after another (`in_pieces`), with the same step."""
-        return local.batch_norm == "eval" and is_mean_over_images(objective.name)
+        return local.batch_norm == "eval" and is_mean_over_images(objective.name) and adds_up_over_pieces(objective)
 
     @contextlib.contextmanager
     def in_pieces(self, num_images: int) -> Iterator[None]:
@@ -192,6 +192,10 @@ class TorchRuntime:
                 f"objective {objective.name!r} compares a batch's images, so they must be in memory together; set "
                 "micro_batch to 0"
             )
+        if self._micro_batch and not adds_up_over_pieces(objective):
+            batch = min(local.batch_size or len(crops), len(crops))
+            if batch > self._micro_batch:
+                raise cannot_add_up(objective)
 
     @contextlib.contextmanager
     def _learning_statistics(self, part: ParameterPart, local: LocalSpec) -> Iterator[None]:

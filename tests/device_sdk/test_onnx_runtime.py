@@ -127,6 +127,31 @@ def test_a_piece_without_weight_counts_nothing() -> None:
     assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 5e-5)
 
 
+@pytest.mark.parametrize(
+    ("weights", "divides"),
+    [(None, True), ([2.0] * 6, True), ([1, 1, 1, 1, 1, 1e-6], False), ([1, 1, 1, 1, 0, 0], False), ([0.0] * 6, False)],
+)
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
+def test_distilled_cosface_is_cut_only_where_all_images_weigh_the_same(
+    engine: str, weights: list[float] | None, divides: bool
+) -> None:
+    """Its divergence is not weighted: of pieces with different weights the step would be another one."""
+    objective = objective_of(standard_forms("cosface_distilled")[0], 6, 8)
+    given = {} if weights is None else {"sample_weight": np.array(weights, np.float32)}
+    per_crop = {name: values for name, values in objective.per_crop.items() if name != "sample_weight"} | given
+    objective = replace(objective, per_crop=per_crop)
+    runtime = TINY.runtime() if engine == "torch" else tiny_onnx_runtime()
+    local = replace(LOCAL, batch_size=0)
+    assert runtime.can_divide(objective, local) == divides
+    with runtime.in_pieces(2):
+        if divides:
+            found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
+            assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 5e-5)
+        elif any(given["sample_weight"]):
+            with pytest.raises(ConfigError, match="in memory together"):
+                runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
+
+
 def test_what_a_step_holds_is_given_back_after_training() -> None:
     runtime = tiny_onnx_runtime()
     first, second = (runtime.train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, seed=2) for _ in range(2))
