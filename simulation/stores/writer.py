@@ -40,6 +40,7 @@ PLAN: Final = "import.json"
 PART: Final = "crops.part"
 LOCK: Final = "import.lock"
 _MAKING: Final = ".crops.making"
+_HALF_WRITTEN: Final = tuple(f".{name}." for name in (PLAN, INDEX, NAMES, FILES, FAILURES, MANIFEST))
 MAX_JOURNAL_BYTES: Final = 8 * 2**30
 SYNC_BYTES: Final = 32 * 2**20
 """So much is at most lost by a kill, and done again."""
@@ -195,21 +196,23 @@ class StoreWriter:
             software=software,
         )
         write_atomically(self._folder / MANIFEST, manifest.to_json(), private=True)
-        for name in (PART, JOURNAL, PLAN, LOCK):
-            (self._folder / name).unlink(missing_ok=True)
+        self._tidy()
         return manifest
 
     # --- inside ---
 
     def _begin(self, plan: bytes) -> None:
-        """Begin, or go on with the same plan."""
+        """Begin, or go on with the same plan, without what a kill left of files that were being written."""
+        if (self._folder / MANIFEST).exists():
+            self._tidy()
         self._check_free(plan)  # again: another import may have begun or ended since
+        self._remove_half_written()
         if not (self._folder / PLAN).exists():
             write_atomically(self._folder / PLAN, plan, private=True)
 
     def _check_free(self, plan: bytes) -> None:
         """Raise AlreadyExistsError unless the folder is empty or holds the beginning of this very import."""
-        if (self._folder / MANIFEST).exists():
+        if (self._folder / MANIFEST).exists() and not (self._folder / PLAN).exists():
             raise AlreadyExistsError(f"{self._folder} holds a data set already; name a new folder with --to")
         kept = self._folder / PLAN
         if kept.exists():
@@ -218,8 +221,19 @@ class StoreWriter:
                     f"{self._folder} holds the beginning of another import; go on with the same source and options, "
                     "or name a new folder with --to"
                 )
-        elif any(path.name != LOCK for path in self._folder.iterdir()):
+        elif any(path.name != LOCK and not _half_written(path.name) for path in self._folder.iterdir()):
             raise AlreadyExistsError(f"{self._folder} is not empty; name a new folder with --to")
+
+    def _tidy(self) -> None:
+        """Remove what only an import needs, the plan last: a kill here is made good as long as it lies there."""
+        self._remove_half_written()
+        for name in (PART, JOURNAL, PLAN, LOCK):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _remove_half_written(self) -> None:
+        for path in self._folder.iterdir():
+            if _half_written(path.name):
+                path.unlink()
 
     def _read_journal(self) -> None:
         """Take over the identities whose whole lines are in the journal; a torn last line does not count."""
@@ -296,6 +310,11 @@ def _check_place(folder: Path, terms: StoreTerms) -> None:
                 f"{folder} lies in the git work tree {above.name}, where real faces must not be; name a folder outside "
                 "of it with --to, or say --synthetic where the faces are nobody's"
             )
+
+
+def _half_written(name: str) -> bool:
+    """Return whether that is what a killed import left of a file that it was writing (`write_atomically`, crops)."""
+    return name == _MAKING or name.startswith(_HALF_WRITTEN)
 
 
 def _private(path: Path) -> BinaryIO:

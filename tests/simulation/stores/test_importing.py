@@ -19,7 +19,7 @@ import pytest
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, NotFoundError
 from simulation.stores import CropStore
 from simulation.stores.importing import ImportSource, import_faces
-from simulation.stores.manifest import CROPS, StoreManifest
+from simulation.stores.manifest import CROPS, MANIFEST, StoreManifest
 from simulation.stores.writer import JOURNAL, PART, Imported, StoreTerms, StoreWriter
 from simulation.synthetic import committed_faces
 from tests.device_sdk.people import noise_crops
@@ -142,6 +142,53 @@ def test_one_import_at_a_time_in_a_folder(tmp_path: Path, synced: bool) -> None:
     store.verify()
     np.testing.assert_array_equal(store.crops, np.concatenate([noise_crops(1, 2), noise_crops(2, 2)]))
     assert not [path.name for path in to.iterdir() if path.name.startswith((".", "import", "crops.part"))]
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from simulation.stores.writer import Imported, StoreTerms, StoreWriter
+folder, place = Path(sys.argv[1]), sys.argv[2]
+move, remove = Path.replace, Path.unlink
+def until(act):
+    def step(path, *arguments, **options):
+        if place in (act.__name__ + " " + path.name, act.__name__ + " to " + Path(*arguments[:1]).name):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return act(path, *arguments, **options)
+    return step
+Path.replace, Path.unlink = until(move), until(remove)
+with StoreWriter(folder, StoreTerms("CC0", "made up", True), height=112, width=112, plan={}) as writer:
+    for name in sorted({"b", "a"} - writer.done, reverse=True):
+        writer.add(Imported(name, np.full((1, 112, 112, 3), ord(name), np.uint8), (name,)))
+    writer.finish("")
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "replace to import.json",
+        "replace to crops.u8",
+        "replace to names.txt",
+        "unlink import.json",
+    ],
+)
+def test_a_kill_at_any_write_is_made_good_by_the_same_command(tmp_path: Path, place: str) -> None:
+    """Nothing of the killed import stays: neither a refusal for ever nor names of people in half a file."""
+    to = tmp_path / "set"
+    command = [sys.executable, "-c", KILLED_AT, str(to)]
+    assert subprocess.run([*command, place], cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert len(list(to.iterdir())) > 1
+    again = subprocess.run([*command, ""], cwd=ROOT, check=False, capture_output=True, text=True)
+    if place.startswith("unlink"):  # the data set was there already
+        assert "holds a data set already" in again.stderr
+    else:
+        assert again.returncode == 0, again.stderr
+    store = CropStore(to)
+    store.verify()
+    assert store.crops[:, 0, 0, 0].tolist() == [ord("a"), ord("b")]
+    assert {path.name for path in to.iterdir()} == {MANIFEST, CROPS, *store.manifest.files}
 
 
 class _Unread(dict[str, object]):
