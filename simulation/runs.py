@@ -335,12 +335,26 @@ def _public(reader: Reader, held: tuple[Holding, ...]) -> PublicFaces:
 
 
 def _check_same(kept: ExperimentSpec, wanted: ExperimentSpec) -> None:
-    old, new = describe(kept), describe(wanted)
-    changed = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+    old, new = _fields(describe(kept)), _fields(describe(wanted))
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
     if changed:
+        differ = ", ".join(f"{name} {_value(old, name)}, now {_value(new, name)}" for name in changed)
+        fixed = "; a run that has begun keeps its number of rounds" if "task.rounds" in changed else ""
         raise AlreadyExistsError(
-            f"the folder holds a run with another {' and '.join(sorted(changed))}; name a new folder with --out"
+            f"the folder holds a run with other settings ({differ}){fixed}; name a new folder with --out"
         )
+
+
+def _fields(data: Any, where: str = "") -> dict[str, Any]:
+    """Return path -> value of plain data, lists as they are."""
+    if not isinstance(data, Mapping):
+        return {where: data}
+    inner = (_fields(value, f"{where}.{key}" if where else key) for key, value in data.items())
+    return {name: value for each in inner for name, value in each.items()}
+
+
+def _value(fields: Mapping[str, Any], name: str) -> str:
+    return json.dumps(fields[name]) if name in fields else "not set"
 
 
 def comparisons(runtime: TorchRuntime, theta: Vector, faces: Faces) -> Comparisons:

@@ -17,6 +17,7 @@ import pytest
 import simulation.experiments
 from mien.errors import AlreadyExistsError, ConfigError, MienError, NotFoundError
 from simulation.experiment import dry_plan, load, parse, with_changes
+from simulation.journal import Header
 from simulation.locking import only_writer
 from simulation.models import read_model
 from simulation.runs import RunFolder, run_experiment
@@ -149,8 +150,8 @@ class TestRun:
         assert (tmp_path / "killed" / "checkpoint.key").stat().st_mode & 0o077 == 0
         with pytest.raises(AlreadyExistsError, match="--resume"):
             run_experiment(spec, tmp_path / "killed", tmp_path, tell=quiet)
-        with pytest.raises(AlreadyExistsError, match="another task"):
-            run_experiment(with_changes(spec, rounds=2), tmp_path / "killed", tmp_path, resume=True, tell=quiet)
+        with pytest.raises(AlreadyExistsError, match=r"\(task.rounds 12, now 14\); a run that has begun keeps"):
+            run_experiment(with_changes(spec, rounds=14), tmp_path / "killed", tmp_path, resume=True, tell=quiet)
 
         resumed = run_experiment(spec, tmp_path / "killed", tmp_path, resume=True, tell=quiet)
         whole = run_experiment(spec, tmp_path / "whole", tmp_path, tell=quiet)
@@ -223,3 +224,18 @@ def test_a_run_waits_for_whoever_writes_its_folder_and_then_says_who(
     with only_writer(tmp_path / "run"), pytest.raises(AlreadyExistsError, match=f"process {os.getpid()}"):
         run_experiment(parse(SMALL), tmp_path / "run", tmp_path, tell=quiet)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock"}
+
+
+def test_every_field_that_differs_is_named(tmp_path: Path) -> None:
+    spec = parse(SMALL)
+    RunFolder(tmp_path / "run").start(spec, Header("e", "a" * 64, "b" * 64, 0, "c", "d", "e", "f"))
+    other = parse(SMALL.replace("lr = 0.01", "lr = 0.5").replace('"embedding.*"', '"*"').replace("margin = 1.0\n", ""))
+    with pytest.raises(AlreadyExistsError) as refused:
+        run_experiment(other, tmp_path / "run", tmp_path, resume=True, tell=quiet)
+    for words in (
+        "task.local.lr 0.01, now 0.5",
+        "task.options.margin 1.0, now not set",
+        'task.trainable ["embedding.*"], now ["*"]',
+    ):
+        assert words in refused.value.message
+    assert "rounds" not in refused.value.message
