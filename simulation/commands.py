@@ -12,7 +12,8 @@ from mien.shell import cli
 from mien.shell.files import write_atomically
 from simulation import reproduce
 from simulation.experiment import describe, dry_plan, from_data, load_data, with_changes
-from simulation.progress import watching
+from simulation.journal import num_rounds
+from simulation.progress import said_when_interrupted, watching
 from simulation.study import markdown as markdown_of
 from simulation.sweep import STATE as SWEEP_STATE
 from simulation.sweep_commands import write_sweep
@@ -56,7 +57,7 @@ def run(
 
     folder = out or RUNS / spec.name
     write = TensorBoard.watching(tensorboard) if tensorboard else None
-    with watching(spec.name) as watcher:
+    with said_when_interrupted(lambda: _stopped(folder)), watching(spec.name) as watcher:
         if swept:
             watcher.tell(f"{experiment.name} has a table [sweep], which run leaves out: mien-sim sweep runs all of it")
 
@@ -79,6 +80,14 @@ def run(
     }
     text = f"EER {answer['eer_before']:.2%} before, {answer['eer_after']:.2%} after training\n{folder / REPORT}"
     cli.emit(answer, as_json=as_json, human=lambda: _print(text))
+
+
+def _stopped(folder: Path) -> str:
+    """Return what is said of a run that was interrupted."""
+    done = num_rounds(folder / "records.jsonl")
+    if not done:
+        return "stopped before the first round was done; the same command begins again"
+    return f"stopped after round {done}; go on with --resume"
 
 
 def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:

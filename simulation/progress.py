@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -48,6 +50,17 @@ class _Bar:
     def show(self, done: int, total: int) -> None:
         """Move the bar."""
         self._progress.update(self._task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def said_when_interrupted(say: Callable[[], str]) -> Iterator[None]:
+    """Let Ctrl-C end the program with 130 and one line, which `say` returns: how far it is, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would cut the line
+        Lines().tell(say())
+        sys.exit(128 + signal.SIGINT)
 
 
 @contextlib.contextmanager

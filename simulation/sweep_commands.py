@@ -11,9 +11,9 @@ from typing import Any, Final
 from mien.errors import ConfigError
 from mien.shell import cli
 from mien.shell.files import write_atomically
-from simulation.progress import watching
+from simulation.progress import said_when_interrupted, watching
 from simulation.study import Results, markdown
-from simulation.sweep import load_sweep, read_sweep, rounds_done, run_sweep
+from simulation.sweep import Sweep, load_sweep, read_sweep, rounds_done, run_sweep
 
 SWEEPS: Final = Path("out/sweeps")
 REPORT: Final = "report.html"
@@ -34,7 +34,7 @@ def sweep(
     """Run a sweep, or what is left of it, and print its table; exit with code 1 if runs failed."""
     swept = load_sweep(experiment, settings, num_seeds)
     folder = out or SWEEPS / swept.spec.name
-    with watching(swept.spec.name) as watcher:
+    with said_when_interrupted(lambda: _stopped(swept, folder)), watching(swept.spec.name) as watcher:
         results = run_sweep(
             swept,
             folder,
@@ -57,6 +57,12 @@ def sweep(
     cli.emit(answer, as_json=as_json, human=lambda: _print(f"{markdown(results)}\n{folder / REPORT}"))
     if results.failures:
         sys.exit(1)
+
+
+def _stopped(swept: Sweep, folder: Path) -> str:
+    """Return what is said of a sweep that was interrupted."""
+    done = rounds_done(swept, folder)
+    return f"stopped after {done} of {swept.num_rounds} rounds; the same command goes on"
 
 
 def command_of(experiment: Path, settings: Sequence[str], num_seeds: int | None) -> str:

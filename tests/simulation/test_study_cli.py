@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +21,7 @@ from simulation.cli import app
 from simulation.experiment import parse
 from simulation.runs import RunFolder, run_experiment
 from tests.simulation.report.synthetic_sweep import write_sweep_folder
-from tests.simulation.test_sweep import BASE
+from tests.simulation.test_sweep import BASE, PROGRAM
 
 
 def refused(*arguments: object) -> MienError:
@@ -119,3 +124,27 @@ def test_a_run_goes_on_after_a_full_disk(tmp_path: Path) -> None:
         run_experiment(spec, tmp_path / "run", tmp_path, tell=lambda _text: None)
     run_experiment(spec, tmp_path / "run", tmp_path, resume=True, tell=lambda _text: None)
     assert [record["round"] for record in RunFolder(tmp_path / "run").records()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("run", r"stopped after round \d+; go on with --resume"), ("sweep", r"stopped after \d+ of 400 rounds; the same")],
+)
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(command: str, says: str, experiment: Path, tmp_path: Path) -> None:
+    """The signal goes to the whole group, as a terminal sends it; the folder can be taken up again."""
+    experiment.write_text(BASE.replace("rounds = 2", "rounds = 400").replace("every = 1", "every = 0"))
+    out = tmp_path / "out"
+    arguments = [str(PROGRAM), command, str(experiment), "--out", str(out)]
+    program = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    with program:
+        end = time.monotonic() + 240
+        while not list(out.rglob("checkpoint.bin")):
+            assert program.poll() is None, "it ended too early"
+            assert time.monotonic() < end, "it did not come to a round"
+            time.sleep(0.05)
+        os.killpg(program.pid, signal.SIGINT)
+        _, told = program.communicate(timeout=120)
+    assert program.returncode == 130
+    lines = told.decode().splitlines()
+    assert re.fullmatch(f"{says}.*", lines[-1]), lines[-1]
+    assert "Traceback" not in told.decode()
