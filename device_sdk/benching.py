@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from device_sdk.bench import EngineFigures, fastest, keep_choice, measure_engines
-from device_sdk.config import InferenceConfig
+from device_sdk.config import InferenceConfig, load_config
 from device_sdk.device import Device
 from device_sdk.home import Home
 from device_sdk.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
@@ -30,6 +30,7 @@ class Looked:
     chosen: FormFigures
     budget: InferenceConfig
     unseen: str = ""
+    variants: tuple[Variant, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -42,8 +43,9 @@ class Looked:
         }
 
     def forget_others(self, device: Device) -> None:
-        """Remove the variants that were fetched to be measured and are not in use."""
-        device.variants.keep_only([device.gallery.form_id or ""])
+        """Remove the variants that were fetched to be measured and are neither in use nor about to be."""
+        wanted = load_config(device.home.config).values.inference.tier
+        device.variants.forget_fetched(each for each in self.variants if each.tier == wanted)
 
     def change_over(self, device: Device) -> str | None:
         """Make the gallery's templates again with the form that is kept; None where the coordinator is away."""
@@ -94,7 +96,7 @@ def looked_at(device: Device) -> Looked:
             return load_variant(variant, device.variants.read(variant), threads=settings.threads)
 
         forms.append(measure_variant(variant, load, max_fmr=settings.verification.max_fmr))
-    return Looked(engines, best, tuple(forms), choose(forms, settings.inference), settings.inference, unseen)
+    return Looked(engines, best, tuple(forms), choose(forms, settings.inference), settings.inference, unseen, variants)
 
 
 def kept(found: Looked, home: Path, tier: str | None) -> str:

@@ -43,6 +43,7 @@ class VariantStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._fetched_here: set[str] = set()
 
     def offered(
         self, client: CoordinatorClient, signed: BundleManifest | None, *, progress: Progress | None = None
@@ -113,6 +114,20 @@ class VariantStore:
                 if path.name not in keep and _NAME.fullmatch(path.name):
                     path.unlink()
 
+    def forget_fetched(self, besides: Iterable[Variant] = ()) -> None:
+        """Remove what this store itself fetched and nothing uses; `besides` are variants that a switch may be making.
+
+        What is described stays, too: it is in use, or another process is switching to it.
+        """
+        spared = {each.sha256 for each in besides}
+        if not self._fetched_here:
+            return
+        with self._locked():
+            for sha256 in self._fetched_here - spared:
+                if not self._described(sha256).is_file():
+                    self._blob(sha256).unlink(missing_ok=True)
+        self._fetched_here.clear()
+
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """A block that one process at a time may be in: two must not write to one partial file."""
@@ -125,6 +140,7 @@ class VariantStore:
         path = self._blob(blob.sha256)
         if not path.is_file() or file_sha256(path) != blob.sha256:
             client.download(blob, path, what=what, progress=progress)
+            self._fetched_here.add(blob.sha256)
         return path
 
     def _described(self, sha256: str) -> Path:

@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_sdk.bench import EngineFigures
+from device_sdk.benching import Looked
+from device_sdk.config import InferenceConfig
 from device_sdk.device import Device
 from device_sdk.home import Home
 from device_sdk.identity import IdentityFiles
 from device_sdk.keystore import open_key_store
 from device_sdk.models import Model
 from device_sdk.participate import Event
-from device_sdk.tiers import keep_tier
-from device_sdk.variants import load_variant
+from device_sdk.tiers import FormFigures, keep_tier
+from device_sdk.variants import VariantStore, load_variant
 from mien import bundles
 from mien.bundles import BundleFile
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnreachableError, VersionError
@@ -212,6 +215,41 @@ def test_a_program_that_runs_on_takes_up_a_form_that_the_owner_chose_meanwhile(h
         with pytest.raises(ConfigError, match="not valid TOML"):
             running.update()
         assert in_use(running)[0] == MODEL
+
+
+def test_variants_that_were_fetched_to_be_measured_go_and_those_of_a_switch_stay(home: Path) -> None:
+    folder = home / "models" / "variants"
+
+    def look(device: Device) -> Looked:
+        variants = device.offered_variants()
+        form = FormFigures("float32", 1.0, 1.0, 1.0)
+        return Looked((), EngineFigures("torch"), (form,), form, InferenceConfig(), "", variants)
+
+    with opened(home) as bench:
+        look(bench).forget_others(bench)
+        assert list(folder.iterdir()) == []
+    with opened(home) as bench, opened(home, "int8") as other:
+        looked = look(bench)  # the other one finds what this one fetched
+        other.variants.keep(FIRST)
+        looked.forget_others(bench)
+        assert other.variants.has(FIRST.form_id)
+        other.update()
+        again = look(bench)  # and here it is the other way round
+        again.forget_others(bench)
+        assert in_use(other)[0] == FIRST.form_id
+    with opened(home) as back:
+        back.update()
+        other_fetches = VariantStore(folder)
+        with back.connect() as client:
+            other_fetches.fetch(client, FIRST)
+        look(back).forget_others(back)
+        assert (folder / FIRST.sha256).is_file()
+    (folder / FIRST.sha256).unlink()
+    with opened(home, None) as bench:
+        looked = look(bench)
+        keep_tier(home / "device.toml", "int8")  # the owner's choice, which a switch is about to take
+        looked.forget_others(bench)
+        assert (folder / FIRST.sha256).is_file()
 
 
 def test_a_release_with_the_variant_anew_or_without_it(shop: Shop, home: Path) -> None:
