@@ -81,6 +81,7 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
     Raises AlreadyExistsError for a folder that holds records, of phones or of another command.
     """
     program = "mien-sim phones"
+    task = task_for(options) if options.local else None  # what can never work is refused before anything starts
     refuse_others(options.out)
     with (
         ended_by_signals(),
@@ -96,8 +97,8 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
         with _running(programs, folder, plans) as said:
             with step(f"{len(invites)} phones in {len(plans)} processes make keys and join"):
                 _until_joined(said, len(plans))
-            if options.local:
-                submit(folder, programs, task_for(options))
+            if task is not None:
+                submit(folder, programs, task)
             with step("Rounds"):
                 notes = _until_ended(said, len(plans))
         found = summary(notes)
@@ -126,16 +127,25 @@ def _random_model() -> Model:
 
 
 def task_for(options: PhonesOptions) -> TaskSpec:
-    """Return the local task: the file's, or FedAvg on the last layer under secure aggregation; all phones are asked."""
+    """Return the local task: the file's, or FedAvg on the last layer under secure aggregation; all phones are asked.
+
+    Raises ConfigError for a file's task that so few phones can never close a round of.
+    """
     count, rounds = options.count, options.fleet.rounds or 1
     if options.task is not None:
-        return dataclasses.replace(tasks.read_task(options.task), rounds=rounds)
+        task = dataclasses.replace(tasks.read_task(options.task), rounds=rounds)
+        if task.cohort.min_reports > count:
+            raise ConfigError(
+                f"--count is {count}, and cohort.min_reports of {options.task.name} is {task.cohort.min_reports}; "
+                "raise the one, or lower the other"
+            )
+        return task
     stage_s = 30.0 + 0.3 * count
     return TaskSpec(
         "phones",
         method="fedavg",
         rounds=rounds,
-        cohort=CohortSpec(size=count, min_reports=max(2, (count + 1) // 2)),
+        cohort=CohortSpec(size=count, min_reports=max(FEWEST, (count + 1) // 2)),
         deadlines=DeadlineSpec(
             120.0,
             60.0 + count,
@@ -147,7 +157,7 @@ def task_for(options: PhonesOptions) -> TaskSpec:
             selecting_soft_s=GATHER_S + GATHER_EACH_S * count,
         ),
         local=LocalSpec(lr=0.02, steps=2, batch_size=4),
-        privacy=PrivacySpec(min_cohort=max(2, min(16, count // 2))),
+        privacy=PrivacySpec(min_cohort=max(FEWEST, min(16, count // 2))),
         options={"loss": "positive"},
     )
 

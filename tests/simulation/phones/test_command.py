@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mien.errors import ConfigError
+from mien.errors import ConfigError, MienError
 from simulation.cli import app
+from simulation.phones.client import Faults
+from simulation.phones.fleet import FleetOptions
+from simulation.phones.run import PhonesOptions, run_phones, task_for
 from simulation.stores.importing import ImportSource, import_faces
 from simulation.stores.writer import StoreTerms
 from tests.simulation.stores.archives import folder_of_people
@@ -45,6 +49,35 @@ def test_where_phones_come_from_must_be_said() -> None:
     done = CliRunner().invoke(app, ["phones", "--count", "2"])
     assert isinstance(done.exception, ConfigError)
     assert "--local" in done.exception.message
+
+
+def options(count: int, task: Path | None = None) -> PhonesOptions:
+    return PhonesOptions(
+        Path("out"), count, 1, FleetOptions(1, 60.0, False, 0, Faults(0, 0, 0, 1)), local=True, task=task
+    )
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 31, 32, 33, 1000])
+def test_every_count_that_is_taken_has_a_task(count: int) -> None:
+    task = task_for(options(count))
+    assert 3 <= task.privacy.min_cohort <= task.cohort.min_reports <= task.cohort.size == count
+
+
+def test_counts_that_can_never_work_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    file, out = tmp_path / "task.toml", tmp_path / "out"
+    file.write_text(
+        'name = "t"\nmethod = "fedavg"\n[cohort]\nsize = 40\nmin_reports = 20\n[privacy]\nmin_cohort = 16\n'
+    )
+    for wanted, words in (
+        (options(19, file), "--count is 19.*min_reports.*20"),
+        (options(4, tmp_path / "none"), "none"),
+    ):
+        with pytest.raises(MienError, match=words):
+            run_phones(dataclasses.replace(wanted, out=out), as_json=True)
+        assert not out.exists()
+    assert task_for(options(20, file)).cohort.min_reports == 20
+    with pytest.raises(ConfigError, match="fewer than 3"):
+        options(2)
 
 
 @pytest.mark.parametrize("command", ["phones"])
