@@ -56,8 +56,10 @@ def check_trainable(layout: ParameterLayout, part: ParameterPart, num_crops: int
 def batches(local: LocalSpec, num_crops: int, rng: np.random.Generator) -> Iterator[Batch]:
     """Yield the batches of a round, drawn from `rng`: every crop once an epoch, the last batch with what is left.
 
-    With `local.steps` there are that many, in as many epochs as it takes.
+    With `local.steps` there are that many, in as many epochs as it takes; raises ConfigError where no epoch gives one.
     """
+    if local.steps and local.batch_norm == "train" and (num_crops == 1 or local.batch_size == 1):
+        raise ConfigError("local.batch_norm is 'train' and a batch is one image, which has no statistics; use eval")
     size = local.batch_size or num_crops
     epoch = num_batches = 0
     while local.steps or epoch < local.epochs:

@@ -141,10 +141,10 @@ class StackedEngine:
         kinds: dict[Hashable, list[_Waiting]] = defaultdict(list)
         for device in devices:
             assert device.job is not None
-            waiting = _Waiting(device, device.job, batches_of(device.job))
             if why_not_stacked(device.job.objective, device.job.local.batch_norm):
-                yield [waiting]
+                yield [_Waiting(device, device.job)]
             else:
+                waiting = _Waiting(device, device.job, batches_of(device.job))
                 kinds[kind_of(device.job, waiting.planned)].append(waiting)
         for alike in kinds.values():
             yield from _of_like_length(alike)
@@ -152,11 +152,11 @@ class StackedEngine:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A device, the job that it waits for, and the job's batches."""
+    """A device, the job that it waits for, and the job's batches where it may be stacked."""
 
     device: Device
     job: Job
-    planned: tuple[Batch, ...]
+    planned: tuple[Batch, ...] = ()
 
 
 def _of_like_length(alike: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:

@@ -14,7 +14,7 @@ import torch
 from device_sdk.runtimes.objectives import OBJECTIVES, LossInput, find_loss, takes_sample_weight
 from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.errors import NonFiniteError
+from mien.errors import ConfigError, NonFiniteError
 from mien.methods import METHODS
 from mien.methods.base import Crops
 from mien.specs import LocalSpec, TaskSpec
@@ -103,6 +103,21 @@ def test_batch_norm_that_learns_is_trained_alone() -> None:
     found, expected = (e.train(works).total.vector for e in (engine, SequentialEngine(tiny.runtime())))
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert engine.num_stacked == 0
+
+
+@pytest.mark.parametrize(
+    "local", [LocalSpec(lr=0.1, steps=2), LocalSpec(lr=0.1), LocalSpec(lr=0.1, steps=2, batch_size=1)]
+)
+def test_batch_norm_that_cannot_learn_is_refused_as_one_after_another(local: LocalSpec) -> None:
+    """One phone has a single image: with steps to reach there is no batch to take them on."""
+    tiny = tiny_cnn(batch_norm=True)
+    part = tiny.part("*")
+    task = replace(TASK, local=replace(local, batch_norm="train"))
+    state = METHODS["fedavg"].server_start(task, part, tiny.theta)
+    works = RoundWork(task, part, DIM, state, one, tuple(sorted(ONE)), 1)
+    for engine in (SequentialEngine(tiny.runtime()), StackedEngine(tiny.runtime())):
+        with pytest.raises(ConfigError, match="no statistics"):
+            engine.train(works)
 
 
 def test_batch_norm_in_eval_mode_is_stacked() -> None:
