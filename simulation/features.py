@@ -40,15 +40,20 @@ _NAME_BYTES: Final = 32
 
 def kept_features(spec: FaceInputSpec, backbone: str) -> FeatureCache:
     """Return a cache for a model's features; where nothing can be kept privately, one that is in memory only."""
+    root = private_folder()
+    return FeatureCache() if root is None else KeptFeatures(root, f"{FORMAT}/{backbone}/{spec}")
+
+
+def private_folder() -> Path | None:
+    """Return this user's folder in the temporary directory; None where it is not this user's alone."""
     root = Path(tempfile.gettempdir()) / f"mien-workbench-{os.getuid()}"
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
     except OSError:
-        return FeatureCache()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        return FeatureCache()
-    return KeptFeatures(root, f"{FORMAT}/{backbone}/{spec}")
+        return None
+    is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return root if is_private else None
 
 
 class KeptFeatures(FeatureCache):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,14 +38,56 @@ def test_mapped_features_give_the_very_same_embeddings(bench: Workbench, monkeyp
 
 
 def test_features_are_made_once(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(people: object, folder: Path) -> None:
+    def refuse(crops: object, folder: Path) -> None:
         raise AssertionError("features were made again")
 
-    monkeypatch.setattr(workbench, "_prepare", refuse)
+    monkeypatch.setattr(workbench, "_compute", refuse)
     open_workbench.cache_clear()
     again = open_workbench(None, 4)
     assert again.people == bench.people
     assert again.dataset_sha256 == bench.dataset_sha256
+
+
+def kept() -> list[Path]:
+    return [path for path in Path(tempfile.gettempdir()).rglob("*") if path.is_file()]
+
+
+def test_neither_faces_nor_names_are_kept(bench: Workbench) -> None:
+    """All that lies in the temporary directory is sealed features; nobody else may open the folder."""
+    files = kept()
+    assert sum(path.stat().st_size for path in files) > len(bench.crops) * 512
+    for path in files:
+        data = path.read_bytes()
+        assert not any(name.encode() in data or name in str(path) for name in bench.people)
+        assert not any(crop[50:52].tobytes() in data for crop in bench.crops)
+    (root,) = Path(tempfile.gettempdir()).iterdir()
+    assert root.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("whose", ["everybody's", "another user's", "a link"])
+def test_a_folder_that_is_not_this_users_alone_is_not_used(
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    root = tmp_path / "tmp" / f"mien-workbench-{os.getuid()}"
+    if whose == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        root.symlink_to(tmp_path / "elsewhere")
+    else:
+        root.mkdir(mode=0o700)
+        if whose == "everybody's":
+            root.chmod(0o777)
+        elif os.getuid() == 0:
+            os.chown(root, 65534, 65534)
+        else:
+            pytest.skip("only root can give a folder to another user")
+    open_workbench.cache_clear()
+    again = open_workbench(None, 1)
+    assert not kept()
+    crops = again.crops_of(again.people[0])
+    expected = bench.runtime.embed(bench.theta, crops)
+    np.testing.assert_allclose(again.runtime.embed(again.theta, crops), expected, atol=1e-4)  # other batches
 
 
 def test_groups_are_disjoint_and_drawn_by_the_seed(bench: Workbench) -> None:
