@@ -1,17 +1,17 @@
 """How a phone trains without being in the way: within memory and time that its owner gives, at low priority, visibly.
 
-The memory that training takes is estimated, on the high side, from the trained part and the batch. Parameters count
-exactly. What a step keeps of an image was measured for whole networks (`python -m benchmarks.device`, torch, which
-takes more than ONNX Runtime); a part from a later stage on is taken to need its share of the stages, though later
-stages need less.
+The memory that training takes is estimated, on the high side, from the part that is trained and the batch: copies of
+the part's parameters, and what is larger of a step on the batch and of the frozen stages' forward pass, whose results
+are kept. What an image takes was measured (`python -m benchmarks.device`), with torch and ONNX Runtime.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
 from device_sdk.clock import Clock
@@ -24,13 +24,25 @@ from mien.specs import LocalSpec
 
 PROGRESS_EVERY_S: Final = 5.0
 MB: Final = 10**6
-# What a step keeps for one image while a whole network trains, by its input's pixels.
-_BYTES_PER_PIXEL: Final = {"mobilefacenet": 4_500, "mobilefacenet_folded": 4_500, "mobilefacenet192": 4_500}
-_BYTES_PER_PIXEL_AT_MOST: Final = 13_500
-# The frozen stages run on so many images at a time and keep little of them.
-_FORWARD_IMAGES: Final = 4
-_FORWARD_SHARE: Final = 1 / 8
-_COPIES_OF_MODEL: Final = 2
+_OF_MOBILEFACENET: Final = {"stem": 33.0, "block7": 10.0, "block14": 2.0, "adapter": 1.5}
+_OF_SFACE: Final = {"stem": 45.0, "block12": 5.4, "adapter": 1.5}
+_STEP_MB: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
+    {
+        "mobilefacenet_folded": _OF_MOBILEFACENET,
+        "mobilefacenet192": _OF_MOBILEFACENET,
+        "mobilefacenet192_adapter": _OF_MOBILEFACENET,
+        "sface": _OF_SFACE,
+        "sface_adapter": _OF_SFACE,
+    }
+)
+"""What a step takes for an image of 112 x 112, by the first stage that it trains; between two stages, the earlier's."""
+_FORWARD_MB: Final = MappingProxyType(
+    {name: 16.0 if steps is _OF_MOBILEFACENET else 32.0 for name, steps in _STEP_MB.items()}
+)
+"""What the frozen stages take while they run, on four images at a time."""
+_UNKNOWN_STEP_MB: Final = 170.0
+_UNKNOWN_FORWARD_MB: Final = 85.0
+_MEASURED_PIXELS: Final = 112 * 112
 _COPIES_OF_PART: Final = 6
 
 
@@ -47,29 +59,50 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What training is expected to take, whatever the batch and for each image of it, in bytes."""
+    """What training is expected to take, whatever the batch, for each image of it, and at least, in bytes."""
 
     fixed_bytes: int
     image_bytes: int
+    forward_bytes: int
 
     def bytes_for(self, num_images: int) -> int:
-        """Return what a step on so many images takes."""
-        return self.fixed_bytes + num_images * self.image_bytes
+        """Return what a step on so many images takes, or the forward pass before it where that is more."""
+        return self.fixed_bytes + max(num_images * self.image_bytes, self.forward_bytes)
 
     def most_images(self, limit_bytes: float) -> int:
         """Return how many images of a batch fit, 0 where not even one does."""
-        return max(0, int((limit_bytes - self.fixed_bytes) // self.image_bytes))
+        left = limit_bytes - self.fixed_bytes
+        return 0 if left < self.forward_bytes else int(left // self.image_bytes)
 
 
-def estimate_memory(backbone: str, part: ParameterPart, image_pixels: int) -> MemoryEstimate:
-    """Return the memory that training a part is expected to take beside the program, on the high side."""
+def estimate_memory(backbone: str, part: ParameterPart, image_pixels: int, image_factor: float = 1.0) -> MemoryEstimate:
+    """Return the memory that training a part is expected to take beside the program, on the high side.
+
+    A backbone that was not measured counts as a large one that is trained whole. `image_factor` is what an engine's
+    steps take for an image, as a multiple of torch's.
+    """
     stages = list(dict.fromkeys(entry.name.partition(".")[0] for entry in part.layout.entries))
     trained = {name.partition(".")[0] for name in part.names}
     first = next(number for number, stage in enumerate(stages) if stage in trained)
-    whole = _BYTES_PER_PIXEL.get(backbone, _BYTES_PER_PIXEL_AT_MOST) * image_pixels
-    forward = _FORWARD_IMAGES * _FORWARD_SHARE * whole
-    parameters = 4 * (_COPIES_OF_MODEL * part.layout.size + _COPIES_OF_PART * part.size)
-    return MemoryEstimate(round(parameters + forward), max(1, round(whole * (len(stages) - first) / len(stages))))
+    measured = _STEP_MB.get(backbone, {})
+    reached = [measured[stage] for stage in stages[: first + 1] if stage in measured]
+    step_mb = reached[-1] if reached else _UNKNOWN_STEP_MB
+    scale = MB * image_pixels / _MEASURED_PIXELS
+    return MemoryEstimate(
+        4 * _COPIES_OF_PART * part.size,
+        max(1, round(step_mb * image_factor * scale)),
+        round(_FORWARD_MB.get(backbone, _UNKNOWN_FORWARD_MB) * scale),
+    )
+
+
+@runtime_checkable
+class Weighed(Protocol):
+    """A runtime whose steps take another amount of memory than torch's."""
+
+    @property
+    def image_factor(self) -> float:
+        """What a step takes for an image, as a multiple of torch's."""
+        ...
 
 
 @runtime_checkable
@@ -144,7 +177,8 @@ class MannerlyRuntime:
         if self.max_memory_mb is None or len(crops) == 0 or not part.names:
             return nullcontext()
         batch = min(local.batch_size or len(crops), len(crops))
-        estimate = estimate_memory(self.backbone, part, crops.shape[1] * crops.shape[2])
+        factor = self.runtime.image_factor if isinstance(self.runtime, Weighed) else 1.0
+        estimate = estimate_memory(self.backbone, part, crops.shape[1] * crops.shape[2], factor)
         fits = estimate.most_images(self.max_memory_mb * MB)
         if fits >= batch:
             return nullcontext()

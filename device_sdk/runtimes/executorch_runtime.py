@@ -29,6 +29,9 @@ _WHOLE: Final = "correction"
 class ExecutorchRuntime(GraphRuntime):
     """A `GraphRuntime` on ExecuTorch."""
 
+    image_factor: Final = 2.0
+    """Memory of a step for an image, in torch's: convolutions lay out their windows before they multiply."""
+
     def __init__(
         self,
         spec: ModelSpec,
