@@ -6,7 +6,8 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.wire.canonical import model_from_json
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from rich.console import RenderableType
 
     from coordinator.client import Coordinator
@@ -215,12 +217,13 @@ def import_model(
         raise ConfigError("a variant and a signature go into the folder that is released: add --graphs FOLDER")
     if graphs is not None and graphs.exists():
         raise AlreadyExistsError(f"{graphs} exists already; name a new folder for the bundle")
-    with tempfile.TemporaryDirectory(prefix="mien-import-") as temporary:
+    signing_key = _release_key(key)  # a mistyped one is noticed before minutes of work and before anything is imported
+    with _new_folder(graphs) as temporary:
         folder = file
         if graphs is not None or not file.is_dir():
             from coordinator import worker
 
-            folder = Path(temporary) if graphs is None else graphs
+            folder = temporary
             worker.import_model(
                 file, folder, adapter=adapter, graphs=graphs is not None, int8_faces=int8_faces, aligned=aligned
             )
@@ -234,9 +237,9 @@ def import_model(
             known = {model.model_id for model in await coordinator.models()}
             kept = await coordinator.import_model(spec_json, folder / THETA, shard)
             was_there = kept.model_id in known
-            signed = (b"", b"") if graphs is None else await _signed_here(coordinator, kept, graphs, key)
-            if release and signed[0] and graphs is not None:
-                await coordinator.add_graphs(graphs, *signed)
+            signed = (b"", b"") if graphs is None else await _signed_here(coordinator, kept, folder, signing_key)
+            if release and signed[0]:
+                await coordinator.add_graphs(folder, *signed)
             return (await coordinator.release(kept.model_id, signed=signed) if release else kept), was_there
 
         model, was_there = ask(home, question)
@@ -252,6 +255,33 @@ def import_model(
     shell.emit(result, as_json=as_json, human=human)
 
 
+def _release_key(path: Path | None) -> Ed25519PrivateKey | None:
+    """Return the release key in a file, if one is named; raises NotFoundError, KeyStoreError for a file without."""
+    if path is None:
+        return None
+    from coordinator.signing import read_key
+
+    return read_key(path)
+
+
+@contextmanager
+def _new_folder(wanted: Path | None) -> Iterator[Path]:
+    """Give a folder to fill, which becomes `wanted` when the block ends well, and is gone when it does not."""
+    parent = None if wanted is None else wanted.absolute().parent
+    with storage_errors(str(parent or "the temporary folder")):
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=".mien-import-", dir=parent)
+    with made as temporary:
+        folder = Path(temporary, "model")
+        with storage_errors(str(folder)):
+            folder.mkdir()
+        yield folder
+        if wanted is not None:
+            with storage_errors(str(wanted)):
+                folder.rename(wanted)
+
+
 def _with_shard(file: Path, folder: Path, public: Path | None) -> Path | None:
     """Return the public faces that go with a model; in a new bundle's folder they lie beside it."""
     given = public or (file / SHARD if file.is_dir() and (file / SHARD).is_file() else None)
@@ -263,15 +293,15 @@ def _with_shard(file: Path, folder: Path, public: Path | None) -> Path | None:
 
 
 async def _signed_here(
-    coordinator: Coordinator, model: models_pb2.ModelManifest, folder: Path, key: Path | None
+    coordinator: Coordinator, model: models_pb2.ModelManifest, folder: Path, key: Ed25519PrivateKey | None
 ) -> tuple[bytes, bytes]:
     """Return a new bundle's manifest and signature; empty without a key. What it falls back to is written down."""
     await _write_fallbacks(coordinator, model, folder)
     if key is None:
         return b"", b""
-    from coordinator.signing import read_key, sign_folder
+    from coordinator.signing import sign_folder
 
-    sign_folder(folder, read_key(key), sequence=int(now().timestamp()))
+    sign_folder(folder, key, sequence=int(now().timestamp()))
     return read_signed(folder)
 
 

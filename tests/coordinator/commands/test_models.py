@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from coordinator import worker
+from coordinator.cli import app
 from coordinator.commands.models import percent, share_of
+from coordinator.signing import create_key
 from coordinator.thresholds import thresholds_of
-from mien.errors import ConfigError
+from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
 
 MODEL = "a" * 64
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -50,3 +55,43 @@ def test_shares_are_said_as_they_are_written() -> None:
 def test_what_is_no_share(text: str) -> None:
     with pytest.raises(ConfigError, match="such as 10%"):
         share_of(text)
+
+
+def _import(folder: Path, key: Path) -> BaseException | None:
+    """Return how `model import` into a signed bundle ends; what it imports is none of this test's business."""
+    (folder / "net.onnx").write_bytes(b"a network")
+    options = ("--graphs", str(folder / "new" / "bundle"), "--key", str(key), "--release", "--home", str(folder / "C"))
+    return CliRunner().invoke(app, ["model", "import", str(folder / "net.onnx"), *options]).exception
+
+
+def test_a_mistyped_release_key_is_noticed_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "import_model", lambda *_, **__: pytest.fail("minutes of work"))
+    (tmp_path / "no.key").write_bytes(b"no key")
+    (tmp_path / "no.key").chmod(0o600)
+    for name, error in (("missing.key", NotFoundError), ("no.key", KeyStoreError)):
+        ended = _import(tmp_path, tmp_path / name)
+        assert isinstance(ended, error)
+        assert name in str(ended)
+        assert not (tmp_path / "new").exists()
+
+
+def test_an_import_that_fails_leaves_no_folder_in_the_way_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is made; the coordinator cannot be asked, because it has no home."""
+    made: list[Path] = []
+
+    def make(_: Path, folder: Path, **__: object) -> None:
+        made.append(folder)
+        for name in ("model.json", "theta.f32"):
+            (folder / name).write_bytes(b"{}")
+
+    monkeypatch.setattr(worker, "import_model", make)
+    create_key(tmp_path / "release.key")
+    first, second = (_import(tmp_path, tmp_path / "release.key") for _ in range(2))
+    assert isinstance(first, MienError)
+    assert (type(second), str(second)) == (type(first), str(first))
+    assert len(made) == 2
+    assert list((tmp_path / "new").iterdir()) == []
