@@ -247,7 +247,7 @@ def study_of(sweep: Sweep, measure: Measure, data_sha256: str) -> Study:
     columns = (
         Column("EER before", "eer_before"),
         Column("EER", "eer"),
-        *(Column(f"TAR at FMR {target:g}", f"tar_{target:g}") for target in spec.evaluation.targets),
+        *(Column(f"TAR at FMR {target * 100:g} %", f"tar_{target:g}") for target in spec.evaluation.targets),
         Column("processor time, s", "cpu_s", "number", 0),
     )
     notes = (spec.about,) if spec.about else ()

@@ -22,7 +22,18 @@ from simulation.collected import collect
 from simulation.experiment import parse_data
 from simulation.export import csv_text, write_events
 from simulation.runs import RunFolder
-from simulation.sweep import Sweep, changed, grid_line, load_sweep, make_sweep, read_sweep, rounds_done, run_sweep
+from simulation.study import heading
+from simulation.sweep import (
+    Sweep,
+    changed,
+    grid_line,
+    load_sweep,
+    make_sweep,
+    read_sweep,
+    rounds_done,
+    run_sweep,
+    study_of,
+)
 
 PROGRAM = Path(sys.executable).parent / "mien-sim"
 BASE = """
@@ -248,3 +259,9 @@ class TestRuns:
         )
         assert refused.returncode == TABLE[ConfigError].exit_code
         assert "--csv" in json.loads(refused.stderr)["message"]
+
+
+def test_rates_in_headings_are_per_cent() -> None:
+    study = study_of(sweep_of(BASE + "targets = [0.1, 0.01, 0.001, 0.00001]\n"), lambda job: {}, "d" * 64)
+    heads = [heading(column) for column in study.tables[0].columns]
+    assert heads[2:6] == [f"TAR at FMR {rate} %, %" for rate in ("10", "1", "0.1", "0.001")]
