@@ -263,7 +263,9 @@ def enrolment(
         Path | None, typer.Option(help="A folder that `mien-coordinator model export` wrote; default: SFace.")
     ] = None,
     counts: Annotated[str, typer.Option(help="Numbers of enrolled pictures, with commas.")] = "1,2,3,5,8",
-    fmr: Annotated[float, typer.Option(help="The false match rate at which misses are counted.")] = 1e-3,
+    fmr: Annotated[
+        float, typer.Option(help="The false match rate at which misses are counted; 0.001 is 0.1 %.")
+    ] = 1e-3,
     aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
     seed: Annotated[int, typer.Option(help="Which pictures enrol.")] = 0,
     as_json: Json = False,
@@ -281,7 +283,7 @@ def enrolment(
     found = sweep(folder, model, numbers, aligned=aligned, target_fmr=fmr, seed=seed)
 
     def human() -> None:
-        table = Table("pictures", f"missed at FMR {fmr:g}", "EER", "of comparisons")
+        table = Table("pictures", f"missed at FMR {fmr * 100:g} %", "EER", "of comparisons")
         for point in found["points"]:
             at = point["at_fmr"]
             counted = f"{at['num_mated']:,} / {at['num_non_mated']:,}"
@@ -421,3 +423,7 @@ def pack(
             soft_wrap=True,
         ),
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -171,3 +171,9 @@ class TestDemoRefuses:
         done = mien_sim("demo", "--out", tmp_path / "file", "--json", cwd=tmp_path)
         assert done.returncode == TABLE[AlreadyExistsError].exit_code
         assert (tmp_path / "file").read_text() == "keep"
+
+
+@pytest.mark.parametrize("module", ["simulation", "simulation.cli"])
+def test_the_program_runs_as_a_module(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+    assert "reproduce" in done.stdout
