@@ -185,7 +185,8 @@ def rounds_figure(series: Sequence[NamedSeries], *, title: str, percent: bool = 
             hovertemplate="round %{x}<br>%{y:.2f}" + unit,
             **{**line_of(one.name, one.role), "mode": "lines+markers"},
         )
-    figure.update_xaxes(title="Round (0: before training)", dtick=_tick_step(series))
+    untrained = any(0 in one.rounds for one in series)
+    figure.update_xaxes(title="Round (0: before training)" if untrained else "Round", dtick=_tick_step(series))
     figure.update_yaxes(title=html.escape(title) + (", %" if percent else ""), rangemode="tozero")
     return finish(figure, height=380 if len(series) > 1 else 350, header=40 if len(series) > 1 else 12)
 

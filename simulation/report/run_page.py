@@ -26,7 +26,7 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     else:
         sections += [_headlines(result), *_curves(result), _points(result)]
     if records:
-        sections += _rounds(records, result)
+        sections += _rounds(records, result, spec["task"]["method"])
     if result is not None:
         sections += _shown(result)
     sections.append(_facts(spec, result))
@@ -122,7 +122,7 @@ def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
     return percent(point["tar"]), percent(point["fmr"], 3), score(point["threshold"])
 
 
-def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> list[Section]:
+def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None, method: str) -> list[Section]:
     numbers = tuple(int(record["round"]) for record in records)
     sections: list[Section] = []
     known = [name for name in _LOSSES if all(name in r for r in records)]  # engines leave out what they do not know
@@ -130,8 +130,8 @@ def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | No
         NamedSeries(_LOSSES[name][0], numbers, tuple(r[name] for r in records), _LOSSES[name][1]) for name in known
     ]
     if losses:
-        figure = rounds_figure(losses, title="Loss", percent=False)
-        caption = "Weighted mean over each round's clients."
+        figure = rounds_figure(losses, title="Training loss", percent=False)
+        caption = f"What {method} minimises on clients' own images: the weighted mean over each round's clients."
         sections.append(Figure("Loss", figure, caption, "Clients' losses by round.", _log(records)))
     measured = [(int(record["round"]), float(record["eer"])) for record in records if "eer" in record]
     if measured:
@@ -200,7 +200,7 @@ def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
             ("Model before", result["before"]["model_id"]),
             ("Model after", result["after"]["model_id"]),
             ("Seed", str(result["seed"])),
-            ("Processor time", ", ".join(f"{name} {value:.0f} s" for name, value in result["run"]["cpu_s"].items())),
+            ("Processor time", _times(result["run"]["cpu_s"])),
             ("Wall clock", f"{sum(result['run']['wall_s'].values()):.0f} s"),
             ("Machine", result["run"]["machine"]),
             ("Code", result["commit"]),
@@ -208,6 +208,19 @@ def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
             ("Command", result["command"]),
         ]
     return Facts("How it was made", tuple((term, text) for term, text in items if text))
+
+
+_PARTS: Final = {
+    "faces": "finding and reading faces",
+    "before": "measuring the model before training",
+    "rounds": "training",
+    "after": "measuring while and after training",
+}
+
+
+def _times(spent: Mapping[str, float]) -> str:
+    """Return the time of each part of a run, in the order of the parts."""
+    return ", ".join(f"{text} {spent[name]:.0f} s" for name, text in _PARTS.items() if name in spent)
 
 
 def _model(source: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ def sweep_page(sweep: Sweep, results: Results, folder: Path, *, command: str) ->
         sections.append(Prose("", (f"Figures show the {MOST} settings of the lowest error, of {len(sweep.points)}.",)))
     sections += _rounds(shown, "eer", "Error by round", "Equal error rate", percent_axis=True)
     sections += _curves(shown)
-    sections += _rounds(shown, "loss_after", "Loss by round", "Loss after local training", percent_axis=False)
+    sections += _rounds(shown, "loss_after", "Loss by round", "Training loss after local training", percent_axis=False)
     sections += _angles(shown)
     sections.append(_facts(sweep, results, runs, command))
     lede = sweep.spec.about or f"{len(sweep.points)} settings of {sweep.spec.task.method} side by side."
@@ -62,13 +62,21 @@ def _rounds(
     if not bands:
         return []
     figure = bands_figure(bands, x_title="Round", y_title=axis, percent=percent_axis)
-    caption = "Means over seeds; the bands are 95 % t-intervals." if any(b.low for b in bands) else "One seed each."
+    caption = "Means over seeds; the bands are 95 % t-intervals."
+    if not any(b.low for b in bands):
+        caption = _seeds_in_words([r.seed for runs in shown.values() for r in runs if _series(r, metric)])
     rows = tuple(
         (b.name, *(f"{v * 100:.2f}" if percent_axis else f"{v:.4f}" for v in (b.mean[0], b.mean[-1]))) for b in bands
     )
     columns = (Column("Setting", numeric=False), Column("First measured round"), Column("Last"))
     described = f"{axis} by round of {len(bands)} settings."
     return [Figure(title, figure, caption, described, Table("The ends in numbers", axis, columns, rows))]
+
+
+def _seeds_in_words(seeds: Sequence[int]) -> str:
+    """Return which seed a figure shows, where it shows one run of each setting."""
+    named = sorted(set(seeds))
+    return f"Seed {named[0]} alone." if len(named) == 1 else f"One seed each, of {', '.join(map(str, named))}."
 
 
 def _series(run: CollectedRun, metric: str) -> dict[float, float]:
@@ -78,12 +86,13 @@ def _series(run: CollectedRun, metric: str) -> dict[float, float]:
 
 
 def _curves(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
-    curves = []
+    curves, seeds = [], []
     for role, (label, runs) in zip(SERIES, shown.items(), strict=False):
         done = [run for run in runs if run.evaluation]
         if done:
             after = done[0].evaluation["after"]
             curves.append(curve_band(label, after, role))
+            seeds.append(done[0].seed)
     if not curves:
         return []
     try:
@@ -91,8 +100,8 @@ def _curves(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
     except UndefinedMetricError:  # scores do not overlap: nothing to draw on probit axes
         return []
     caption = (
-        "False non-matches against false matches of the test people, both axes in probits; lower left is better. One "
-        "seed each; the bands are 95 % intervals of a bootstrap over people."
+        "False non-matches against false matches of the test people, both axes in probits; lower left is better. "
+        f"{_seeds_in_words(seeds)} The bands are 95 % intervals of a bootstrap over people."
     )
     return [Figure("Error trade-off", figure, caption, f"Error curves of {len(curves)} settings.")]
 
@@ -114,6 +123,15 @@ def _angles(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
     return [Figure("Angles between classes", figure, caption, "Distributions of angles between clients' classes.")]
 
 
+def _before(done: Sequence[CollectedRun]) -> str:
+    """Return the error of the models that training began with: one, or from which to which over the runs."""
+    errors = sorted(run.evaluation["before"]["eer"] for run in done)
+    if not errors:
+        return ""
+    low, high = percent(errors[0]), percent(errors[-1])
+    return low if low == high else f"{low} to {high}, over {count(len(errors))} runs"
+
+
 def _facts(sweep: Sweep, results: Results, runs: Sequence[CollectedRun], command: str) -> Facts:
     done = [run for run in runs if run.evaluation]
     machines = sorted({run.evaluation["run"]["machine"] for run in done})
@@ -126,7 +144,7 @@ def _facts(sweep: Sweep, results: Results, runs: Sequence[CollectedRun], command
         ("Seeds", ", ".join(map(str, sweep.seeds))),
         ("Runs", f"{len(results.records)} of {len(sweep.points) * len(sweep.seeds)}"),
         ("Test people", count(done[0].evaluation["test_people"]) if done else ""),
-        ("Error before training", percent(done[0].evaluation["before"]["eer"]) if done else ""),
+        ("Error before training", _before(done)),
         ("Processor time", f"{seconds / 60:.1f} min"),
         ("Machine", "; ".join(machines)),
         ("Code", ", ".join(commits)),

@@ -74,7 +74,7 @@ class TestErrors:
         assert isinstance(error, AlreadyExistsError)
         assert "another experiment" in error.message
         error = refused("run", experiment, "--out", finished / "runs" / "private-s0", "--resume")
-        assert "holds a run with another" in error.message
+        assert "holds a run with other settings" in error.message
         error = refused("run", experiment, "--out", finished / "runs" / "private-s0")
         assert "--resume" in error.message
 
