@@ -263,10 +263,11 @@ def make_plan(spec: ExperimentSpec, count: Callable[[FacesSource], Counts], gene
     return Plan(spec, counts, domains, partition, generated)
 
 
-def generated_counts(source: FacesSource, seed: int = 0) -> dict[str, int]:
+def generated_counts(source: FacesSource, seed: int = 0, *, least: int = 1) -> dict[str, int]:
     """Return a made-up list of as many identities and images as the source should have, long-tailed as web sets are.
 
-    Raises NotFoundError for a source that does not say how many it should have.
+    Everybody has at least `least` images, as far as there are so many. Raises NotFoundError for a source that does not
+    say how many it should have.
     """
     if source.identities < 1:
         raise NotFoundError(
@@ -274,23 +275,37 @@ def generated_counts(source: FacesSource, seed: int = 0) -> dict[str, int]:
             "faces.images for a dry run without them"
         )
     weights = np.exp(0.8 * np.random.default_rng(seed).standard_normal(source.identities))
-    spare = source.images - source.identities
+    least = min(least, source.images // source.identities)
+    spare = source.images - least * source.identities
     exact = weights / weights.sum() * spare
     sizes = np.floor(exact).astype(int)
     for i in np.argsort(sizes - exact, kind="stable")[: spare - int(sizes.sum())]:
         sizes[i] += 1
     prefix = source.domain or Path(source.path).stem or "made-up"
-    return {f"{prefix}_{i:06d}": int(size) + 1 for i, size in enumerate(sizes)}
+    return {f"{prefix}_{i:06d}": int(size) + least for i, size in enumerate(sizes)}
 
 
 def dry_plan(spec: ExperimentSpec, root: Path) -> Plan:
-    """Return the plan without reading an image; absent data sets are replaced by generated lists of their size."""
+    """Return the plan without reading an image; absent data sets are replaced by generated lists of their size.
+
+    Where a long tail leaves too few people with `partition.min_images`, the lists give everybody that many.
+    """
     from simulation.sources import counts_of, is_there
 
     absent = tuple(source.path for source in spec.faces if not is_there(source, root))
-    return make_plan(
-        spec, lambda source: generated_counts(source) if source.path in absent else counts_of(source, root), absent
-    )
+
+    def plan(least: int) -> Plan:
+        def count(source: FacesSource) -> Counts:
+            return generated_counts(source, least=least) if source.path in absent else counts_of(source, root)
+
+        return make_plan(spec, count, absent)
+
+    try:
+        return plan(1)
+    except EmptyFolderError:
+        if not absent:
+            raise
+        return plan(spec.partition.min_images)
 
 
 def with_changes(

@@ -163,6 +163,7 @@ def build(spec: PartitionSpec, counts: Counts, domain_of: Callable[[str], str] =
     Raises EmptyFolderError where there are too few identities.
     """
     usable = {name: number for name, number in counts.items() if number >= spec.min_images}
+    _check_enough(spec, len(usable))
     public, test, rest = draw(usable, (spec.public, spec.test, -1), spec.seed)
     if spec.scheme == "by_domain":
         clients = by_domain(rest, spec.domain_clients, domain_of, spec.seed)
@@ -236,7 +237,9 @@ def by_domain(
         members = [name for name in identities if domain_of(name) == domain]
         if len(members) < num:
             known = ", ".join(sorted({domain_of(name) for name in identities})[:10]) or "none"
-            raise EmptyFolderError(f"domain {domain!r} has {len(members)} identities for {num} clients; known: {known}")
+            raise EmptyFolderError(
+                f"domain {domain!r} has {len(members)} identities left for {num} clients; known: {known}"
+            )
         held = equal(members, num, seed)
         clients.update({f"{domain}-{i}": each for i, each in enumerate(held.values())})
     return clients
@@ -294,6 +297,20 @@ def _frozen(holdings: Mapping[str, Iterable[Holding]]) -> dict[str, tuple[Holdin
 def _dealt(identities: Sequence[str], sizes: Sequence[int], seed: int) -> Clients:
     groups = draw(dict.fromkeys(identities, 1), sizes, seed + 2)
     return {_client(i, len(groups)): group for i, group in enumerate(groups)}
+
+
+def _check_enough(spec: PartitionSpec, num_usable: int) -> None:
+    """Raise EmptyFolderError where so many people are too few, and say where they went."""
+    name, wanted = "clients", sum(spec.domain_clients.values()) or spec.clients
+    if spec.scheme != "by_domain" and spec.identities:
+        name, wanted = "identities", spec.identities
+    left = num_usable - spec.test - spec.public
+    if left < wanted:
+        raise EmptyFolderError(
+            f"{num_usable} people have at least {spec.min_images} images; {spec.test} go to tests and {spec.public} to "
+            f"public, so that {max(left, 0)} are left; {wanted} {name} were asked for; lower partition.{name}, .test, "
+            ".public or .min_images, or give more faces"
+        )
 
 
 def _client(index: int, num: int) -> str:

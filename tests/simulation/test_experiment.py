@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import simulation.experiments
-from mien.errors import AlreadyExistsError, ConfigError, MienError, NotFoundError
+from mien.errors import AlreadyExistsError, ConfigError, EmptyFolderError, MienError, NotFoundError
 from simulation.experiment import dry_plan, load, parse, with_changes
 from simulation.journal import Header
 from simulation.locking import only_writer
@@ -86,6 +87,22 @@ def test_a_dry_run_at_the_papers_scale(path: Path, tmp_path: Path) -> None:
     assert {name: summary["partition"][name] for name in expected} == expected
     if "unbalanced" in path.stem:
         assert summary["partition"]["identities_max"] > 4 * summary["partition"]["identities_min"]
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "fedface").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_dry_run_of_every_experiment_needs_no_data(path: Path, tmp_path: Path) -> None:
+    spec = load(path)
+    summary = dry_plan(spec, tmp_path).summary()
+    assert summary["partition"]["clients"] == spec.partition.clients
+    if spec.faces[0].images:
+        assert summary["found"] == {"identities": spec.faces[0].identities, "images": spec.faces[0].images}
+
+
+def test_a_dry_run_says_where_people_went(tmp_path: Path) -> None:
+    spec = load(HERE / "fedface" / "phones_800.toml")
+    spec = replace(spec, partition=replace(spec.partition, test=700))
+    with pytest.raises(EmptyFolderError, match="1000 people have at least 4 images; 700 go to tests and 40 to public"):
+        dry_plan(spec, tmp_path)
 
 
 def test_every_paper_is_at_its_scale() -> None:

@@ -57,7 +57,7 @@ def test_by_domain() -> None:
     assert list(partition.clients) == ["asia-0", "europe-0", "europe-1", "europe-2", "europe-3"]
     assert [len(held) for held in partition.clients.values()] == [12, 3, 3, 3, 3]
     assert all(h.identity.startswith("europe") for h in partition.clients["europe-2"])
-    with pytest.raises(EmptyFolderError, match="domain 'mars' has 0 identities for 1 clients; known: asia"):
+    with pytest.raises(EmptyFolderError, match="domain 'mars' has 0 identities left for 1 clients; known: asia"):
         build(PartitionSpec("by_domain", domain_clients={"mars": 1}), people, lambda name: name.split("_")[0])
 
 
@@ -118,8 +118,14 @@ def test_overlap_is_refused(partition: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"clients": 61}, EmptyFolderError, "there are 60 identities with enough images; this split needs 61"),
-        ({"clients": 50, "test": 20}, EmptyFolderError, "there are 40"),
+        ({"clients": 61}, EmptyFolderError, "60 people have at least 1 images; 0 go to tests"),
+        (
+            {"clients": 50, "test": 20},
+            EmptyFolderError,
+            "20 go to tests and 0 to public, so that 40 are left; 50 clients",
+        ),
+        ({"public": 50, "test": 20}, EmptyFolderError, "so that 0 are left; .*lower partition.clients, .test"),
+        ({"scheme": "equal", "clients": 2, "identities": 61}, EmptyFolderError, "61 identities were asked for"),
         ({"scheme": "equal", "clients": 9, "identities": 4}, EmptyFolderError, "cannot be divided among 9 clients"),
         ({"shared": 1.5}, ConfigError, "partition.shared is 1.5"),
         ({"sigma": 0.0}, ConfigError, "partition.sigma"),
