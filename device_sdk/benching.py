@@ -15,7 +15,7 @@ from device_sdk.device import Device
 from device_sdk.home import Home
 from device_sdk.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
 from device_sdk.variants import LoadedVariant, load_variant
-from mien.errors import ConfigError, InviteError, UnavailableError
+from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
 from mien.shell import cli as shell
 from mien.variants import FLOAT32, Variant
 
@@ -123,11 +123,14 @@ def _offered(device: Device, model_id: str) -> tuple[tuple[Variant, ...], str]:
     """Return the variants of the model in use, and what kept this device from looking at them."""
     try:
         found = device.offered_variants()
-    except (UnavailableError, InviteError) as error:
+    except (UnavailableError, InviteError, VersionError) as error:
         return (), f"Variants of the model were not looked at ({error.message})."
     if any(each.model_id != model_id for each in found):
         return (), "A newer model is released: run `mien-device update`, then measure again."
-    return found, "" if found else f"This release brings no variants: it is used in {FLOAT32}."
+    return (
+        found,
+        "" if found else f"This release brings no variants that this program can run: it is used in {FLOAT32}.",
+    )
 
 
 def _number(value: float | None) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from device_sdk.abilities import UNSAID, Abilities, abilities_of
+from device_sdk.abilities import UNSAID, Abilities, GraphLook, abilities_of
 from device_sdk.attempts import Attempts
 from device_sdk.backup import seal_backup, unseal_backup
 from device_sdk.client import CoordinatorClient, Duty, Manifest
@@ -441,12 +441,18 @@ class Device:
         tier = self._wanted_tier()
         if tier == FLOAT32:
             return None
-        found = next((each for each in self.variants.offered(client, signed) if each.tier == tier), None)
+        why, offered = f"This release has no variant {tier} that this program can run", tuple[Variant, ...]()
+        try:
+            offered = self.variants.offered(client, signed)
+        except VersionError as error:
+            why = f"No variant of this release was looked at ({error.message})"
+        found = next((each for each in offered if each.tier == tier), None)
         if found is not None:
             self.variants.fetch(client, found, progress=transfer(self._tell, f"variant {tier}"))
         elif self.gallery.form_id != manifest.model_id:
-            text = f"This release has no variant {tier} that this program can run: it is used in float32."
-            self._tell(Event("no_variant", text, {"model_id": manifest.model_id, "tier": tier}))
+            self._tell(
+                Event("no_variant", f"{why}: it is used in float32.", {"model_id": manifest.model_id, "tier": tier})
+            )
         return found
 
     def _wanted_tier(self) -> str:
@@ -616,8 +622,7 @@ class Device:
                     abilities=self._abilities(),
                 )
 
-            def after_round(outcome: RoundOutcome) -> None:
-                self.gallery.note_round(LastRound(int(self.clock.unix_s()), isinstance(outcome, Counted)))
+            def update() -> None:
                 try:
                     self._update(client())
                 except (ConfigError, UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
@@ -625,7 +630,14 @@ class Device:
                     # edited, must not end the participation.
                     self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
-            yield from take_part(current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round)
+            def after_round(outcome: RoundOutcome) -> None:
+                self.gallery.note_round(LastRound(int(self.clock.unix_s()), isinstance(outcome, Counted)))
+                update()
+
+            look = GraphLook(self.clock, self._abilities, update)
+            yield from take_part(
+                current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round, on_wait=look.on_wait
+            )
 
     def _read_source(self, folder: str | os.PathLike[str], *, aligned: bool) -> SourceFaces:
         """Return a source's faces, taken as a data set's are: the one nearest the middle, of whatever quality."""

@@ -32,7 +32,7 @@ from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, N
 from mien.methods.base import Crops, Embeddings
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, write_atomically
-from mien.variants import Variant, check_variants, usable, variant_of
+from mien.variants import Variant, check_variants, variant_of
 from mien.wire.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}(\.json)?")
@@ -58,8 +58,8 @@ class VariantStore:
             return ()
         with self._locked():
             path = self._fetched(client, Blob(listed.sha256, listed.size_bytes), "the list of variants", progress)
-            found = check_variants(signed, read_limited(path, MAX_JSON_BYTES, what="the list of variants"))
-        return usable(found, software_version())
+            data = read_limited(path, MAX_JSON_BYTES, what="the list of variants")
+            return check_variants(signed, data, software=software_version()).variants
 
     def fetch(self, client: CoordinatorClient, variant: Variant, *, progress: Progress | None = None) -> None:
         """Fetch an offered variant's file; it can be loaded once it is kept."""

@@ -12,8 +12,8 @@ named by its *form*: the model's id, and for a variant the hash of its file behi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from mien.bundles import MAX_GRAPH_BYTES, VARIANT_SUFFIX, VARIANTS, BundleFile, BundleManifest, is_older
 from mien.errors import ConfigError, CorruptDataError, VersionError
@@ -27,6 +27,7 @@ ONNXRUNTIME: Final = "onnxruntime"
 VERSION: Final = 1
 _TIER: Final = re.compile(r"[a-z][a-z0-9-]{0,15}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
+_LONGEST_VERSION: Final = 64
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,20 @@ class VariantList:
         return to_canonical_json(to_mapping(self))
 
     @classmethod
-    def from_json(cls, data: bytes) -> VariantList:
-        """Return what `to_json` gave; raises VersionError for the list of a newer program, CorruptDataError else."""
+    def from_json(cls, data: bytes, *, software: str | None = None) -> VariantList:
+        """Return what `to_json` gave; of a program version `software` only what it can run, the rest is not read.
+
+        Raises VersionError for the list of a newer program, CorruptDataError for anything else.
+        """
         value = parse_json(data, what="the list of variants")
-        if not isinstance(value, dict) or value.get("version") != VERSION:
+        version = value.get("version") if isinstance(value, dict) else None
+        if isinstance(version, int) and version > VERSION:
             raise VersionError("the model's variants are listed in a newer form; upgrade mien, or use float32")
+        if not isinstance(value, dict) or version != VERSION:
+            raise CorruptDataError("the list of variants cannot be read (it has no version); make them again")
+        listed = value.get("variants")
+        if software is not None and isinstance(listed, list):
+            value = {**value, "variants": [each for each in listed if not _is_for_others(each, software)]}
         try:
             return from_mapping(cls, value)
         except ConfigError as error:
@@ -153,15 +163,16 @@ def check_tier(tier: str) -> str:
     return tier
 
 
-def check_variants(manifest: BundleManifest, variants_json: bytes) -> VariantList:
+def check_variants(manifest: BundleManifest, variants_json: bytes, *, software: str | None = None) -> VariantList:
     """Return the list of variants once it is the signed one, of this model, and of signed files only.
 
-    Raises CorruptDataError.
+    With `software`, a program's version, what is for newer programs or other engines is passed over. Raises
+    CorruptDataError, and VersionError for the list of a newer program.
     """
     listed = manifest.file(VARIANTS)
     if listed is None or BundleFile.of(VARIANTS, variants_json) != listed:
         raise CorruptDataError("the list of variants is not the signed one; do not use it, tell the operator")
-    found = VariantList.from_json(variants_json)
+    found = VariantList.from_json(variants_json, software=software)
     for each in found.variants:
         if (each.model_id, each.input) != (manifest.model_id, manifest.input):
             raise CorruptDataError(f"variant {each.tier} is of another model; make it of this one, and sign again")
@@ -170,8 +181,16 @@ def check_variants(manifest: BundleManifest, variants_json: bytes) -> VariantLis
     return found
 
 
-def usable(variants: VariantList, software: str) -> tuple[Variant, ...]:
-    """Return the variants that a program of that version can run; what is for newer ones is passed over."""
-    return tuple(
-        each for each in variants.variants if each.engine == ONNXRUNTIME and not is_older(software, each.min_sdk)
-    )
+def _is_for_others(entry: object, software: str) -> bool:
+    """Return whether an entry of a list is for a newer program or another engine; fields unknown here mean so, too."""
+    if not isinstance(entry, dict):
+        return False
+    engine, least, measured = entry.get("engine"), entry.get("min_sdk"), entry.get("thresholds")
+    if isinstance(engine, str) and engine != ONNXRUNTIME:
+        return True
+    if isinstance(least, str) and len(least) <= _LONGEST_VERSION and is_older(software, least):
+        return True
+    records: list[tuple[object, Any]] = [(entry, Variant), (entry.get("input"), FaceInputSpec)]
+    records.append((entry.get("cost"), VariantCost))
+    records.extend((each, Threshold) for each in (measured if isinstance(measured, list) else []))
+    return any(isinstance(each, dict) and each.keys() - {f.name for f in fields(kind)} for each, kind in records)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_sdk import benching
 from device_sdk.bench import EngineFigures
 from device_sdk.benching import Looked
 from device_sdk.config import InferenceConfig
@@ -27,7 +28,7 @@ from device_sdk.tiers import FormFigures, keep_tier
 from device_sdk.variants import VariantStore, load_variant
 from mien import bundles
 from mien.bundles import BundleFile
-from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnreachableError, VersionError
+from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnreachableError
 from mien.layout import model_id
 from mien.specs import ModelSpec, Threshold
 from mien.variants import Variant, VariantList
@@ -277,7 +278,7 @@ def test_a_release_with_the_variant_anew_or_without_it(shop: Shop, home: Path) -
         (Offer.of(6, [(FIRST, GRAPHS["first"])], raw=VariantList((variant("b" * 64, GRAPHS["first"]),)).to_json()),
          "of another model"),
         (Offer.of(6, [(FIRST, GRAPHS["anew"])]), "not the signed file"),
-        (Offer.of(6, [(FIRST, GRAPHS["first"])], raw=b'{"version":2,"variants":[]}'), "newer form"),
+        (Offer.of(6, [(FIRST, GRAPHS["first"])], raw=b'{"variants":[]}'), "cannot be read"),
         (Offer.of(6, [(variant(MODEL, b"no graph"), b"no graph")]), "cannot load variant int8"),
     ],
 )  # fmt: skip
@@ -286,12 +287,36 @@ def test_a_variant_that_is_wrong_stops_the_switch_and_nothing_else(
 ) -> None:
     shop.offer(offer)
     with opened(home, "int8") as phone:
-        with pytest.raises((CorruptDataError, VersionError), match=message):
+        with pytest.raises(CorruptDataError, match=message):
             phone.update()
         assert in_use(phone) == (MODEL, 0.3)
     with opened(home) as phone:
         phone.update()  # who uses float32 is not concerned
         assert in_use(phone) == (MODEL, 0.3)
+
+
+NEWER = {
+    "newer list": b'{"version":2,"variants":[{"tier":7}]}',
+    "field of a later version": VariantList((FIRST,)).to_json().replace(b'"tier":', b'"rotation":1,"tier":'),
+    "for newer programs": VariantList((replace(FIRST, min_sdk="99.0.0"),)).to_json(),
+}
+
+
+@pytest.mark.parametrize("listed", NEWER.values(), ids=NEWER)
+def test_variants_for_newer_programs_mean_float32_with_a_word(
+    shop: Shop, home: Path, listed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benching, "measure_engines", lambda *_, **__: (EngineFigures("torch", 1.0, 1.0, 1.0),))
+    told: list[Event] = []
+    with opened(home, "int8", told) as phone:
+        assert phone.update().tier == "int8"
+        shop.offer(Offer.of(6, [(FIRST, GRAPHS["first"])], raw=listed, seed=2))
+        assert phone.update().tier == "float32"
+        assert phone.gallery.form_id == Offer.of(6, [], seed=2).model
+        assert any(event.kind == "no_variant" and "used in float32" in event.text for event in told)
+        found = benching.looked_at(phone)
+        assert ([each.tier for each in found.forms], found.chosen.tier) == (["float32"], "float32")
+        assert found.unseen
 
 
 def test_a_file_that_came_or_became_damaged_is_an_error_and_is_fetched_again(shop: Shop, home: Path) -> None:

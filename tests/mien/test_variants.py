@@ -15,13 +15,11 @@ from mien.layout import ParameterEntry, ParameterLayout
 from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
 from mien.variants import (
-    Variant,
     VariantList,
     check_tier,
     check_variants,
     form_id,
     model_of,
-    usable,
     variant_of,
 )
 from mien.wire.canonical import model_to_json
@@ -80,7 +78,8 @@ def swapped(**changes: Any) -> bytes:
         (swapped(size_bytes=2**40), "at most"),
         (swapped(sha256="x"), "cannot be"),
         (swapped(unknown=1), "unknown field"),
-        (b"[]", "newer form"),
+        (b"[]", "cannot be read"),
+        (b'{"version": "2", "variants": []}', "cannot be read"),
         (b'{"version": 2, "variants": []}', "newer form"),
         (b"{", "not JSON|cannot be read"),
     ],
@@ -119,8 +118,31 @@ def test_names_that_cannot_be() -> None:
         VariantList((INT8, INT8))
 
 
-def test_variants_for_newer_programs_and_other_engines_are_passed_over() -> None:
-    newer = dataclasses.replace(INT8, tier="newer", min_sdk="0.3.0")
-    other = dataclasses.replace(INT8, tier="other", engine="executorch")
-    found: tuple[Variant, ...] = usable(VariantList((INT8, newer, other)), "0.2.0")
-    assert found == (INT8,)
+NEWER_ENTRIES: list[dict[str, Any]] = [
+    {"min_sdk": "0.3.0"},
+    {"min_sdk": "0.3.0", "size_bytes": 2**40, "tier": "INT9"},
+    {"engine": "executorch"},
+    {"rotation": 1},
+    {"input": {**to_mapping(SPEC), "rotation": 1}},
+    {"cost": {**to_mapping(INT8.cost), "light": "dark"}},
+    {"thresholds": [{**to_mapping(INT8.thresholds[0]), "light": "dark"}]},
+]
+
+
+@pytest.mark.parametrize("changes", NEWER_ENTRIES)
+def test_variants_for_newer_programs_and_other_engines_are_passed_over(changes: dict[str, Any]) -> None:
+    value = json.loads(VariantList((INT8,)).to_json())
+    value["variants"].insert(0, {**value["variants"][0], "tier": "other", **changes})
+    listed = json.dumps(value).encode()
+    signed = manifest(listed, BundleFile.of("int8.variant", DATA))
+    assert check_variants(signed, listed, software="0.2.0").variants == (INT8,)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"size_bytes": 2**40}, {"sha256": "x"}, {"sha256": "e" * 64}, {"min_sdk": 1}, {"engine": None}]
+)
+def test_a_variant_for_this_program_that_does_not_fit_is_refused(changes: dict[str, Any]) -> None:
+    listed = swapped(**changes)
+    signed = manifest(listed, BundleFile.of("int8.variant", DATA))
+    with pytest.raises(CorruptDataError):
+        check_variants(signed, listed, software="0.2.0")
