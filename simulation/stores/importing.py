@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 import threading
 from collections import deque
@@ -65,7 +67,22 @@ class ImportSource:
                         raise ConfigError(f"person {key} of {self.path.name} has more than {MAX_IMAGES_EACH} images")
                     yield f"{self.path.resolve().parent.name}_{key:08d}", images
         else:
-            yield from find_people(self.path / "images" if self.kind == "lfw" else self.path).items()
+            yield from self._people().items()
+
+    def version_sha256(self) -> str:
+        """Return a digest of all files' names, sizes and times; they are not read, and it raises as their readers."""
+        if self.kind == "rec":
+            with RecordArchive(self.path):  # both files are there and the index is whole
+                files = [(path.name, path) for path in (self.path, self.path.with_suffix(".idx"))]
+        else:
+            files = [(f"{name}/{path.name}", path) for name, paths in self._people().items() for path in paths]
+        total = hashlib.sha256()
+        for name, path in files:
+            total.update(json.dumps([name, *_version(path)]).encode() + b"\n")
+        return total.hexdigest()
+
+    def _people(self) -> dict[str, list[Path]]:
+        return find_people(self.path / "images" if self.kind == "lfw" else self.path)
 
 
 def import_faces(
@@ -78,11 +95,17 @@ def import_faces(
 ) -> StoreManifest:
     """Write a data set of everybody's crops to a folder and return what it is.
 
-    Images without a usable face are listed, by name and without a pixel. After a kill the same call goes on. Raises
+    Images without a usable face are listed, by name and without a pixel. After a kill the same call goes on, unless the
+    source's files are no longer what they were. Raises
     ConfigError, AlreadyExistsError as `StoreWriter`, EmptyFolderError where no image gave a crop.
     """
     spec = FaceInputSpec()
-    plan = {"source": str(source.path.resolve()), "kind": source.kind, "is_aligned": source.is_aligned}
+    plan = {
+        "source": str(source.path.resolve()),
+        "kind": source.kind,
+        "is_aligned": source.is_aligned,
+        "version_sha256": source.version_sha256(),
+    }
     with StoreWriter(to, terms, height=spec.height, width=spec.width, plan=plan) as writer:
         if writer.done:
             tell(f"going on after {len(writer.done)} identities, {writer.num_images} crops")
@@ -92,6 +115,15 @@ def import_faces(
             if len(writer.done) % 1000 == 0:
                 tell(f"{len(writer.done)} identities, {writer.num_images} crops, {writer.num_failures} failures")
         return writer.finish(_software(), tell)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Return a file's size and time; of one that cannot be looked at, which the import lists as unreadable, none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
 
 
 def _read(source: ImportSource, left: Iterable[tuple[str, Sequence[Any]]], jobs: int) -> Iterator[Imported]:

@@ -218,8 +218,8 @@ class StoreWriter:
         if kept.exists():
             if read_limited(kept, len(plan) + 2**20, what=PLAN) != plan:
                 raise AlreadyExistsError(
-                    f"{self._folder} holds the beginning of another import; go on with the same source and options, "
-                    "or name a new folder with --to"
+                    f"{self._folder} holds the beginning of another import, or of this one before files of its source "
+                    "were changed; begin anew in a new folder with --to, or go on with the same source and options"
                 )
         elif any(path.name != LOCK and not _half_written(path.name) for path in self._folder.iterdir()):
             raise AlreadyExistsError(f"{self._folder} is not empty; name a new folder with --to")

@@ -94,6 +94,46 @@ def test_a_killed_import_does_not_go_on_as_another(tmp_path: Path) -> None:
         import_faces(ImportSource.of(source, aligned=True), to, TERMS)
 
 
+@pytest.mark.parametrize("change", ["content", "more", "fewer", "renamed", "archive", "index", "nothing"])
+def test_a_killed_import_does_not_go_on_with_another_version_of_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Two versions of a data set at one path would become one of nobody's; what is unchanged goes on."""
+    is_archive = change in ("archive", "index")
+    source = archive(tmp_path / "ms") if is_archive else folder_of_people(tmp_path / "faces")
+    finish = StoreWriter.finish
+    monkeypatch.setattr(StoreWriter, "finish", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        import_faces(ImportSource.of(source, aligned=True), tmp_path / "set", TERMS)
+    monkeypatch.setattr(StoreWriter, "finish", finish)
+    picture = source if is_archive else next(path for path in sorted(source.rglob("*.png")) if path.name == "0.png")
+    if change in ("content", "archive"):
+        data = bytearray(picture.read_bytes())
+        data[-5] ^= 1
+        picture.write_bytes(data)  # as long as it was
+        os.utime(picture, ns=(1, 1))
+    elif change == "index":
+        index = source.with_suffix(".idx")
+        index.write_text("".join(reversed(index.read_text().splitlines(keepends=True))))
+        os.utime(index, ns=(1, 1))
+    elif change == "more":
+        (picture.parent / "more.png").write_bytes(picture.read_bytes())
+    elif change == "fewer":
+        picture.unlink()
+    elif change == "renamed":
+        picture.parent.rename(source / "Renamed")
+    if change == "nothing":
+        assert import_faces(ImportSource.of(source, aligned=True), tmp_path / "set", TERMS).images
+        return
+    with pytest.raises(AlreadyExistsError, match="before files of its source were changed; begin anew"):
+        import_faces(ImportSource.of(source, aligned=True), tmp_path / "set", TERMS)
+
+
+def stopped(self: StoreWriter, *_: object) -> NoReturn:
+    self.sync()
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_kill_while_it_is_finished(tmp_path: Path, in_order: bool) -> None:
     """What the last steps left is done again; in order the crops' file is the very one that was written to."""
