@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.recogniser import fit_crops
-from mien.errors import EmptyFolderError, InputError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
 from simulation.datasets import digest, find_people
@@ -97,14 +97,11 @@ def images_of_all(sources: Sequence[FacesSource], root: Path) -> Mapping[str, Pe
 def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     """Return identity -> images of a source; raises NotFoundError where its data or its exclusions are missing.
 
-    People of an archive are named DOMAIN_KEY by the key of their record, or by the archive's name without a domain.
+    Raises ConfigError where `synthetic` contradicts a data set's own word. People of an archive are named DOMAIN_KEY by
+    the key of their record, or by the archive's name without a domain.
     """
     people: dict[str, PersonImages]
-    if not is_there(source, root):
-        raise NotFoundError(
-            f"there is no folder or file {place_of(source, root)}; the paths of an experiment's faces start at "
-            "--faces, else at MIEN_DATA, else here (--dry-run needs no faces)"
-        )
+    _check_there(source, root)
     if source.kind == "rec":
         people = _archived(source, place_of(source, root))
     elif source.kind == "store":
@@ -131,8 +128,10 @@ def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
     """
     total = hashlib.sha256()
     for source in sources:
+        _check_there(source, root)
         if source.kind == "rec":
             archive = place_of(source, root)
+            _opened(archive)  # raises for an archive without its index
             total.update(archive.with_suffix(".idx").read_bytes() + str(archive.stat().st_size).encode())
         elif source.kind == "store":
             total.update(read_manifest(place_of(source, root)).content_sha256.encode())
@@ -141,6 +140,23 @@ def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
             files = {n: [p for p in each if isinstance(p, Path)] for n, each in found if isinstance(each, list)}
             total.update(digest(files).encode())
     return total.hexdigest()
+
+
+def _check_there(source: FacesSource, root: Path) -> None:
+    """Raise NotFoundError, which says where it was looked for, where a source's data are missing.
+
+    Raises ConfigError for a data set of real people that the experiment calls synthetic: reports would map them.
+    """
+    if not is_there(source, root):
+        raise NotFoundError(
+            f"there is no {source.path} in {root.resolve()}: relative paths of an experiment's faces start at --faces, "
+            "else at MIEN_DATA, else here; name that folder, or give an absolute path (--dry-run needs no faces)"
+        )
+    if source.kind == "store" and source.synthetic and not read_manifest(place_of(source, root)).is_synthetic:
+        raise ConfigError(
+            f"faces.synthetic is true, and the data set {source.path} was imported as one of real people; leave "
+            "synthetic out, or import the faces again with --synthetic if they are nobody's"
+        )
 
 
 def _archived(source: FacesSource, archive: Path) -> dict[str, PersonImages]:

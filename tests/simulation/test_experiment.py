@@ -135,7 +135,7 @@ def test_what_a_run_refuses(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="--seed is -1"):
         with_changes(parse(SMALL), seed=-1)
-    with pytest.raises(NotFoundError, match="there is no folder or file"):
+    with pytest.raises(NotFoundError, match="start at --faces"):
         run_experiment(
             parse(SMALL.replace('kind = "shipped"', 'path = "nowhere"')), tmp_path / "a", tmp_path, tell=quiet
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,9 +13,13 @@ from mien.errors import ConfigError, EmptyFolderError, NotFoundError
 from mien.specs import FaceInputSpec
 from simulation.experiment import FacesSource, make_plan, parse
 from simulation.partitions import Holding
-from simulation.sources import ClientFaces, Reader, counts_of, images_of, is_there
+from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of, is_there
+from simulation.stores.writer import Imported, StoreTerms, StoreWriter
 from simulation.synthetic import committed_faces
 from tests.simulation.test_recordio import image_record, range_record, write
+
+Kind = Literal["folder", "rec", "store"]
+Read = Callable[[FacesSource, Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,42 @@ def test_people_can_be_left_out(root: Path) -> None:
     with pytest.raises(NotFoundError, match="lists identities to leave out"):
         counts_of(FacesSource(path="folder", exclude="none.txt"), root)
     assert not is_there(FacesSource(path="nowhere"), root)
+
+
+@pytest.mark.parametrize("kind", ["folder", "rec", "store"])
+@pytest.mark.parametrize("read", [images_of, lambda source, root: data_sha256([source], root)])
+def test_what_is_missing_is_said_with_the_folder_that_was_looked_in(kind: Kind, read: Read, root: Path) -> None:
+    with pytest.raises(NotFoundError, match="absolute path") as caught:
+        read(FacesSource(kind, "nowhere/train.rec"), root)
+    assert f"there is no nowhere/train.rec in {root}: " in caught.value.message
+    for place in ("--faces", "MIEN_DATA", "here"):
+        assert place in caught.value.message
+
+
+@pytest.mark.parametrize("read", [counts_of, lambda source, root: data_sha256((source,), root)])
+def test_real_people_are_not_called_synthetic(read: Read, tmp_path: Path) -> None:
+    """What a data set says of itself holds: else a report would map real people's embeddings."""
+    for is_synthetic in (False, True):
+        writer = StoreWriter(
+            tmp_path / str(is_synthetic),
+            StoreTerms("CC0", "made up", is_synthetic=is_synthetic),
+            height=8,
+            width=8,
+            plan={},
+        )
+        writer.add(Imported("p", np.zeros((2, 8, 8, 3), np.uint8), ("a", "b")))
+        writer.finish("x")
+    for name, called in (("False", False), ("True", False), ("True", True)):
+        read(FacesSource("store", name, synthetic=called), tmp_path)
+    with pytest.raises(ConfigError, match="imported as one of real people"):
+        read(FacesSource("store", "False", synthetic=True), tmp_path)
+
+
+def test_absolute_paths_and_archives_without_an_index(root: Path, tmp_path: Path) -> None:
+    assert len(counts_of(FacesSource(path=str(root / "folder")), tmp_path)) == 2
+    (tmp_path / "train.rec").write_bytes(b"")
+    with pytest.raises(NotFoundError, match=r"with its \.idx beside it"):
+        data_sha256([FacesSource("rec", "train.rec")], tmp_path)
 
 
 def test_clients_are_decoded_when_asked_for(root: Path) -> None:
