@@ -80,15 +80,10 @@ def test_what_is_missing_is_said_with_the_folder_that_was_looked_in(kind: Kind, 
 def test_real_people_are_not_called_synthetic(read: Read, tmp_path: Path) -> None:
     """What a data set says of itself holds: else a report would map real people's embeddings."""
     for is_synthetic in (False, True):
-        writer = StoreWriter(
-            tmp_path / str(is_synthetic),
-            StoreTerms("CC0", "made up", is_synthetic=is_synthetic),
-            height=8,
-            width=8,
-            plan={},
-        )
-        writer.add(Imported("p", np.zeros((2, 8, 8, 3), np.uint8), ("a", "b")))
-        writer.finish("x")
+        terms = StoreTerms("CC0", "made up", is_synthetic=is_synthetic)
+        with StoreWriter(tmp_path / str(is_synthetic), terms, height=8, width=8, plan={}) as writer:
+            writer.add(Imported("p", np.zeros((2, 8, 8, 3), np.uint8), ("a", "b")))
+            writer.finish("x")
     for name, called in (("False", False), ("True", False), ("True", True)):
         read(FacesSource("store", name, synthetic=called), tmp_path)
     with pytest.raises(ConfigError, match="imported as one of real people"):
