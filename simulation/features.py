@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import torch
@@ -34,8 +34,11 @@ MAX_FEATURE_BYTES: Final = 16 << 10
 """Larger features are computed about as fast as they are read."""
 
 MAX_FILE_BYTES: Final = 2 << 30
+"""A file that would become longer is begun anew: what it held is computed again where somebody asks."""
+
 _HEAD_BYTES: Final = 64
 _NAME_BYTES: Final = 32
+_SCAN_BYTES: Final = 4 << 20
 
 
 def kept_features(spec: FaceInputSpec, backbone: str) -> FeatureCache:
@@ -78,7 +81,7 @@ class KeptFeatures(FeatureCache):
 
         def found_or_computed(missing: Crops) -> list[Features]:
             wanted = [_Picture.of(crop) for crop in missing]
-            kept = [file.find(picture) for picture in wanted]
+            kept = file.find(wanted)
             unknown = [i for i, features in enumerate(kept) if features is None]
             fresh = dict(zip(unknown, compute(missing[unknown]), strict=True)) if unknown else {}
             file.add([wanted[i] for i in fresh], list(fresh.values()))
@@ -109,30 +112,38 @@ class _Picture:
 class _FeatureFile:
     """Rows of a crop's name and its features (float32, sealed), under a head that says the features' shape.
 
-    Several processes may add to it; each sees what was there when it began, and what it added itself.
+    Several processes may add to it; each knows what was there when it began, and what it added itself. Only where rows
+    lie is held in memory, 16 bytes each of earlier ones; a row that has moved since, or that is being written, is not this
+    picture's and is computed again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows: dict[bytes, bytes] = {}
         self._shape: tuple[int, ...] | None = None
+        self._short_names: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._numbers: NDArray[np.int64] = np.empty(0, np.int64)
+        self._added: dict[bytes, int] = {}
         try:
-            self._read(path.read_bytes() if path.stat().st_size <= MAX_FILE_BYTES else b"")
+            with path.open("rb") as file:
+                self._scan(file)
         except FileNotFoundError:
             pass
         except (ValueError, TypeError):  # not of this format: it is begun anew
             path.unlink(missing_ok=True)
 
-    def find(self, picture: _Picture) -> Features | None:
-        """Return a picture's features; None where nobody kept them, or what was kept is damaged."""
-        sealed = self._rows.get(picture.name)
-        if sealed is None or self._shape is None:
-            return None
+    def find(self, pictures: Sequence[_Picture]) -> list[Features | None]:
+        """Return pictures' features; None where nobody kept them, or what was kept is damaged."""
+        numbers = [self._number(picture) for picture in pictures]
+        if self._shape is None or all(number is None for number in numbers):
+            return [None] * len(pictures)
         try:
-            plain = unseal(picture.key, sealed, self._context, what=self._path.name)
-        except CorruptDataError:
-            return None
-        return torch.from_numpy(np.frombuffer(plain, np.float32).reshape(self._shape).copy())
+            with self._path.open("rb") as file:
+                return [
+                    None if number is None else self._opened(file, number, picture, self._shape)
+                    for number, picture in zip(numbers, pictures, strict=True)
+                ]
+        except FileNotFoundError:
+            return [None] * len(pictures)
 
     def add(self, pictures: Sequence[_Picture], features: Sequence[Features]) -> None:
         """Keep features that are small; they are on disk afterwards unless it is full."""
@@ -146,38 +157,66 @@ class _FeatureFile:
             picture.name: seal(picture.key, array.tobytes(), self._context)
             for picture, array in zip(pictures, arrays, strict=True)
         }
-        self._rows.update(rows)
         try:
-            self._append(b"".join(name + sealed for name, sealed in rows.items()), self._shape)
+            first = self._append(b"".join(name + sealed for name, sealed in rows.items()), self._shape)
         except StorageError:  # what is not kept is computed again
             return
+        self._added.update(zip(rows, range(first, first + len(rows)), strict=True))
 
     @property
     def _context(self) -> bytes:
         return self._path.name.encode()
 
-    def _append(self, rows: bytes, shape: tuple[int, ...]) -> None:
+    def _number(self, picture: _Picture) -> int | None:
+        """Return the number of the last row under a name that begins like the picture's."""
+        if picture.name in self._added:
+            return self._added[picture.name]
+        short = np.frombuffer(picture.name, np.uint64, 1)[0]
+        place = int(np.searchsorted(self._short_names, short, "right")) - 1
+        return int(self._numbers[place]) if place >= 0 and self._short_names[place] == short else None
+
+    def _opened(self, file: BinaryIO, number: int, picture: _Picture, shape: tuple[int, ...]) -> Features | None:
+        width = _row_bytes(shape)
+        file.seek(_HEAD_BYTES + number * width)
+        row = file.read(width)
+        if len(row) < width or row[:_NAME_BYTES] != picture.name:
+            return None
+        try:
+            plain = unseal(picture.key, row[_NAME_BYTES:], self._context, what=self._path.name)
+        except CorruptDataError:
+            return None
+        return torch.from_numpy(np.frombuffer(plain, np.float32).reshape(shape).copy())
+
+    def _append(self, rows: bytes, shape: tuple[int, ...]) -> int:
+        """Write rows behind those that are there and return the number of the first."""
         width = _row_bytes(shape)
         with storage_errors(self._path.name), self._path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = file.seek(0, os.SEEK_END)
-            if size > MAX_FILE_BYTES:
-                return
-            if size < _HEAD_BYTES:
+            if size < _HEAD_BYTES or size + len(rows) > MAX_FILE_BYTES:
                 file.truncate(0)
                 file.write(json.dumps(shape).encode().ljust(_HEAD_BYTES))
+                size = _HEAD_BYTES
             else:
-                file.truncate(size - (size - _HEAD_BYTES) % width)  # a row that a killed process did not finish
+                size -= (size - _HEAD_BYTES) % width
+                file.truncate(size)  # a row that a killed process did not finish
             file.write(rows)
+        return (size - _HEAD_BYTES) // width
 
-    def _read(self, data: bytes) -> None:
-        if len(data) < _HEAD_BYTES:
+    def _scan(self, file: BinaryIO) -> None:
+        """Note where rows lie, by the first bytes of their names; of equal ones the last counts, which is looked at."""
+        head = file.read(_HEAD_BYTES)
+        if len(head) < _HEAD_BYTES:
             return
-        shape = tuple(int(n) for n in json.loads(data[:_HEAD_BYTES]))
+        shape = tuple(int(n) for n in json.loads(head))
         width = _row_bytes(shape)
-        for start in range(_HEAD_BYTES, len(data) - width + 1, width):
-            row = data[start : start + width]
-            self._rows[row[:_NAME_BYTES]] = row[_NAME_BYTES:]
+        names = [np.empty(0, np.uint64)]
+        while len(rows := file.read(max(1, _SCAN_BYTES // width) * width)) >= width:
+            whole = np.frombuffer(rows, np.uint8, len(rows) // width * width).reshape(-1, width)
+            names.append(whole[:, :8].copy().view(np.uint64)[:, 0])
+        every = np.concatenate(names)
+        self._numbers = np.argsort(every, kind="stable")
+        self._short_names = every[self._numbers]
         self._shape = shape
 
 

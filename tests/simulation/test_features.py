@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -109,3 +111,51 @@ def test_a_folder_that_others_may_read_is_not_used(tmp_path: Path, monkeypatch: 
     assert folder.stat().st_mode & 0o077 == 0
     folder.chmod(0o755)
     assert not isinstance(kept_features(FaceInputSpec(), "x"), KeptFeatures)
+
+
+def test_a_process_holds_none_of_what_others_kept(tmp_path: Path) -> None:
+    """A file with earlier runs' features costs a run that needs few of them a few bytes a row."""
+    width, rows = 2048, 4000
+    asked(KeptFeatures(tmp_path, "m"), crops_of(0), Trunk(width))
+    (file,) = tmp_path.iterdir()
+    kept = file.read_bytes()
+    row_bytes = (len(kept) - 64) // 4
+    with file.open("ab") as more:
+        more.writelines(os.urandom(32) + bytes(row_bytes - 32) for _ in range(rows))
+    tracemalloc.start()
+    try:
+        trunk, cache = Trunk(width), KeptFeatures(tmp_path, "m")
+        asked(cache, crops_of(0), trunk)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert trunk.computed == 0
+    assert held < 1e6
+    assert peak < file.stat().st_size / 3
+
+
+def test_a_full_file_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never becomes longer than it may, and still serves; who knew its old rows takes no other's for them."""
+    monkeypatch.setattr("simulation.features.MAX_FILE_BYTES", 64 + 9 * (32 + 12 + 48 + 16))
+    trunk, early = Trunk(), KeptFeatures(tmp_path, "m", capacity_bytes=0)
+    computed = []
+    for seed in (0, 1, 2, 2, 1, 0, 0):
+        before = trunk.computed
+        found = asked(KeptFeatures(tmp_path, "m"), crops_of(seed), trunk)
+        np.testing.assert_array_equal(found, crops_of(seed).reshape(4, -1))
+        np.testing.assert_array_equal(asked(early, crops_of(0), Trunk()), crops_of(0).reshape(4, -1))
+        computed.append(trunk.computed - before)
+        (file,) = tmp_path.iterdir()
+        assert file.stat().st_size <= 64 + 9 * (32 + 12 + 48 + 16)
+    assert computed[3] == 0
+    assert computed[-1] == 0
+
+
+def test_a_file_that_is_removed_costs_only_time(tmp_path: Path) -> None:
+    trunk, cache = Trunk(), KeptFeatures(tmp_path, "m", capacity_bytes=0)
+    asked(cache, crops_of(0), trunk)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    for _ in range(2):
+        np.testing.assert_array_equal(asked(cache, crops_of(0), trunk), crops_of(0).reshape(4, -1))
+    assert trunk.computed == 8
