@@ -113,8 +113,7 @@ class _FeatureFile:
     """Rows of a crop's name and its features (float32, sealed), under a head that says the features' shape.
 
     Several processes may add to it; each knows what was there when it began, and what it added itself. Only where rows
-    lie is held in memory, 16 bytes each of earlier ones; a row that has moved since, or that is being written, is not this
-    picture's and is computed again.
+    lie is held in memory, 16 bytes each of earlier ones; what has moved since, or is being written, is computed again.
     """
 
     def __init__(self, path: Path) -> None:
