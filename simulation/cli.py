@@ -362,7 +362,7 @@ def data_import(
 ) -> None:
     """Make a data set of aligned crops in one memory-mapped file, with hashes. After a kill the same command goes on.
 
-    Example: mien-sim data import ./lfw --to ./lfw.crops --licence "research only"
+    Example: mien-sim data import ~/data/lfw --to ~/data/lfw.crops --licence "research only"
     """
     from simulation.stores.commands import make_data_set
 
@@ -376,7 +376,7 @@ def data_info(
 ) -> None:
     """Say what a data set holds, under which terms, and which images gave no face.
 
-    Example: mien-sim data info ./lfw.crops
+    Example: mien-sim data info ~/data/lfw.crops
     """
     from simulation.stores.commands import show_data_set
 
@@ -390,7 +390,7 @@ def data_verify(
 ) -> None:
     """Check every byte of a data set against its hashes.
 
-    Example: mien-sim data verify ./lfw.crops
+    Example: mien-sim data verify ~/data/lfw.crops
     """
     from simulation.stores.commands import check_data_set
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.faces.images import display_name
-from mien.errors import ConfigError, InputError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.specs import FaceInputSpec
 from simulation.datasets import find_people
 from simulation.recordio import RecordArchive
@@ -82,7 +82,11 @@ class ImportSource:
         return total.hexdigest()
 
     def _people(self) -> dict[str, list[Path]]:
-        return find_people(self.path / "images" if self.kind == "lfw" else self.path)
+        """Return everybody's pictures; a folder without any is somebody without pictures, who is not lost silently."""
+        folder = self.path / "images" if self.kind == "lfw" else self.path
+        found = find_people(folder)
+        folders = (child.name for child in sorted(folder.iterdir()) if child.is_dir() and child.name[0] != ".")
+        return {name: found.get(name, []) for name in folders}
 
 
 def import_faces(
@@ -161,6 +165,8 @@ def _identity(source: ImportSource, name: str, images: Sequence[Any]) -> Importe
     """Return one identity's crops; what gives none is listed."""
     pipeline = _pipeline(source.is_aligned)
     crops, files, failures = [], [], []
+    if not images:
+        failures.append((f"{display_name(name)}/", EmptyFolderError.code))
     for image in images:
         file = display_name(image.name if isinstance(image, Path) else f"{image:08d}")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from typer.testing import CliRunner
 
 from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError
 from simulation.cli import app
+from simulation.stores import CropStore
 from simulation.stores.manifest import CROPS
 from tests.simulation.stores.archives import PEOPLE, folder_of_people
+
+DOCS = Path(__file__).parents[3] / "docs/simulation.md"
 
 
 def run(*arguments: object) -> dict[str, object]:
@@ -44,6 +48,36 @@ def test_info_says_what_there_is_and_names_nobody_enrolled(made: Path) -> None:
     assert "Ada" not in json.dumps(found)
     shown = CliRunner().invoke(app, ["data", "info", str(made)], env={"COLUMNS": "160"})
     assert str(found["content_sha256"]) in shown.stdout
+
+
+def test_who_is_left_out_is_said_with_the_reason(tmp_path: Path) -> None:
+    """Nobody is dropped without a word: neither one whose pictures are none, nor one without any."""
+    source = folder_of_people(tmp_path / "faces")
+    (source / "Empty").mkdir()
+    (source / "Notes").mkdir()
+    (source / "Notes" / "about.txt").write_text("no picture")
+    options = ("--licence", "CC0", "--aligned", "--synthetic", "--jobs", 1)
+    found = run("import", source, "--to", tmp_path / "set", *options)
+    assert found["identities"] == 4
+    assert (found["people_left_out"], found["left_out"]) == (3, ["Empty", "Nobody", "Notes"])
+    assert found["failures_by_code"] == {"empty_folder": 2, "image": 2}
+    shown = CliRunner().invoke(app, ["data", "info", str(tmp_path / "set")], env={"COLUMNS": "80"}).stdout
+    assert "2: no picture, or a damaged one" in shown
+    assert "2: a folder without pictures" in shown
+    assert "Nobody/x.png: no picture" in shown
+    assert "without a face" not in shown
+    assert str(found["content_sha256"]) in shown  # in one piece, to be copied
+    CropStore(tmp_path / "set").verify()
+
+
+@pytest.mark.parametrize("verb", ["import", "info", "verify"])
+def test_examples_lie_outside_of_a_work_tree(verb: str) -> None:
+    """Whoever follows the docs stands in a clone, where real faces are refused."""
+    shown = " ".join(CliRunner().invoke(app, ["data", verb, "--help"]).stdout.split())
+    examples = [line for line in DOCS.read_text().splitlines() if line.startswith(f"mien-sim data {verb}")]
+    assert examples
+    for text in (shown.partition("Example: ")[2], *examples):
+        assert re.search(r"~/data/\w+\.crops", text), text
 
 
 def test_verify_answers_and_fails(made: Path) -> None:
