@@ -13,6 +13,7 @@ from device_sdk.bench import EngineFigures, fastest, keep_choice, measure_engine
 from device_sdk.config import InferenceConfig, load_config
 from device_sdk.device import Device
 from device_sdk.home import Home
+from device_sdk.standing import said_of_threshold
 from device_sdk.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
 from device_sdk.variants import LoadedVariant, load_variant
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
@@ -31,6 +32,7 @@ class Looked:
     budget: InferenceConfig
     unseen: str = ""
     variants: tuple[Variant, ...] = ()
+    threshold_by_hand: float | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -40,6 +42,7 @@ class Looked:
             "forms": [dataclasses.asdict(each) for each in self.forms],
             "chosen": self.chosen.tier,
             "variants_unseen": self.unseen,
+            "threshold_by_hand": self.threshold_by_hand,
         }
 
     def forget_others(self, device: Device) -> None:
@@ -69,6 +72,8 @@ class Looked:
         if self.unseen:
             _say(self.unseen)
         _say(self._conclusion(tier, now_used, saved=saved))
+        if self.threshold_by_hand is not None:
+            _say(said_of_threshold(self.threshold_by_hand, now_used or tier))
 
     def _conclusion(self, tier: str, now_used: str | None, *, saved: bool) -> str:
         limit = f"{self.budget.max_ms:g} ms" + ("" if self.budget.max_mb is None else f" and {self.budget.max_mb:g} MB")
@@ -96,7 +101,10 @@ def looked_at(device: Device) -> Looked:
             return load_variant(variant, device.variants.read(variant), threads=settings.threads)
 
         forms.append(measure_variant(variant, load, max_fmr=settings.verification.max_fmr))
-    return Looked(engines, best, tuple(forms), choose(forms, settings.inference), settings.inference, unseen, variants)
+    by_hand = settings.verification.threshold
+    return Looked(
+        engines, best, tuple(forms), choose(forms, settings.inference), settings.inference, unseen, variants, by_hand
+    )
 
 
 def kept(found: Looked, home: Path, tier: str | None) -> str:

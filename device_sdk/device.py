@@ -46,7 +46,7 @@ from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
 from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
 from device_sdk.source import SourceFaces, read_source
-from device_sdk.standing import LastRound
+from device_sdk.standing import LastRound, said_of_threshold
 from device_sdk.stored_personal import Form
 from device_sdk.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.verify import Outcome, identify, verify
@@ -96,6 +96,7 @@ class DeviceStatus:
     `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
     of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
     `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
+    `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
     """
 
     home: str
@@ -117,6 +118,7 @@ class DeviceStatus:
     tier: str | None = None
     last_round_unix_s: int | None = None
     last_round_counted: bool | None = None
+    threshold_by_hand: float | None = None
 
 
 class Device:
@@ -486,6 +488,9 @@ class Device:
         text = f"Model {recogniser.model_id[:12]} is in use" + ("" if variant is None else f" as {tier}")
         text += f"; {num_templates} templates were made again with it." if num_templates else "."
         self._tell(Event("model_updated", text, facts))
+        threshold = self.config.values.verification.threshold
+        if threshold is not None and (before is not None or variant is not None):
+            self._tell(Event("threshold_by_hand", said_of_threshold(threshold, tier), {"threshold": threshold}))
         if personal is not None:
             self._fit_again(recogniser, personal.form)
         return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates, tier=tier)
@@ -584,7 +589,8 @@ class Device:
     ) -> Iterator[RoundOutcome]:
         """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
 
-        After each round the released model is taken over if it is another one. One process per home may take part.
+        After each round, and where tasks want graphs that are not here, the released model is taken over if it is another
+        one. One process per home may take part.
         `conditions` say when it may; without them `participation.conditions` does. `source` is a folder of labelled
         faces that train in place of the people enrolled here; see `read_source`. With `validate` this device judges
         candidate models on its faces, and trains nothing. The program's priority is left as it is.
@@ -725,6 +731,7 @@ class Device:
             tier=self._tier(),
             last_round_unix_s=None if last is None else last.unix_s,
             last_round_counted=None if last is None else last.counted,
+            threshold_by_hand=self.config.values.verification.threshold,
         )
 
     def _tier(self) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from device_sdk.clock import spell_duration
 from mien.errors import ConfigError, CorruptDataError
 from mien.records import from_mapping, to_mapping
+from mien.variants import FLOAT32
 from mien.wire.canonical import parse_json, to_canonical_json
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ class LastRound:
             return from_mapping(cls, value if isinstance(value, dict) else {})
         except ConfigError as error:
             raise CorruptDataError("the note of the last round cannot be read; take part again") from error
+
+
+def said_of_threshold(threshold: float, tier: str) -> str:
+    """Return what an owner is to know where a threshold that they gave decides for a form of the model."""
+    return (
+        f"A threshold that was given by hand decides, {threshold:.3f} (verification.threshold): it is right for {tier} "
+        f"only if it was measured on this model in {tier}; without it the model's own decides."
+    )
 
 
 def sentences(status: DeviceStatus, now_unix_s: float) -> Iterator[tuple[str, str]]:
@@ -69,7 +78,9 @@ def _model(status: DeviceStatus) -> str:
     if status.model_id is None:
         return "None yet: it comes with the first enrolment."
     personal = "" if status.personal_model is None else ", with a personal model for the people here"
-    return f"{status.backbone or 'Model'} {status.model_id[:12]} in {status.tier}{personal}."
+    threshold = status.threshold_by_hand
+    by_hand = "" if threshold is None else f" {said_of_threshold(threshold, status.tier or FLOAT32)}"
+    return f"{status.backbone or 'Model'} {status.model_id[:12]} in {status.tier}{personal}.{by_hand}"
 
 
 def _last(status: DeviceStatus, now_unix_s: float) -> str:

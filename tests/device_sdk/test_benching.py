@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,13 @@ def test_after_a_look_the_chosen_form_is_kept(tmp_path: Path) -> None:
     (tmp_path / "device.toml").write_text('[inference]\ntier = "int8"\n')
     assert kept(looked("int8", ""), tmp_path, None) == "float32"
     assert load_config(tmp_path / "device.toml").values.inference.tier == "float32"
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_threshold_by_hand_is_named_beside_the_form(capsys: pytest.CaptureFixture[str], saved: bool) -> None:
+    for threshold in (0.42, None):
+        found = dataclasses.replace(looked("int8", ""), threshold_by_hand=threshold)
+        assert found.to_plain()["threshold_by_hand"] == threshold
+        found.show("int8", "int8" if saved else None, saved=saved)
+        said = "it is right for int8 only" in " ".join(capsys.readouterr().out.split())
+        assert said == (threshold is not None)

@@ -201,6 +201,28 @@ def test_a_switch_makes_all_templates_again_under_the_variants_own_threshold(hom
         assert list(phone.home.variants.iterdir()) == []
 
 
+def test_a_threshold_by_hand_goes_on_deciding_with_a_word(shop: Shop, home: Path) -> None:
+    (home / "device.toml").write_text("[verification]\nthreshold = 0.42\n")
+
+    def warned(tier: str) -> list[str]:
+        told: list[Event] = []
+        with opened(home, tier, told) as phone:
+            phone.update()
+            assert in_use(phone)[1] == 0.42
+            assert phone.status().threshold_by_hand == 0.42
+        return [event.text for event in told if event.kind == "threshold_by_hand"]
+
+    assert warned("float32") == []  # no change
+    (text,) = warned("int8")
+    assert "0.420 (verification.threshold): it is right for int8 only if it was measured on" in text
+    assert warned("int8") == []
+    shop.offer(Offer.of(8, [], seed=2))
+    assert len(warned("float32")) == 1  # another model is another form
+    (home / "device.toml").unlink()
+    with opened(home) as phone:
+        assert phone.status().threshold_by_hand is None
+
+
 def test_a_program_that_runs_on_takes_up_a_form_that_the_owner_chose_meanwhile(home: Path) -> None:
     with opened(home, None) as running, opened(home, "float32") as fixed:
         running.update()
