@@ -21,7 +21,7 @@ from mien.specs import TaskSpec
 from simulation import provenance
 from simulation.fleet.costs import round_cost
 from simulation.fleet.fleet import Fleet
-from simulation.fleet.phones import DrawnPhones
+from simulation.fleet.phones import DrawnPhones, check_number
 from simulation.fleet.policies import Policy, policies
 from simulation.fleet.profile import Profile, default_text, read_profile
 from simulation.fleet.records import Attempt, Fate, History
@@ -36,6 +36,7 @@ OUT: Final = Path("out/fleet")
 SUMMARY: Final = "summary.json"
 ATTEMPTS: Final = ".attempts.jsonl"
 MAX_DAYS: Final = 366.0
+MAX_SEED: Final = 2**63 - 1
 MOST_ROUNDS: Final = 100_000
 """The most that a task can ask for: policies run for as long as the others, and not until a task's rounds are over."""
 
@@ -66,6 +67,10 @@ class Options:
             raise ConfigError("name the task to try, a TOML file as mien-coordinator task submit takes it")
         if not 0 < self.days <= MAX_DAYS:
             raise ConfigError(f"--days is {self.days:g}; it must be positive and at most {MAX_DAYS:g}")
+        if self.phones is not None:
+            check_number(self.phones)
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"--seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
 
 
 @dataclass(frozen=True)

@@ -91,10 +91,15 @@ class Capacity:
     tiers: tuple[str, ...]
 
 
-def draw_capacity(profile: Profile, num_phones: int, seed: int) -> Capacity:
-    """Return the phones that a profile describes."""
+def check_number(num_phones: int) -> None:
+    """Raise ConfigError for a number of phones that no fleet has."""
     if not 1 <= num_phones <= MAX_PHONES:
         raise ConfigError(f"--phones is {num_phones}; it must lie between 1 and {MAX_PHONES}")
+
+
+def draw_capacity(profile: Profile, num_phones: int, seed: int) -> Capacity:
+    """Return the phones that a profile describes."""
+    check_number(num_phones)
     rng, spread = np.random.default_rng([seed, 3]), profile.spread
     tier_of = _classes(rng, [tier.share for tier in profile.tiers], num_phones)
     network_of = _classes(rng, [network.share for network in profile.networks], num_phones)

@@ -19,6 +19,8 @@ from mien.toml import parse_toml
 
 MAX_PROFILE_BYTES: Final = 1 << 20
 MAX_PARAMETERS: Final = 500_000_000
+MAX_ENTRIES: Final = 100
+"""Of a list: each phone's place in it is kept in a byte."""
 
 
 class _Shared(Protocol):
@@ -102,6 +104,7 @@ class Availability:
             raise ConfigError("availability.day_to_h must lie after availability.day_from_h")
         if not self.zones_h or any(not -14 <= zone <= 14 for zone in self.zones_h):
             raise ConfigError("availability.zones_h lists hours between -14 and 14, at least one")
+        _check_length("availability.zones_h", self.zones_h)
 
 
 @dataclass(frozen=True)
@@ -184,10 +187,16 @@ class Profile:
 
     def __post_init__(self) -> None:
         for name, classes in (("tiers", self.tiers), ("networks", self.networks)):
+            _check_length(name, classes)
             _check_shares(name, classes)
             names = [each.name for each in classes]
             if len(set(names)) < len(names):
                 raise ConfigError(f"{name} has two entries of one name; give each its own")
+
+
+def _check_length(name: str, entries: Sequence[object]) -> None:
+    if len(entries) > MAX_ENTRIES:
+        raise ConfigError(f"{name} has {len(entries)} entries; it may have {MAX_ENTRIES}")
 
 
 def _check_shares(name: str, classes: Sequence[_Shared]) -> None:

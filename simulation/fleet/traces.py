@@ -36,6 +36,8 @@ MAX_TRACE_BYTES: Final = 1 << 30
 MAX_CLIENTS: Final = 5_000_000
 MIN_PERIOD_S: Final = 60.0
 MAX_TIME_S: Final = 1e10
+MIN_RATE: Final = 1e-3
+"""Milliseconds an image, and kbit/s: what is less is no phone's, and is lost in the arithmetic."""
 _KBIT_BYTES: Final = 1024 / 8
 _PICKLE: Final = b"\x80"
 _THIRDS: Final = ("fast third", "middle third", "slow third")
@@ -107,8 +109,10 @@ def parse_speeds(data: bytes, what: str = "the capacity file") -> Speeds:
             _number(record.get(name), f"{what}, client {client[:40]}: {name}")
             for name in ("computation", "communication")
         ]
-        if min(values) <= 0:
-            raise CorruptDataError(f"{what}, client {client[:40]} has a rate that is not positive; correct it")
+        if min(values) < MIN_RATE:
+            raise CorruptDataError(
+                f"{what}, client {client[:40]} has a rate that is not positive, or below {MIN_RATE:g}; correct it"
+            )
         found.append(values)
     both = np.array(found)
     return Speeds(both[:, 0], both[:, 1])

@@ -139,6 +139,9 @@ def test_the_default_profile_can_be_printed_and_given_back(task: Path, tmp_path:
         (("--set", "cohort.size=x"), "cohort.size"),
         (("--set", "name.x=3"), "no table"),
         (("--days", "0"), "--days is 0"),
+        (("--seed", "-1"), "--seed is -1"),
+        (("--seed", str(2**63)), "--seed is"),
+        (("--phones", "10000000000"), "--phones is 10000000000"),
         (("--set", "seed=1", "--set", "seed=1"), "two policies have one name"),
     ],
 )

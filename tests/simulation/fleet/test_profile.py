@@ -37,6 +37,9 @@ def test_the_default_is_what_the_file_beside_the_code_says() -> None:
     assert parse_profile(default_text()) == read_profile(None)
 
 
+MANY = "".join(f'[[{{0}}]]\nname = "c{i}"\nshare = {1 / 101}\n{{1}}\n' for i in range(101))
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -46,6 +49,9 @@ def test_the_default_is_what_the_file_beside_the_code_says() -> None:
         ("[failures]\nshare = nan\n", "failures.share"),
         ('[[tiers]]\nname = "x"\nshare = 0.5\nslowdown = 2.0\n', "add up to 0.5"),
         ("[availability]\nzones_h = []\n", "zones_h"),
+        (f"[availability]\nzones_h = {[1] * 101}\n", "zones_h has 101 entries; it may have 100"),
+        (MANY.format("tiers", "slowdown = 1.0"), "tiers has 101 entries"),
+        (MANY.format("networks", "down_mbit_s = 1.0\nup_mbit_s = 1.0"), "networks has 101 entries"),
         ("[availability]\nday_from_h = 23.5\n", "day_to_h must lie after"),
         ("[work]\ntrained_parameters = 0\n", "trained_parameters"),
         ("[work\n", "not valid TOML"),

@@ -108,6 +108,20 @@ def test_a_pickle_is_never_opened(tmp_path: Path, protocol: int) -> None:
         parse_speeds(path.read_bytes())
 
 
-def test_rates_are_positive() -> None:
+@pytest.mark.parametrize("rate", [0, 5e-324, 1e-50, 1e-30, 9e-4])
+@pytest.mark.parametrize("name", ["computation", "communication"])
+def test_rates_are_positive_and_some_phones(name: str, rate: float) -> None:
     with pytest.raises(CorruptDataError, match="not positive"):
-        parse_speeds(data(a={"computation": 0, "communication": 1}))
+        parse_speeds(
+            data(a={"computation": 1, "communication": 1}, b={"computation": 1, "communication": 1, name: rate})
+        )
+
+
+def test_the_slowest_rates_that_are_taken_can_be_reckoned_with() -> None:
+    clients = {
+        f"{ms},{kbit}": {"computation": ms, "communication": kbit} for ms in (1e-3, 1e10) for kbit in (1e-3, 1e10)
+    }
+    capacity = capacity_of(parse_speeds(data(**clients)), read_profile(None), 8)
+    for each in (capacity.slowdown, capacity.up_bytes_s, capacity.down_bytes_s):
+        assert np.isfinite(each).all()
+        assert (each > 0).all()
