@@ -25,7 +25,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,13 +50,23 @@ _OF_SEEDS: Final = ("partition.seed", "task.seed", "name", "sweep")
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a sweep: a name for files, a label for people, the fields that differ, the paper's figures."""
+    """One setting of a sweep: a name for files, a label for people, the fields that differ, the paper's figures.
+
+    `data_sha256` is the digest of its faces where they are others than the sweep's.
+    """
 
     name: str
     label: str
     changes: Mapping[str, Any]
     spec: ExperimentSpec = field(repr=False)
     paper: tuple[str, ...] = ()
+    data_sha256: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the records of its runs are records of."""
+        faces = {"data_sha256": self.data_sha256} if self.data_sha256 else {}
+        return {"experiment": describe(self.spec), "changes": self.changes, **faces}
 
 
 @dataclass(frozen=True)
@@ -241,9 +251,7 @@ def rounds_done(sweep: Sweep, out: Path) -> int:
 def study_of(sweep: Sweep, measure: Measure, data_sha256: str) -> Study:
     """Return the sweep as a study: a row a point, columns for the figures of the runs' evaluations."""
     spec = sweep.spec
-    rows = tuple(
-        Row(p.name, p.label, {"experiment": describe(p.spec), "changes": p.changes}, p.paper) for p in sweep.points
-    )
+    rows = tuple(Row(p.name, p.label, p.settings, p.paper) for p in sweep.points)
     columns = (
         Column("EER before", "eer_before"),
         Column("EER", "eer"),
@@ -311,7 +319,8 @@ def run_sweep(
     """
     runs = out / "runs"
     measure = functools.partial(measure_run, runs=runs, root=root, events=events)
-    study = study_of(sweep, measure, data_sha256(sweep.spec.faces, root))
+    sweep, faces = _with_faces(sweep, root)
+    study = study_of(sweep, measure, faces)
     _check_same(sweep, out, study.data_sha256)
     make_folder(out)
     with only_writer(out):
@@ -319,6 +328,14 @@ def run_sweep(
         make_folder(runs)
         write_state(sweep, out, study.data_sha256, command)
         return run_study(study, out / "records", seeds=sweep.seeds, jobs=jobs, tell=tell, tick=tick)
+
+
+def _with_faces(sweep: Sweep, root: Path) -> tuple[Sweep, str]:
+    """Return the sweep with the digests of its points' faces, and the digest of its own."""
+    digest_of = functools.cache(lambda faces: data_sha256(faces, root))
+    own = digest_of(sweep.spec.faces)
+    points = (replace(p, data_sha256="" if (its := digest_of(p.spec.faces)) == own else its) for p in sweep.points)
+    return replace(sweep, points=tuple(points)), own
 
 
 def read_sweep(out: Path) -> tuple[Sweep, Results, str]:
@@ -330,7 +347,12 @@ def read_sweep(out: Path) -> tuple[Sweep, Results, str]:
     try:
         points = tuple(
             Point(
-                p["name"], p["label"], p["changes"], from_data(changed(state["base"], p["changes"])), tuple(p["paper"])
+                p["name"],
+                p["label"],
+                p["changes"],
+                from_data(changed(state["base"], p["changes"])),
+                tuple(p["paper"]),
+                str(p.get("data_sha256", "")),
             )
             for p in state["points"]
         )
@@ -347,7 +369,10 @@ def _not_now(_job: Job) -> dict[str, Any]:
 
 def write_state(sweep: Sweep, out: Path, data: str, command: str) -> None:
     """Write what a folder's runs are runs of: settings, seeds, the digest of the faces, the command."""
-    points = [{"name": p.name, "label": p.label, "changes": dict(p.changes), "paper": p.paper} for p in sweep.points]
+    points = [
+        {"name": p.name, "label": p.label, "changes": dict(p.changes), "paper": p.paper, "data_sha256": p.data_sha256}
+        for p in sweep.points
+    ]
     state = {
         "base": sweep.base,
         "points": points,
@@ -383,6 +408,11 @@ def _check_same(sweep: Sweep, out: Path, data: str) -> None:
             )
         if state.get("data_sha256") != data:
             raise AlreadyExistsError(f"{out} holds runs on other faces than {sweep.spec.name} finds now, {another}")
+        faces = {point.name: point.data_sha256 for point in sweep.points}
+        for before in state.get("points", ()):
+            name = before.get("name")
+            if name in faces and before.get("data_sha256", faces[name]) != faces[name]:
+                raise AlreadyExistsError(f"{out} holds runs of {name} on other faces than it finds now, {another}")
     for point, seed in itertools.product(sweep.points, sweep.seeds):
         kept = out / "runs" / run_name(point.name, seed) / "experiment.json"
         if kept.is_file() and read_json(kept) != describe(with_changes(point.spec, seed=seed)):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from simulation.collected import collect
 from simulation.experiment import parse_data
 from simulation.export import csv_text, write_events
 from simulation.runs import RunFolder
-from simulation.study import heading
+from simulation.study import Job, heading
 from simulation.sweep import (
     Sweep,
     changed,
@@ -259,6 +260,47 @@ class TestRuns:
         )
         assert refused.returncode == TABLE[ConfigError].exit_code
         assert "--csv" in json.loads(refused.stderr)["message"]
+
+
+def instead_of_a_run(job: Job, **_: Any) -> dict[str, float]:
+    return {"eer_before": 0.5, "eer": 0.25, "cpu_s": 1.0}
+
+
+class TestFacesThatChange:
+    """Faces of a case or of a grid's value are looked at as those of the experiment itself are."""
+
+    @pytest.fixture
+    def swept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+        for name in "ab":
+            (tmp_path / name / "Ada").mkdir(parents=True)
+            (tmp_path / name / "Ada" / "1.png").write_bytes(name.encode())
+        monkeypatch.setattr("simulation.sweep.measure_run", instead_of_a_run)
+        faces = '"faces" = [{kind = "folder", path = "%s"}]\n'
+        cases = "".join(f'[[sweep.cases]]\nname = "{name}"\n{faces % name}' for name in "ab")
+        return sweep_of(BASE.replace('kind = "shipped"', 'kind = "folder"\npath = "a"') + cases)
+
+    def test_nothing_is_kept_as_measured_on_others(self, swept: Sweep, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        first = run_sweep(swept, out, tmp_path)
+        assert set(first.records) == {("a", 0), ("b", 0)}
+        assert set(read_sweep(out)[1].records) == set(first.records)
+        told = list[str]()
+        run_sweep(swept, out, tmp_path, tell=told.append)
+        assert told == []
+        (tmp_path / "b" / "Ada" / "1.png").write_bytes(b"another")
+        with pytest.raises(AlreadyExistsError, match=r"runs of b on other faces.*--out"):
+            run_sweep(swept, out, tmp_path)
+        # Without the list of what was done, and where the case was left out meanwhile, it is measured anew.
+        run_sweep(replace(swept, points=swept.points[:1]), out, tmp_path)
+        run_sweep(swept, out, tmp_path, tell=told.append)
+        assert told[-1].startswith("1/1 ")
+        assert set(read_sweep(out)[1].records) == set(first.records)
+
+    def test_what_is_on_the_experiments_own_faces_has_the_records_that_it_had(
+        self, swept: Sweep, tmp_path: Path
+    ) -> None:
+        own = run_sweep(swept, tmp_path / "out", tmp_path).study.tables[0].rows
+        assert ["data_sha256" in row.settings for row in own] == [False, True]
 
 
 def test_rates_in_headings_are_per_cent() -> None:
