@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -36,6 +37,7 @@ OUT: Final = Path("out/fleet")
 SUMMARY: Final = "summary.json"
 ATTEMPTS: Final = ".attempts.jsonl"
 MAX_DAYS: Final = 366.0
+NAME_LENGTH: Final = 80
 MAX_SEED: Final = 2**63 - 1
 MOST_ROUNDS: Final = 100_000
 """The most that a task can ask for: policies run for as long as the others, and not until a task's rounds are over."""
@@ -311,4 +313,6 @@ def _json(value: object) -> bytes:
 
 
 def _file_name(policy: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=-]+", "_", policy)[:80] or "policy"
+    """Return a file's name for a policy: its own, or what a file may be called of it and a digest of the whole."""
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "_", policy)[:NAME_LENGTH]
+    return name if name == policy else f"{name}-{hashlib.sha256(policy.encode()).hexdigest()[:8]}"

@@ -63,6 +63,18 @@ def test_policies_are_compared_and_written(task: Path, tmp_path: Path) -> None:
     assert "Phones are emulated" in page
 
 
+def test_every_policy_has_a_file_of_its_own(task: Path, tmp_path: Path) -> None:
+    """However long its name is, and whatever is in it that no file may be called."""
+    long = "deadlines.training_s=120.0,deadlines.upload_s=60.0,deadlines.keys_s=10.0,deadlines.shares_s=10.0"
+    changes = (f"{long},seed=1", f"{long},seed=2", "seed = 3", "seed  =  3", "seed=4")
+    chosen = [word for change in changes for word in ("--set", change)]
+    call(task, "--phones", 50, "--days", 0.005, *chosen, "--out", tmp_path / "out")
+    names = [path.name for path in (tmp_path / "out").glob("*.attempts.jsonl")]
+    assert len(names) == 1 + len(changes)
+    assert "seed=4.attempts.jsonl" in names
+    assert max(map(len, names)) < 120
+
+
 def test_policies_are_measured_over_the_same_time(tmp_path: Path) -> None:
     """A task whose rounds are soon over, and one that is paused, count for as long as the others."""
     task = tmp_path / "short.toml"
