@@ -589,8 +589,8 @@ class Device:
     ) -> Iterator[RoundOutcome]:
         """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
 
-        After each round, and where tasks want graphs that are not here, the released model is taken over if it is another
-        one. One process per home may take part.
+        After each round, and where tasks want graphs that are not here, the released model is taken over if it is
+        another one. One process per home may take part.
         `conditions` say when it may; without them `participation.conditions` does. `source` is a folder of labelled
         faces that train in place of the people enrolled here; see `read_source`. With `validate` this device judges
         candidate models on its faces, and trains nothing. The program's priority is left as it is.
