@@ -145,10 +145,10 @@ def export(
 
 @app.command()
 def bench(
-    clients: Annotated[int, typer.Option(min=2, help="Phones a round.")] = 100,
+    clients: Annotated[int | None, typer.Option(min=2, help="Phones a round; default: 100, or 20 if quick.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch; default: all cores.")] = None,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to train.")] = "cpu",
-    quick: Annotated[bool, typer.Option(help="Fewer rounds, one local step.")] = False,
+    quick: Annotated[bool, typer.Option(help="Less of everything: within a minute on two cores.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure what an emulated phone costs on this machine, in each engine and beside bare torch.

@@ -17,16 +17,25 @@ from mien.shell import cli
 from simulation.bench.cases import Case, face_network, small
 from simulation.bench.measure import DRAWN, REGISTERED, Row, best_engine, compare, select_s
 
+PHONES = 100
+QUICK_PHONES = 20
 GPU_PHONES = 1000
 GPU_NETWORKS = ("mobilefacenet", "iresnet18")
 
 
-def bench(*, clients: int, threads: int | None, device: DeviceName, quick: bool, as_json: bool) -> None:
-    """Measure and print; raises MissingDependencyError for a GPU that is not there."""
+def bench(*, clients: int | None, threads: int | None, device: DeviceName, quick: bool, as_json: bool) -> None:
+    """Measure and print, telling on stderr what is done; raises MissingDependencyError for a GPU that is not there."""
     if device == "cuda" and not torch.cuda.is_available():
         raise MissingDependencyError("this machine or this torch has no CUDA; leave --device out to measure the CPU")
-    found = measure(clients=clients, threads=threads or _cores(), device=device, quick=quick, tell=_tell)
+    found = measure(
+        clients=phones_of(clients, quick=quick), threads=threads or _cores(), device=device, quick=quick, tell=_tell
+    )
     cli.emit(found, as_json=as_json, human=lambda: _print(found))
+
+
+def phones_of(clients: int | None, *, quick: bool) -> int:
+    """Return the number of phones a round: `clients`, or by default as many as the time allows."""
+    return clients or (QUICK_PHONES if quick else PHONES)
 
 
 def measure(
@@ -37,7 +46,7 @@ def measure(
     groups = []
     for case in _cases(clients, device, quick):
         tell(f"{case.name}, {case.clients} phones x {case.images} images, local steps: {case.steps}")
-        groups.append(compare(case, threads=threads, rounds=2 if quick else 5, device=device))
+        groups.append(compare(case, threads=threads, rounds=2 if quick else 5, device=device, tell=tell))
     return {
         "cases": [_record(rows) for rows in groups],
         "recommended": best_engine(groups[-1]).engine,

@@ -57,19 +57,30 @@ class Row:
 
 
 def compare(
-    case: Case, *, threads: int, rounds: int, device: DeviceName = "cpu", only: tuple[str, ...] = ()
+    case: Case,
+    *,
+    threads: int,
+    rounds: int,
+    device: DeviceName = "cpu",
+    only: tuple[str, ...] = (),
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> list[Row]:
     """Return a row for each engine that can run the case, and for each loop of torch, from the best of `rounds`.
 
     Phones keep what they keep from round to round, as in a run. `only` names the engines and loops to be compared.
+    `tell` gets a line for each as it has run for the first time, and one on how long the rest will take.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         everything = {**_loops(case, device), **_engines(case, threads, device)}
         ways = {name: run for name, run in everything.items() if not only or name in only}
-        for run in ways.values():
+        started = time.monotonic()
+        for name, run in ways.items():
+            first = time.monotonic()
             run()  # warm
+            tell(f"  {name}: {(time.monotonic() - first) * 1e3 / case.clients:.2f} ms a phone at first")
+        tell(f"  {rounds} more rounds of each, in turns: about {rounds * (time.monotonic() - started):.0f} s")
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         gpus: dict[str, Gpu | None] = {}
         for _ in range(rounds):

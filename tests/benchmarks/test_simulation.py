@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_ratios_by_hand() -> None:
 
 def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    skipped = simulation._peer(PFL, ORDER, True)
+    skipped = simulation._peer(PFL, ORDER, time.monotonic() + 60)
     assert isinstance(skipped, Unavailable)
     assert "run without --quick once" in skipped.reason
     folder = environment._folder(PFL)
@@ -63,6 +64,21 @@ def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytes
     figures = {"version": "0.6.0", "wall_ms": [2.0], "cpu_ms": [1.0]}
     python.write_text(f"#!/bin/sh\necho chatter\necho '{json.dumps(figures)}'\n")
     assert environment.measure(PFL, ORDER, timeout_s=60) == Figures("0.6.0", Timed((2.0,), (1.0,)))
+
+
+def test_peers_of_a_quick_run_share_what_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for peer in PEERS:
+        folder = environment._folder(peer)
+        (folder / "bin").mkdir(parents=True)
+        (folder / "complete").touch()
+        (folder / "bin" / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+        (folder / "bin" / "python").chmod(0o700)
+    found = simulation._peers(ORDER, time.monotonic() + 1.5)
+    first, second = (found[peer.name] for peer in PEERS)
+    assert isinstance(first, Unavailable)
+    assert "did not end within" in first.reason or "no time was left" in first.reason
+    assert second == Unavailable("no time was left for it in a quick run; run without --quick")
 
 
 def test_the_clock_leaves_out_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:

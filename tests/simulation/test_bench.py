@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import tracemalloc
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from mien.specs import CohortSpec
 from simulation.bench import loops
 from simulation.bench.cases import Case, small
+from simulation.bench.command import phones_of
 from simulation.bench.measure import best_engine, compare, row_of, select_s
 from simulation.bench.work import HIDDEN, client, loss_of, tail
 from simulation.cli import app
@@ -53,7 +55,10 @@ def test_the_resident_loop_leaves_the_model_as_it_was_and_the_bare_one_trains_on
 
 
 def test_everything_that_is_compared_ran() -> None:
-    rows = compare(CASE, threads=1, rounds=1)
+    told: list[str] = []
+    rows = compare(CASE, threads=1, rounds=1, tell=told.append)
+    assert [line.split(":")[0].strip() for line in told[:-1]] == [row.engine for row in rows]
+    assert re.fullmatch(r"  1 more rounds of each, in turns: about \d+ s", told[-1])
     assert {"torch, bare loop", "torch, resident model", "torch, large batch", "sequential", "stacked"} <= {
         row.engine for row in rows
     }
@@ -87,6 +92,12 @@ def test_the_command_prints_one_table_as_json() -> None:
     assert [case["rows"][0]["parameters"] for case in found["cases"]] == [10_432, 989_312]
     assert found["recommended"] in {row["engine"] for row in found["cases"][-1]["rows"]}
     assert found["device"] == "cpu"
+    assert "fused: " in done.stderr
+
+
+def test_quick_takes_fewer_phones_unless_told() -> None:
+    """Which is what lets it end within a minute on two cores."""
+    assert [phones_of(None, quick=True), phones_of(None, quick=False), phones_of(7, quick=True)] == [20, 100, 7]
 
 
 def test_rounds_leave_nothing_behind() -> None:
