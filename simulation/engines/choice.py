@@ -52,14 +52,14 @@ class InWorker:
     sums: Sums = "exact"
     precision: Precision = "float32"
 
-    def __call__(self, device: str) -> Engine:
-        """Return the engine that is best for the task on device "cpu" or "cuda"."""
+    def __call__(self, device: str) -> Choice:
+        """Return the engine that is best for the task on device "cpu" or "cuda", with the reason."""
         runtime = (
             TorchRuntime(self.model, self.layout, device="cuda", precision=self.precision)
             if device == "cuda"
             else TorchRuntime(self.model, self.layout)
         )
-        return choose("auto", runtime, self.task, self.part, self.sums).engine
+        return choose("auto", runtime, self.task, self.part, self.sums)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def opened(
         joined_ray(place.address) if place.address else own_ray(),
         ClusterEngine(runtime, in_worker, open_cohort=place.open_cohort) as engine,
     ):
-        yield Choice(engine, f"as asked for; {engine.num_slots} workers {where}")
+        yield Choice(engine, f"as asked for; {engine.num_slots} workers {where}, each with {engine.inner()}")
 
 
 def choose(name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPart, sums: Sums = "exact") -> Choice:

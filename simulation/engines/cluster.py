@@ -30,7 +30,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 try:
     import ray
     from ray._private import ray_constants
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 except ImportError as error:
     raise MissingDependencyError(
         "the cluster engine needs Ray: pip install 'mien[cluster]', or use another --engine"
@@ -173,6 +173,24 @@ class ClusterEngine:
         there = _resources()
         return int(there.get("GPU", 0)) or max(1, int(there.get("CPU", 0)))
 
+    def inner(self) -> str:
+        """Return what a worker runs its shards with, and why, in words, once one is ready; raises as `train`."""
+        for _ in range(MOST_LOSSES):
+            (seat, *_) = self.seats(1)
+            try:
+                words = str(_answer(seat.actor.ready.remote(), self._start_timeout_s))
+            except RayTaskError:
+                raise
+            except GetTimeoutError as error:
+                raise _none_ready(self._start_timeout_s) from error
+            except RayError as error:
+                lost = error
+                self.replace(seat)
+            else:
+                seat.is_ready = True
+                return words
+        raise _lost_too_many(lost) from lost
+
     def train(self, work: RoundWork) -> RoundResult:
         """Return what the work's devices make of its model.
 
@@ -259,9 +277,7 @@ class _Round:
             works = any(shard is not None for _, shard in self._running.values())
             done, _ = ray.wait(list(self._running), timeout=None if works else self._engine.start_timeout_s)
             if not done:
-                raise UnavailableError(
-                    f"no worker of the cluster was ready within {self._engine.start_timeout_s:.0f} s; see `ray status`"
-                )
+                raise _none_ready(self._engine.start_timeout_s)
             for ref in done:
                 self._finish(ref)
         return [self._results[i] for i in range(len(self._shards))]
@@ -280,11 +296,9 @@ class _Round:
         """Take what a worker has done, or run its shard again where it was lost."""
         seat, number = self._running.pop(ref)
         try:
-            answer = ray.get(ref)
-        except RayTaskError as error:  # the device halves' own errors
+            answer = _answer(ref)
+        except (MienError, RayTaskError):  # the device halves' own errors, and what keeps a worker from working
             self._engine.close()
-            if isinstance(error.cause, MienError):
-                raise error.cause from error
             raise
         except RayError as error:
             self._lost(seat, number, error)
@@ -300,12 +314,30 @@ class _Round:
             self._waiting.appendleft(number)
         self._losses[-1 if number is None else number] += 1
         if max(self._losses.values()) >= MOST_LOSSES:
-            raise UnavailableError(
-                f"{MOST_LOSSES} workers were lost, one after another, over the same phones ({type(error).__name__}); "
-                "look for what ends them: most often it is memory"
-            ) from error
+            raise _lost_too_many(error) from error
         if (new := self._engine.replace(seat)) is not None:
             self._welcome(new)
+
+
+def _answer(ref: Any, timeout_s: float | None = None) -> Any:
+    """Return what a worker answers; raises a MienError there as itself, and else as `ray.get`."""
+    try:
+        return ray.get(ref, timeout=timeout_s)
+    except RayTaskError as error:
+        if isinstance(error.cause, MienError):
+            raise error.cause from error
+        raise
+
+
+def _none_ready(timeout_s: float) -> UnavailableError:
+    return UnavailableError(f"no worker of the cluster was ready within {timeout_s:.0f} s; see `ray status`")
+
+
+def _lost_too_many(error: RayError) -> UnavailableError:
+    return UnavailableError(
+        f"{MOST_LOSSES} workers were lost, one after another, over the same phones ({type(error).__name__}); "
+        "look for what ends them: most often it is memory"
+    )
 
 
 def _resources() -> Mapping[str, float]:

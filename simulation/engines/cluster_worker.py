@@ -7,7 +7,6 @@ ever in the memory of processes. The model, the task and public faces are not se
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -23,10 +22,11 @@ from mien.methods.base import Crops, ServerState
 from mien.specs import TaskSpec
 from simulation.cohort import Cohort, PublicFaces
 from simulation.engines.base import Engine, RoundResult, RoundWork
+from simulation.engines.choice import Choice
 from simulation.sums import Sums
 
-MakeEngine = Callable[[str], Engine]
-"""Makes what a worker runs its shard with, on device "cpu" or "cuda"."""
+MakeEngine = Callable[[str], Engine | Choice]
+"""Makes what a worker runs its shard with, on device "cpu" or "cuda"; with the reason, where there was a choice."""
 OpenCohort = Callable[[], Cohort]
 """Opens the phones' faces where they lie, on any node."""
 _PURPOSE: Final = "cluster"
@@ -95,20 +95,26 @@ class Worker:
 
     def __init__(self, key: bytes, make_engine: MakeEngine, open_cohort: OpenCohort | None) -> None:
         self._seal = Seal(key)
-        self._engine = make_engine("cuda" if ray.get_gpu_ids() else "cpu")
-        self._cohort = open_cohort() if open_cohort else None
+        self._make_engine, self._open_cohort = make_engine, open_cohort
+        self._made: tuple[Engine, Cohort | None] | None = None
         self._state: tuple[bytes, ServerState] | None = None
 
-    def ready(self) -> int:
-        """Return this worker's process id, once it can work."""
-        return os.getpid()
+    def ready(self) -> str:
+        """Return what this worker runs its shards with, in words, once it can work.
+
+        Raises why it cannot: an actor whose constructor fails would be lost without a word.
+        """
+        made = self._make_engine("cuda" if ray.get_gpu_ids() else "cpu")
+        engine, words = (made.engine, str(made)) if isinstance(made, Choice) else (made, f"engine {made.name}")
+        self._made = (engine, self._open_cohort() if self._open_cohort else None)
+        return words
 
     def train(self, common: Common, statics: Statics, sealed_phones: bytes) -> bytes:
-        """Return the sealed result of one shard."""
+        """Return the sealed result of one shard; the worker must be ready."""
+        assert self._made is not None
+        engine, opened = self._made
         phones: Phones = self._seal.open(sealed_phones, "phones")
-        cohort = self._cohort or Cohort(
-            phones.crops, labels=phones.labels, public=statics.public, models=statics.models
-        )
+        cohort = opened or Cohort(phones.crops, labels=phones.labels, public=statics.public, models=statics.models)
         work = RoundWork(
             common.task,
             common.part,
@@ -119,7 +125,7 @@ class Worker:
             common.number,
             common.sums,
         )
-        result: RoundResult = self._engine.train(work)
+        result: RoundResult = engine.train(work)
         return self._seal.close(result, "result")
 
     def _server_state(self, common: Common) -> ServerState:

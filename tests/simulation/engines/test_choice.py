@@ -78,7 +78,7 @@ def test_a_cluster_takes_no_control_either() -> None:
 
 def test_a_worker_makes_the_best_engine_for_its_device() -> None:
     part = WHOLE.layout.part(("embedding.*",))
-    assert InWorker(WHOLE.spec, WHOLE.layout, TASK, part)("cpu").name == "stacked"
+    assert InWorker(WHOLE.spec, WHOLE.layout, TASK, part)("cpu").engine.name == "stacked"
 
 
 def test_half_precision_is_for_gpus() -> None:

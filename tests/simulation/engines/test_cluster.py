@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mien.errors import ConfigError, UnavailableError
+from mien.errors import ConfigError, MissingDependencyError, NotFoundError, UnavailableError
 from mien.methods import find_method
 from mien.methods.base import Runtime
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.cohort import Cohort, PublicFaces
 from simulation.engines.base import RoundResult, RoundWork, combined
+from simulation.engines.choice import Choice
 from simulation.engines.placement import shards_of
 from simulation.engines.sequential import SequentialEngine
 from simulation.population import num_images
@@ -166,6 +167,7 @@ def test_a_lost_worker_and_a_lost_node_change_no_bit(nodes: Any, tmp_path: Path)
     """A worker is killed at its shard in round 1, a node and all its processes in round 2; round 3 runs on the rest."""
     with ClusterEngine(TINY.runtime(), MakeGated(tmp_path), open_cohort=open_cohort, per_shard=PER_SHARD) as engine:
         assert engine.num_slots == 3
+        assert engine.inner() == "engine gated"
         first = work_of()
         with in_mid_round(engine, first, tmp_path, workers=3) as busy:
             assert len({each["node"] for each in busy}) == 3
@@ -196,6 +198,35 @@ def test_faces_in_memory_are_sent_sealed_and_a_device_halfs_error_is_its_own(nod
         assert engine.phones(work, ("phone-0",)) != sealed
         with pytest.raises(ConfigError, match="one identity"):
             engine.train(work_of(replace(ring, options={"loss": "cosface"})))
+
+
+@pytest.mark.parametrize("fails", ["make_engine", "open_cohort"])
+def test_why_a_worker_cannot_work_is_told(nodes: Any, tmp_path: Path, fails: str) -> None:
+    if fails == "make_engine":
+        broken = ClusterEngine(TINY.runtime(), no_engine, open_cohort=open_cohort)
+        with broken as engine, pytest.raises(MissingDependencyError, match=r"^torch is not installed here"):
+            engine.inner()
+    else:
+        blind = ClusterEngine(TINY.runtime(), MakeGated(tmp_path), open_cohort=no_faces, per_shard=PER_SHARD)
+        with blind as engine, pytest.raises(NotFoundError, match=r"^no folder lfw here"):
+            engine.train(work_of())
+
+
+def no_faces() -> Cohort:
+    raise NotFoundError("no folder lfw here; mount it")
+
+
+def no_engine(device: str) -> Any:
+    raise MissingDependencyError("torch is not installed here; install it")
+
+
+def test_a_worker_tells_what_it_runs_shards_with_and_why(nodes: Any) -> None:
+    with ClusterEngine(TINY.runtime(), chosen, open_cohort=open_cohort) as engine:
+        assert engine.inner() == "engine sequential: one of one"
+
+
+def chosen(device: str) -> Choice:
+    return Choice(SequentialEngine(TINY.runtime()), "one of one")
 
 
 def test_it_listens_on_loopback_addresses_alone(nodes: Any) -> None:

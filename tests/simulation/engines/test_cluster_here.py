@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,10 @@ def test_an_experiment_on_a_cluster_is_the_sequential_one(tmp_path: Path, tempor
     said: list[str] = []
     for engine in ("cluster", "sequential"):
         run_experiment(with_changes(spec, engine=engine), tmp_path / engine, tmp_path, tell=said.append)
-    assert any("workers on this machine" in line for line in said)
+    assert any("workers on this machine, each with engine " in line for line in said)
+    told = json.loads((tmp_path / "cluster" / "evaluation.json").read_text())["run"]["engine"]
+    assert told["name"] == "cluster"
+    assert ", each with engine " in told["reason"]
     there, here = (read_model(tmp_path / engine / "model").theta for engine in ("cluster", "sequential"))
     assert np.abs(there - model_of(spec.model, tmp_path).theta).max() > 1e-5
     np.testing.assert_allclose(there, here, atol=1e-6)
