@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from device_sdk.client import Wait
+from device_sdk.clock import Clock
 from device_sdk.export.forms import exportable
 from device_sdk.export.manifest import MANIFEST, MAX_MANIFEST_BYTES, SUFFIXES, Graph, GraphManifest
 from device_sdk.runtimes import RuntimeName, resolve
@@ -16,6 +19,7 @@ from mien.errors import IntegrityError, StorageError, VersionError
 from mien.known_models import BACKBONES
 from mien.shell.files import read_limited
 
+LOOK_EVERY_S: Final = 6 * 3600.0
 _MAX_PARTS: Final = 64
 """Parts of models that are said: the coordinator takes no more."""
 
@@ -55,6 +59,26 @@ def abilities_of(runtime: RuntimeName, graphs: Path) -> Abilities:
             parts.setdefault(part, set()).update({graph.form, _objective_of(graph.form)})
     said = {part: tuple(sorted(names)) for part, names in sorted(parts.items())}
     return Abilities(tuple(sorted(backbones)), (engine,), said)
+
+
+@dataclass
+class GraphLook:
+    """Looks for graphs in a newer release where tasks pass a device over: only a round would bring it to look else."""
+
+    clock: Clock
+    abilities: Callable[[], Abilities]
+    update: Callable[[], None]
+    _after_s: float = field(default=-math.inf, init=False)
+
+    def on_wait(self, wait: Wait) -> bool:
+        """Return whether an update has brought graphs, after a wait; it is tried at once, then every few hours."""
+        before, now_s = self.abilities(), self.clock.monotonic_s()
+        lacks_graphs = before.engines not in ((), ("torch",)) and (wait.cannot_train or not before.backbones)
+        if not lacks_graphs or now_s < self._after_s:
+            return False
+        self._after_s = now_s + LOOK_EVERY_S
+        self.update()
+        return self.abilities() != before
 
 
 def _trainable(folder: Path, manifest: GraphManifest, suffix: str) -> list[Graph]:

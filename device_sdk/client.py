@@ -123,10 +123,11 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do now; come back after `retry_after_s`."""
+    """Nothing to do now; come back after `retry_after_s`. `cannot_train` says that a task is not for this device."""
 
     retry_after_s: float
     reason: str
+    cannot_train: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class CoordinatorClient:
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":
             return _assignment(reply.assignment)
-        return Wait(max(reply.wait.retry_after_s, 0.0), reply.wait.reason)
+        return Wait(max(reply.wait.retry_after_s, 0.0), reply.wait.reason, reply.wait.cannot_train)
 
     def report_trained(self, ref: RoundRef) -> Stage:
         """Tell that this device has trained and could upload; returns where the round is."""

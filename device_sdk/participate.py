@@ -634,13 +634,15 @@ def take_part(
     rounds: int | None,
     idle_s: float | None,
     after_round: Callable[[RoundOutcome], None] = lambda _outcome: None,
+    on_wait: Callable[[Wait], bool] = lambda _wait: False,
 ) -> Iterator[RoundOutcome]:
     """Yield the outcome of each round, until `rounds` of them counted or there was no work for `idle_s`.
 
     With neither, it goes on until it is stopped, also after a round that it had to leave for a reason to be seen: that
     is said once, and it looks again after a pause that grows. Pauses are otherwise the coordinator's; unmet conditions
     are looked at again every half minute and end the loop at once where `rounds` or `idle_s` is given. `current` is
-    asked before every step, so that a certificate can be renewed in between.
+    asked before every step, so that a certificate can be renewed in between. `on_wait` is told of each check-in without
+    work, and says whether it has changed what the next one will say: then that follows at once.
     """
     waits_for_somebody = rounds is not None or idle_s is not None
     counted, since_s, failures = 0, clock.monotonic_s(), Failures()
@@ -669,6 +671,8 @@ def take_part(
         else:
             pause_s = min(max(outcome.retry_after_s, 0.2), LONGEST_WAIT_S)
             participant.tell(Event("waiting", f"Nothing to do ({outcome.reason}).", {"retry_after_s": pause_s}))
+            if on_wait(outcome):
+                continue
         if idle_s is not None and idle_for_s + pause_s > idle_s:
             return
         clock.sleep(pause_s)

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -124,10 +124,11 @@ class Assigned:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The device is not wanted now and is to come back after a pause."""
+    """The device is not wanted now and is to come back after a pause; `cannot_train` says that a task is not for it."""
 
     retry_after_s: float
     reason: str
+    cannot_train: bool = False
 
 
 STAYS_OUT: Final = Waiting(3600.0, "this device asked to be left out of rounds")
@@ -407,7 +408,8 @@ class Engine:
                         return assigned
                 left_s = give_up - self._clock.now()
                 if left_s <= 0:
-                    return await self._waiting(caller, offered)
+                    waiting = await self._waiting(caller, offered)
+                    return replace(waiting, cannot_train=self._is_passed_over(caller))
                 await self._arrivals.after(count, left_s)
         except (asyncio.CancelledError, DrainingError):
             if offered is not None:
@@ -484,6 +486,11 @@ class Engine:
         if len(unable) != before:
             self._tasks_changed[runner.task.task_id].beat()
         return caller
+
+    def _is_passed_over(self, caller: Caller) -> bool:
+        """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
+        lanes = self._of_population(caller.population)
+        return any(lane.duty is caller.duty and not caller.can_train(lane.plan) for lane in lanes)
 
     def num_cannot_train(self, task_id: str) -> int:
         """Return how many devices that called cannot train a task's model, as far as this process has heard."""

@@ -212,7 +212,7 @@ def _time_left_s(context: Any) -> float:
 
 
 def _wait(told: Waiting) -> rounds_pb2.Wait:
-    return rounds_pb2.Wait(retry_after_s=told.retry_after_s, reason=told.reason)
+    return rounds_pb2.Wait(retry_after_s=told.retry_after_s, reason=told.reason, cannot_train=told.cannot_train)
 
 
 def _name(ref: rounds_pb2.RoundRef) -> RoundName:

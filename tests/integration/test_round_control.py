@@ -119,12 +119,17 @@ def test_only_devices_with_graphs_of_the_tasks_part_and_objective_are_chosen(sha
             form = await with_graphs(devices[1], own=["cosface", "softmax"])
             for reply in (layout, form):
                 assert "trains tiny with objective positive_hinge, which this device cannot" in reply.wait.reason
+                assert reply.wait.cannot_train
             assert await cannot_train(operator, status.task_id) == 2
             both = await asyncio.gather(
                 with_graphs(devices[0], another=["softmax"], own=["cosface", "positive_hinge"]),
                 offers(devices[2], backbones=["tiny"], engines=["onnxruntime"]),  # a program that says no parts
             )
             assert all(reply.HasField("assignment") for reply in both)
+            idle = await with_graphs(devices[3], own=["positive_hinge"])
+            assert not idle.wait.cannot_train
+            after = await with_graphs(devices[1], own=["cosface"])
+            assert after.wait.cannot_train, "also while the round gathers nobody"
             await operator.cancel(status.task_id)
 
     run(story())

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from mien.wire.v1 import common_pb2 as mien_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14mien/v1/rounds.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\";\n\x08RoundRef\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\"\xc3\x01\n\x0e\x43heckInRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x10\n\x08software\x18\x02 \x01(\t\x12\x11\n\tbackbones\x18\x03 \x03(\t\x12\x12\n\nmin_cohort\x18\x04 \x01(\r\x12\x1b\n\x04\x64uty\x18\x05 \x01(\x0e\x32\r.mien.v1.Duty\x12\x0f\n\x07methods\x18\x06 \x03(\t\x12\x0f\n\x07\x65ngines\x18\x07 \x03(\t\x12%\n\x05parts\x18\x08 \x03(\x0b\x32\x16.mien.v1.TrainablePart\"3\n\rTrainablePart\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x12\n\nobjectives\x18\x02 \x03(\t\">\n\x17SetParticipationRequest\x12\x11\n\tstays_out\x18\x01 \x01(\x08\x12\x10\n\x08software\x18\x02 \x01(\t\"\x17\n\x15SetParticipationReply\"b\n\x0c\x43heckInReply\x12)\n\nassignment\x18\x01 \x01(\x0b\x32\x13.mien.v1.AssignmentH\x00\x12\x1d\n\x04wait\x18\x02 \x01(\x0b\x32\r.mien.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"-\n\x04Wait\x12\x15\n\rretry_after_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xfd\x01\n\nAssignment\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x11\n\ttask_json\x18\x02 \x01(\x0c\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12\x1b\n\x13\x63ontribution_sha256\x18\x04 \x01(\t\x12\r\n\x05reply\x18\x05 \x01(\x0c\x12\x1d\n\x05stage\x18\x06 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x07 \x01(\x03\x12\x1b\n\x04\x64uty\x18\x08 \x01(\x0e\x32\r.mien.v1.Duty\x12&\n\x0creply_stream\x18\t \x01(\x0b\x32\x10.mien.v1.BlobRef\"6\n\x12\x46ollowRoundRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\"\xc5\x01\n\nStageEvent\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0cremaining_ms\x18\x04 \x01(\x03\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x13\n\x0bnum_reports\x18\x07 \x01(\r\x12\x0f\n\x07message\x18\x08 \x01(\x0c\"c\n\x0fSendStepRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x0f\n\x07message\x18\x03 \x01(\x0c\".\n\rSendStepReply\x12\x1d\n\x05stage\x18\x01 \x01(\x0e\x32\x0e.mien.v1.Stage\"8\n\x14ReportTrainedRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\"3\n\x12ReportTrainedReply\x12\x1d\n\x05stage\x18\x01 \x01(\x0e\x32\x0e.mien.v1.Stage\"7\n\x13UploadStatusRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\"8\n\x0cUploadStatus\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\"R\n\x0bUploadChunk\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.mien.v1.UploadHeader\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"h\n\x0cUploadHeader\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12&\n\x0c\x63ontribution\x18\x02 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12\x0e\n\x06masked\x18\x03 \x01(\x0c\"X\n\x14\x44ownloadReplyRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"I\n\x11LeaveRoundRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x12\n\nerror_code\x18\x02 \x01(\t\"\x11\n\x0fLeaveRoundReply*\x93\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\r\n\tSELECTING\x10\x01\x12\x0c\n\x08TRAINING\x10\x02\x12\x08\n\x04KEYS\x10\x03\x12\n\n\x06SHARES\x10\x04\x12\n\n\x06UPLOAD\x10\x05\x12\x0f\n\x0b\x43ONSISTENCY\x10\x06\x12\n\n\x06UNMASK\x10\x07\x12\n\n\x06\x43LOSED\x10\x08\x12\x0b\n\x07\x41\x42ORTED\x10\t*\x1f\n\x04\x44uty\x12\t\n\x05TRAIN\x10\x00\x12\x0c\n\x08VALIDATE\x10\x01\x32\xa7\x05\n\x06Rounds\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12\x39\n\x07\x43heckIn\x12\x17.mien.v1.CheckInRequest\x1a\x15.mien.v1.CheckInReply\x12\x41\n\x0b\x46ollowRound\x12\x1b.mien.v1.FollowRoundRequest\x1a\x13.mien.v1.StageEvent0\x01\x12K\n\rReportTrained\x12\x1d.mien.v1.ReportTrainedRequest\x1a\x1b.mien.v1.ReportTrainedReply\x12<\n\x08SendStep\x12\x18.mien.v1.SendStepRequest\x1a\x16.mien.v1.SendStepReply\x12\x46\n\x0fGetUploadStatus\x12\x1c.mien.v1.UploadStatusRequest\x1a\x15.mien.v1.UploadStatus\x12\x37\n\x06Upload\x12\x14.mien.v1.UploadChunk\x1a\x15.mien.v1.UploadStatus(\x01\x12\x44\n\rDownloadReply\x12\x1d.mien.v1.DownloadReplyRequest\x1a\x12.mien.v1.DataChunk0\x01\x12\x42\n\nLeaveRound\x12\x1a.mien.v1.LeaveRoundRequest\x1a\x18.mien.v1.LeaveRoundReply\x12T\n\x10SetParticipation\x12 .mien.v1.SetParticipationRequest\x1a\x1e.mien.v1.SetParticipationReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14mien/v1/rounds.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\";\n\x08RoundRef\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\"\xc3\x01\n\x0e\x43heckInRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x10\n\x08software\x18\x02 \x01(\t\x12\x11\n\tbackbones\x18\x03 \x03(\t\x12\x12\n\nmin_cohort\x18\x04 \x01(\r\x12\x1b\n\x04\x64uty\x18\x05 \x01(\x0e\x32\r.mien.v1.Duty\x12\x0f\n\x07methods\x18\x06 \x03(\t\x12\x0f\n\x07\x65ngines\x18\x07 \x03(\t\x12%\n\x05parts\x18\x08 \x03(\x0b\x32\x16.mien.v1.TrainablePart\"3\n\rTrainablePart\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x12\n\nobjectives\x18\x02 \x03(\t\">\n\x17SetParticipationRequest\x12\x11\n\tstays_out\x18\x01 \x01(\x08\x12\x10\n\x08software\x18\x02 \x01(\t\"\x17\n\x15SetParticipationReply\"b\n\x0c\x43heckInReply\x12)\n\nassignment\x18\x01 \x01(\x0b\x32\x13.mien.v1.AssignmentH\x00\x12\x1d\n\x04wait\x18\x02 \x01(\x0b\x32\r.mien.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"C\n\x04Wait\x12\x15\n\rretry_after_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x14\n\x0c\x63\x61nnot_train\x18\x03 \x01(\x08\"\xfd\x01\n\nAssignment\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x11\n\ttask_json\x18\x02 \x01(\x0c\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12\x1b\n\x13\x63ontribution_sha256\x18\x04 \x01(\t\x12\r\n\x05reply\x18\x05 \x01(\x0c\x12\x1d\n\x05stage\x18\x06 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x07 \x01(\x03\x12\x1b\n\x04\x64uty\x18\x08 \x01(\x0e\x32\r.mien.v1.Duty\x12&\n\x0creply_stream\x18\t \x01(\x0b\x32\x10.mien.v1.BlobRef\"6\n\x12\x46ollowRoundRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\"\xc5\x01\n\nStageEvent\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0cremaining_ms\x18\x04 \x01(\x03\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x13\n\x0bnum_reports\x18\x07 \x01(\r\x12\x0f\n\x07message\x18\x08 \x01(\x0c\"c\n\x0fSendStepRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x0f\n\x07message\x18\x03 \x01(\x0c\".\n\rSendStepReply\x12\x1d\n\x05stage\x18\x01 \x01(\x0e\x32\x0e.mien.v1.Stage\"8\n\x14ReportTrainedRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\"3\n\x12ReportTrainedReply\x12\x1d\n\x05stage\x18\x01 \x01(\x0e\x32\x0e.mien.v1.Stage\"7\n\x13UploadStatusRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\"8\n\x0cUploadStatus\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\"R\n\x0bUploadChunk\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x15.mien.v1.UploadHeader\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"h\n\x0cUploadHeader\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12&\n\x0c\x63ontribution\x18\x02 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12\x0e\n\x06masked\x18\x03 \x01(\x0c\"X\n\x14\x44ownloadReplyRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"I\n\x11LeaveRoundRequest\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x12\n\nerror_code\x18\x02 \x01(\t\"\x11\n\x0fLeaveRoundReply*\x93\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\r\n\tSELECTING\x10\x01\x12\x0c\n\x08TRAINING\x10\x02\x12\x08\n\x04KEYS\x10\x03\x12\n\n\x06SHARES\x10\x04\x12\n\n\x06UPLOAD\x10\x05\x12\x0f\n\x0b\x43ONSISTENCY\x10\x06\x12\n\n\x06UNMASK\x10\x07\x12\n\n\x06\x43LOSED\x10\x08\x12\x0b\n\x07\x41\x42ORTED\x10\t*\x1f\n\x04\x44uty\x12\t\n\x05TRAIN\x10\x00\x12\x0c\n\x08VALIDATE\x10\x01\x32\xa7\x05\n\x06Rounds\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12\x39\n\x07\x43heckIn\x12\x17.mien.v1.CheckInRequest\x1a\x15.mien.v1.CheckInReply\x12\x41\n\x0b\x46ollowRound\x12\x1b.mien.v1.FollowRoundRequest\x1a\x13.mien.v1.StageEvent0\x01\x12K\n\rReportTrained\x12\x1d.mien.v1.ReportTrainedRequest\x1a\x1b.mien.v1.ReportTrainedReply\x12<\n\x08SendStep\x12\x18.mien.v1.SendStepRequest\x1a\x16.mien.v1.SendStepReply\x12\x46\n\x0fGetUploadStatus\x12\x1c.mien.v1.UploadStatusRequest\x1a\x15.mien.v1.UploadStatus\x12\x37\n\x06Upload\x12\x14.mien.v1.UploadChunk\x1a\x15.mien.v1.UploadStatus(\x01\x12\x44\n\rDownloadReply\x12\x1d.mien.v1.DownloadReplyRequest\x1a\x12.mien.v1.DataChunk0\x01\x12\x42\n\nLeaveRound\x12\x1a.mien.v1.LeaveRoundRequest\x1a\x18.mien.v1.LeaveRoundReply\x12T\n\x10SetParticipation\x12 .mien.v1.SetParticipationRequest\x1a\x1e.mien.v1.SetParticipationReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mien.v1.rounds_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STAGE']._serialized_start=1865
-  _globals['_STAGE']._serialized_end=2012
-  _globals['_DUTY']._serialized_start=2014
-  _globals['_DUTY']._serialized_end=2045
+  _globals['_STAGE']._serialized_start=1887
+  _globals['_STAGE']._serialized_end=2034
+  _globals['_DUTY']._serialized_start=2036
+  _globals['_DUTY']._serialized_end=2067
   _globals['_ROUNDREF']._serialized_start=55
   _globals['_ROUNDREF']._serialized_end=114
   _globals['_CHECKINREQUEST']._serialized_start=117
@@ -49,35 +49,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKINREPLY']._serialized_start=456
   _globals['_CHECKINREPLY']._serialized_end=554
   _globals['_WAIT']._serialized_start=556
-  _globals['_WAIT']._serialized_end=601
-  _globals['_ASSIGNMENT']._serialized_start=604
-  _globals['_ASSIGNMENT']._serialized_end=857
-  _globals['_FOLLOWROUNDREQUEST']._serialized_start=859
-  _globals['_FOLLOWROUNDREQUEST']._serialized_end=913
-  _globals['_STAGEEVENT']._serialized_start=916
-  _globals['_STAGEEVENT']._serialized_end=1113
-  _globals['_SENDSTEPREQUEST']._serialized_start=1115
-  _globals['_SENDSTEPREQUEST']._serialized_end=1214
-  _globals['_SENDSTEPREPLY']._serialized_start=1216
-  _globals['_SENDSTEPREPLY']._serialized_end=1262
-  _globals['_REPORTTRAINEDREQUEST']._serialized_start=1264
-  _globals['_REPORTTRAINEDREQUEST']._serialized_end=1320
-  _globals['_REPORTTRAINEDREPLY']._serialized_start=1322
-  _globals['_REPORTTRAINEDREPLY']._serialized_end=1373
-  _globals['_UPLOADSTATUSREQUEST']._serialized_start=1375
-  _globals['_UPLOADSTATUSREQUEST']._serialized_end=1430
-  _globals['_UPLOADSTATUS']._serialized_start=1432
-  _globals['_UPLOADSTATUS']._serialized_end=1488
-  _globals['_UPLOADCHUNK']._serialized_start=1490
-  _globals['_UPLOADCHUNK']._serialized_end=1572
-  _globals['_UPLOADHEADER']._serialized_start=1574
-  _globals['_UPLOADHEADER']._serialized_end=1678
-  _globals['_DOWNLOADREPLYREQUEST']._serialized_start=1680
-  _globals['_DOWNLOADREPLYREQUEST']._serialized_end=1768
-  _globals['_LEAVEROUNDREQUEST']._serialized_start=1770
-  _globals['_LEAVEROUNDREQUEST']._serialized_end=1843
-  _globals['_LEAVEROUNDREPLY']._serialized_start=1845
-  _globals['_LEAVEROUNDREPLY']._serialized_end=1862
-  _globals['_ROUNDS']._serialized_start=2048
-  _globals['_ROUNDS']._serialized_end=2727
+  _globals['_WAIT']._serialized_end=623
+  _globals['_ASSIGNMENT']._serialized_start=626
+  _globals['_ASSIGNMENT']._serialized_end=879
+  _globals['_FOLLOWROUNDREQUEST']._serialized_start=881
+  _globals['_FOLLOWROUNDREQUEST']._serialized_end=935
+  _globals['_STAGEEVENT']._serialized_start=938
+  _globals['_STAGEEVENT']._serialized_end=1135
+  _globals['_SENDSTEPREQUEST']._serialized_start=1137
+  _globals['_SENDSTEPREQUEST']._serialized_end=1236
+  _globals['_SENDSTEPREPLY']._serialized_start=1238
+  _globals['_SENDSTEPREPLY']._serialized_end=1284
+  _globals['_REPORTTRAINEDREQUEST']._serialized_start=1286
+  _globals['_REPORTTRAINEDREQUEST']._serialized_end=1342
+  _globals['_REPORTTRAINEDREPLY']._serialized_start=1344
+  _globals['_REPORTTRAINEDREPLY']._serialized_end=1395
+  _globals['_UPLOADSTATUSREQUEST']._serialized_start=1397
+  _globals['_UPLOADSTATUSREQUEST']._serialized_end=1452
+  _globals['_UPLOADSTATUS']._serialized_start=1454
+  _globals['_UPLOADSTATUS']._serialized_end=1510
+  _globals['_UPLOADCHUNK']._serialized_start=1512
+  _globals['_UPLOADCHUNK']._serialized_end=1594
+  _globals['_UPLOADHEADER']._serialized_start=1596
+  _globals['_UPLOADHEADER']._serialized_end=1700
+  _globals['_DOWNLOADREPLYREQUEST']._serialized_start=1702
+  _globals['_DOWNLOADREPLYREQUEST']._serialized_end=1790
+  _globals['_LEAVEROUNDREQUEST']._serialized_start=1792
+  _globals['_LEAVEROUNDREQUEST']._serialized_end=1865
+  _globals['_LEAVEROUNDREPLY']._serialized_start=1867
+  _globals['_LEAVEROUNDREPLY']._serialized_end=1884
+  _globals['_ROUNDS']._serialized_start=2070
+  _globals['_ROUNDS']._serialized_end=2749
 # @@protoc_insertion_point(module_scope)

@@ -97,12 +97,14 @@ class CheckInReply(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("retry_after_s", "reason")
+    __slots__ = ("retry_after_s", "reason", "cannot_train")
     RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_TRAIN_FIELD_NUMBER: _ClassVar[int]
     retry_after_s: float
     reason: str
-    def __init__(self, retry_after_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    cannot_train: bool
+    def __init__(self, retry_after_s: _Optional[float] = ..., reason: _Optional[str] = ..., cannot_train: _Optional[bool] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("round", "task_json", "model_id", "contribution_sha256", "reply", "stage", "deadline_unix_ms", "duty", "reply_stream")
