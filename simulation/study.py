@@ -37,7 +37,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +48,7 @@ from typing import Any, Final, Literal
 from mien.errors import ConfigError, CorruptDataError, MienError
 from mien.shell.files import make_folder, read_limited, write_atomically
 from simulation import provenance
+from simulation.children import end_with_parent
 
 FORMAT: Final = 1
 MAX_RECORD_BYTES: Final = 1 << 20
@@ -497,7 +497,7 @@ class _Pool:
 
 def _work(pipe: Connection, measure: Measure) -> None:
     """Measure runs until the pipe closes; an unforeseen error ends the process, its traceback in the run's log."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     with contextlib.suppress(EOFError):
         while True:
             job, target = pipe.recv()
@@ -521,14 +521,6 @@ def _work(pipe: Connection, measure: Measure) -> None:
             }
             write_atomically(Path(target), json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode())
             pipe.send(None)
-
-
-def _end_with_parent() -> None:
-    """End this process once the one that started it has ended: a SIGKILL there leaves it nothing to do here."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ they lie, which takes 0.6 ms of processor time an aligned picture and 6 ms one i
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import itertools
@@ -17,7 +16,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops
+from mien.shell.lock import held
 from simulation.datasets import LabelledCrops, People, digest, find_people, read_people
 from simulation.engine import Cohort, PublicFaces
 from simulation.features import KeptFeatures, private_folder
@@ -200,7 +200,7 @@ def _features(crops: Crops, dataset: str) -> FeatureCache:
         return FeatureCache()
     key = hashlib.sha256(json.dumps([FORMAT, TRAINABLE, dataset]).encode()).hexdigest()[:20]
     target = root / key
-    with _only_one(root / f"{key}.lock"):
+    with held(root / f"{key}.lock"):
         if not target.is_dir():
             making = Path(tempfile.mkdtemp(dir=root))
             try:
@@ -222,11 +222,3 @@ def _compute(crops: Crops, folder: Path) -> None:
     num_threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(fill, np.array_split(np.arange(len(crops)), num_threads)))
-
-
-@contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Hold a lock between processes."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

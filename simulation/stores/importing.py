@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,6 +20,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.faces.images import display_name
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.specs import FaceInputSpec
+from simulation.children import end_with_parent
 from simulation.datasets import find_people
 from simulation.recordio import RecordArchive
 from simulation.stores.manifest import StoreManifest
@@ -136,7 +135,7 @@ def _read(source: ImportSource, left: Iterable[tuple[str, Sequence[Any]]], jobs:
         yield from (_identity(source, name, images) for name, images in left)
         return
     waiting: deque[Future[Imported]] = deque()
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with_parent) as pool:
         try:
             for name, images in left:
                 waiting.append(pool.submit(_identity, source, name, images))
@@ -147,18 +146,6 @@ def _read(source: ImportSource, left: Iterable[tuple[str, Sequence[Any]]], jobs:
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it has: a killed import leaves nobody behind."""
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _identity(source: ImportSource, name: str, images: Sequence[Any]) -> Imported:
