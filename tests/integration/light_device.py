@@ -227,9 +227,12 @@ class LightDevice:
         return await answer(self.rounds.CheckIn(request, timeout=timeout_s))
 
     async def assignment(self, *, duty: rounds_pb2.Duty = rounds_pb2.TRAIN) -> rounds_pb2.Assignment:
-        """Return an assignment, asking again after each pause."""
+        """Return an assignment, asking again after each pause, and when the coordinator is away for a moment.
+
+        What went out on a connection that the old process left behind fails once more after the new one is there.
+        """
         while True:
-            reply = await self.check_in(duty=duty)
+            reply = await patiently(lambda: self.check_in(duty=duty))
             if reply.HasField("assignment"):
                 return reply.assignment
             await asyncio.sleep(min(reply.wait.retry_after_s, 0.2))
@@ -424,6 +427,16 @@ async def answer(call: Awaitable[T]) -> T:
         return await call
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error, peer="the coordinator") from error
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Return a call's reply, making it again while the coordinator is away."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                return await call()
+            except UnavailableError:
+                await asyncio.sleep(0.05)
 
 
 async def raised(call: Any) -> MienError:

@@ -6,7 +6,7 @@ Devices are light ones, real in all but their faces, as in `test_every_method`; 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.client import Coordinator
 from mien.contribution import Arrays
-from mien.errors import ModelMismatchError, UnavailableError
+from mien.errors import ModelMismatchError
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Validation, ValidationFaces, ValidationInput, shared_words
 from mien.methods.pfm_fv import validation_faces
@@ -28,7 +28,7 @@ from mien.wire.tensors import unpack_tensors
 from mien.wire.v1 import operator_pb2, rounds_pb2
 from simulation.engine import Cohort, Run, device_seed, run_task
 from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import LightDevice, raised
+from tests.integration.light_device import LightDevice, patiently, raised
 from tests.integration.test_rounds import outcome
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -138,17 +138,6 @@ async def finish(
     assert (await device.until(assignment.round, rounds_pb2.UPLOAD)).stage == rounds_pb2.UPLOAD
     assert (await device.upload(assignment.round, data)).accepted
     return await device.until(assignment.round)
-
-
-async def patiently(call: Callable[[], Awaitable[Any]]) -> None:
-    """Make a call again while the coordinator is away."""
-    while True:
-        try:
-            await call()
-        except UnavailableError:
-            await asyncio.sleep(0.05)
-        else:
-            return
 
 
 async def give_model(house: House, folder: Path) -> None:
