@@ -234,10 +234,9 @@ def _real_cases(folder: Path, args: argparse.Namespace, *, everything: bool = Fa
         default, whole = model.layout.part(model.spec.trainable), model.layout.part()
         parts = [default] if name.endswith("_adapter") else [default, whole]
         for part in [each for each in parts if args.part == "both" or (each is whole) == (args.part == "full")]:
-            forms = every if everything and part is default else few
             engines: tuple[GraphEngine, ...] = (args.engine,) if args.engine else ("onnxruntime", "executorch")
-            if part is whole and "executorch" in engines:
-                forms = few[:1]
+            # ExecuTorch's program of a whole network takes minutes to make.
+            forms = every if everything else few[:1] if part is whole and "executorch" in engines else few
             forms = tuple(form for form in forms if not args.form or form.name in args.form)
             _common.progress(f"{name}: making the graphs of {part.size} parameters")
             graphs = folder_for(folder, model.layout)
