@@ -35,8 +35,9 @@ from tests.chaos.phones import Habits, Memory, Moments, Phone
 from tests.chaos.proxy import Proxy
 from tests.chaos.shim import Disk
 from tests.chaos.site import Launcher, Registrar, Uptime, Victim
-from tests.integration.house import ROOT, House, free_port, masked_task, tiny_task
+from tests.integration.house import ROOT, House, masked_task, tiny_task
 from tests.integration.replicas import Cluster
+from tests.servers import free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 

@@ -23,7 +23,8 @@ from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from tests.chaos import shim
 from tests.chaos.shim import Disk
-from tests.integration.house import ROOT, House, free_port
+from tests.integration.house import ROOT, House
+from tests.servers import free_port
 
 READY_S = 60.0
 

@@ -17,8 +17,9 @@ from mien.errors import MienError
 from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import rounds_pb2
-from tests.integration.house import House, free_port, masked_task, tiny_task
+from tests.integration.house import House, masked_task, tiny_task
 from tests.integration.light_device import LightDevice, contribution, ref_of
+from tests.servers import free_port
 
 PLAIN: Final = 2
 MASKED: Final = 3

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,18 +26,12 @@ from coordinator.store.store import Store
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import model_to_json
 from tests.integration.light_device import LAYOUT, SPEC, THETA, Credentials, LightDevice
+from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
 
 _T = TypeVar("_T")
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def tiny_task(name: str, population: str, **changes: Any) -> TaskSpec:

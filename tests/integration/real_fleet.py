@@ -35,7 +35,8 @@ from mien.specs import ModelSpec, TaskSpec, Threshold
 from mien.wire.canonical import model_to_json
 from mien.wire.v1 import operator_pb2
 from tests.device_sdk.synthetic import images_of
-from tests.integration.house import READY_S, ROOT, House, free_port
+from tests.integration.house import READY_S, ROOT, House
+from tests.servers import free_port
 
 _T = TypeVar("_T")
 

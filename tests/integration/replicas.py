@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.house import House, free_port, log_lines
+from tests.integration.house import House, log_lines
 from tests.integration.light_device import LightDevice
+from tests.servers import free_port
 
 LEASE_S = 2.0
 

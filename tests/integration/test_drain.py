@@ -16,10 +16,11 @@ from mien.errors import DrainingError
 from mien.specs import CohortSpec
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import rounds_pb2
-from tests.integration.house import House, free_port, masked_task, run, tiny_task
+from tests.integration.house import House, masked_task, run, tiny_task
 from tests.integration.light_device import LightDevice, contribution, raised
 from tests.integration.test_monitoring import get
 from tests.integration.test_rounds import in_upload
+from tests.servers import free_port
 
 
 def stages(house: House, task_id: str) -> list[tuple[int, int, str]]:

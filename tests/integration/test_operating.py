@@ -30,7 +30,7 @@ from mien.wire.canonical import model_to_json
 from mien.wire.invite import Invite
 from mien.wire.tensors import PublicShard, unpack_tensors
 from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc, rounds_pb2
-from tests.integration.house import ROOT, House, free_port, run, tiny_task
+from tests.integration.house import ROOT, House, run, tiny_task
 from tests.integration.light_device import (
     LAYOUT,
     SPEC,
@@ -42,6 +42,7 @@ from tests.integration.light_device import (
     raised,
 )
 from tests.integration.test_rounds import in_upload
+from tests.servers import free_port
 
 
 def program(module: str, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:

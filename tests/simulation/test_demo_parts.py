@@ -41,6 +41,7 @@ from simulation.demo.programs import Programs, free_ports
 from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ended_by_signals, state_folder
 from simulation.synthetic import committed_faces
 from tests.golden import _reference_evaluation as reference
+from tests.servers import free_port
 from tests.simulation.untrained import untrained_model
 
 ODD = Path(__file__).resolve().parents[1] / "data" / "faces"
@@ -270,7 +271,7 @@ class TestServers:
             children.start("server", program)
 
     def test_server_that_crashes_is_told_with_its_last_words(self, children: Programs, tmp_path: Path) -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         children.start("server", script(tmp_path / "p", "print('warming up')\nraise OSError('address in use')"))
         with pytest.raises(UnreachableError, match=r"exit code 1.*server\.log ends: OSError: address in use"):
             children.wait_for_port("server", f"127.0.0.1:{port}")
@@ -279,13 +280,13 @@ class TestServers:
             children.wait_for_port("silent", f"127.0.0.1:{port}")
 
     def test_server_that_never_listens(self, children: Programs, tmp_path: Path) -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         children.start("server", script(tmp_path / "p", "import time; time.sleep(60)"))
         with pytest.raises(UnreachableError, match="does not answer after 0 s"):
             children.wait_for_port("server", f"127.0.0.1:{port}", timeout_s=0.3)
 
     def test_server_that_listens_late(self, children: Programs, tmp_path: Path) -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         text = f"import socket, time; time.sleep(0.3); s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
         children.start("server", script(tmp_path / "p", text))
         children.wait_for_port("server", f"127.0.0.1:{port}")

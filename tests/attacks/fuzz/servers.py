@@ -29,8 +29,9 @@ from mien.wire.invite import Invite
 from mien.wire.v1 import common_pb2, operator_pb2, registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from tests.attacks.fuzz.messages import Pool
 from tests.coordinator.registrar.running import Phone, csr_der
-from tests.integration.house import ROOT, House, free_port, masked_task, run, tiny_task
+from tests.integration.house import ROOT, House, masked_task, run, tiny_task
 from tests.integration.light_device import LAYOUT, SPEC, THETA, Credentials, LightDevice, contribution
+from tests.servers import free_port
 
 CALL_S: Final = 5.0
 STREAM_S: Final = 0.2

@@ -30,6 +30,7 @@ from mien.shell.ready import is_live
 from mien.wire.invite import Invite
 from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
 from tests.coordinator.registrar.running import csr_der
+from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 COORDINATOR = pki.create_authority("coordinator", datetime.now(UTC))
@@ -106,7 +107,7 @@ class Program:
 def program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Program:
     """A registrar that is set up, trusts a coordinator and does not run."""
     made = Program(tmp_path / "R", capsys)
-    join, admin = free_ports(2)
+    join, admin = free_port(), free_port()
     made.json(
         "init",
         f"--address=127.0.0.1:{join}",
@@ -117,12 +118,6 @@ def program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Program:
     (tmp_path / "C-ca.pem").write_bytes(COORDINATOR.certificate_pem)
     made.json("trust-coordinator", str(tmp_path / "C-ca.pem"))
     return made
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [s.getsockname()[1] for s in sockets]
 
 
 def join(program: Program, invite: Invite, key: ec.EllipticCurvePrivateKey) -> registrar_pb2.JoinReply:
@@ -180,7 +175,7 @@ def test_an_operators_day(program: Program) -> None:
 
 
 def test_serve_says_when_it_is_ready_and_listens_where_it_is_told(program: Program, tmp_path: Path) -> None:
-    join_port, admin_port = free_ports(2)
+    join_port, admin_port = free_port(), free_port()
     ready, own = tmp_path / "ready.json", program.json("config", "show")["address"]["value"]
     options = (f"--listen=127.0.0.1:{join_port}", f"--admin-listen=127.0.0.1:{admin_port}", f"--ready-file={ready}")
     with program.serving(*options) as process:
