@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mien.errors import AlreadyExistsError
-from mien.shell.files import storage_errors
+from mien.shell.lock import is_taken, lock_file
 
 LOCK: Final = "lock"
 WAIT_S: Final = 10.0
@@ -26,10 +25,8 @@ def only_writer(folder: Path, *, wait_s: float | None = None) -> Iterator[None]:
     Waits `wait_s` seconds (default: `WAIT_S`) for another one; raises AlreadyExistsError, with its number, if it stays.
     """
     end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
-    with storage_errors(LOCK):
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while not _taken(handle):
+    with lock_file(folder / LOCK) as handle:
+        while not is_taken(handle):
             if time.monotonic() >= end:
                 who = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another one"
                 raise AlreadyExistsError(
@@ -39,13 +36,3 @@ def only_writer(folder: Path, *, wait_s: float | None = None) -> Iterator[None]:
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
-    finally:
-        os.close(handle)
-
-
-def _taken(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

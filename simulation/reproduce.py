@@ -22,6 +22,8 @@ from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import make_folder, read_limited, write_atomically
+from simulation.locking import only_writer
+from simulation.outputs import refuse_others
 from simulation.study import Failure, Results, Study, markdown, read_results, run_study
 
 OUT: Final = Path("out/reproduce")
@@ -153,20 +155,23 @@ def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
 def reproduce(options: Options, out: Path, *, jobs: int, tell: Callable[[str], None]) -> Results:
     """Return the measured study, its records, `results.md` and `report.html` written under `out`/experiment.
 
-    Another scale or other faces give other records in the same folder; those that fit are used again.
+    Another scale or other faces give other records in the same folder; those that fit are used again. One process
+    writes it: raises AlreadyExistsError while another one does, and for a folder that holds another command's records.
     """
     study = options.study()
     folder = out / options.experiment
-    make_folder(folder / "records")
-    results = run_study(
-        study,
-        folder / "records",
-        seeds=options.seeds,
-        jobs=jobs,
-        faces=Path(options.faces) if options.faces else None,
-        tell=tell,
-    )
-    write(results, options, folder)
+    refuse_others(folder, but=STATE)
+    make_folder(folder)
+    with only_writer(folder):
+        results = run_study(
+            study,
+            folder / "records",
+            seeds=options.seeds,
+            jobs=jobs,
+            faces=Path(options.faces) if options.faces else None,
+            tell=tell,
+        )
+        write(results, options, folder)
     return results
 
 

