@@ -1,51 +1,70 @@
 package mien.app;
 
 import android.app.Activity;
+import android.content.Intent;
 import android.os.Bundle;
 import android.widget.Button;
-import android.widget.TextView;
-import java.io.IOException;
-import org.junit.runner.Result;
+import mien.app.join.JoinActivity;
+import mien.app.settings.SelfTestActivity;
+import mien.app.welcome.WelcomeActivity;
+import mien.client.fl.Gallery;
 
-/** The first screen: what the app is for, what would leave the phone, and the check that this phone can do its part. */
-public final class MainActivity extends Activity {
-    private Button start;
-    private TextView result;
-
+/** Home: what to do next, and the ways to everything else. */
+public final class MainActivity extends Screen {
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
-        setContentView(R.layout.main);
-        start = findViewById(R.id.self_test);
-        result = findViewById(R.id.result);
-        start.setOnClickListener(view -> check());
+        show(R.layout.main, R.string.app_name);
+        Rows rows = new Rows(findViewById(R.id.rows));
+        rows.way(getString(R.string.self_test_title), getString(R.string.self_test_way), () -> open(SelfTestActivity.class));
     }
 
-    private void check() {
-        start.setEnabled(false);
-        result.setText(R.string.testing);
-        new Thread(this::run, "self-test").start();
-    }
-
-    private void run() {
-        String told;
-        try {
-            told = told(new SelfTest(getAssets(), getCacheDir()).run());
-        } catch (IOException | ClassNotFoundException error) {
-            told = String.valueOf(error.getMessage());
+    @Override
+    protected void onResume() {
+        super.onResume();
+        say((CharSequence) null);
+        if (!phone().choices.welcomed()) {
+            next(R.string.next_welcome, R.string.next_welcome_text, R.string.next_welcome_do, WelcomeActivity.class);
+        } else if (!phone().hasJoined()) {
+            next(R.string.next_join, R.string.next_join_text, R.string.next_join_do, JoinActivity.class);
+        } else {
+            work(this::numPeople, this::afterJoining);
         }
-        String text = told;
-        runOnUiThread(
-                () -> {
-                    result.setText(text);
-                    start.setEnabled(true);
-                });
     }
 
-    private String told(Result done) {
-        if (done.wasSuccessful()) {
-            return getString(R.string.passed, done.getRunCount(), done.getRunTime() / 1000.0);
+    private int[] numPeople() {
+        int trains = 0;
+        java.util.List<Gallery.Person> people = phone().device.gallery.people();
+        for (Gallery.Person person : people) {
+            trains += person.trains ? 1 : 0;
         }
-        return getString(R.string.failed, done.getFailureCount(), done.getRunCount()) + SelfTest.failures(done);
+        return new int[] {people.size(), trains};
+    }
+
+    private void afterJoining(int[] counts) {
+        if (counts[0] == 0) {
+            next(R.string.next_enrol, R.string.next_enrol_text, R.string.next_enrol_do, Places.ENROL.from(this));
+        } else if (counts[1] == 0) {
+            next(R.string.next_verify, R.string.next_no_training, R.string.next_verify_do, Places.VERIFY.from(this));
+        } else {
+            next(R.string.next_verify, R.string.next_verify_text, R.string.next_verify_do, Places.VERIFY.from(this));
+        }
+    }
+
+    private void next(int title, int text, int action, Class<? extends Activity> screen) {
+        next(title, text, action, new Intent(this, screen));
+    }
+
+    private void next(int title, int text, int action, Intent screen) {
+        setText(R.id.next_title, getString(title));
+        setText(R.id.next_text, getString(text));
+        Button button = findViewById(R.id.next);
+        button.setText(action);
+        setVisible(R.id.next, true);
+        button.setOnClickListener(view -> startActivity(screen));
+    }
+
+    private void open(Class<? extends Activity> screen) {
+        startActivity(new Intent(this, screen));
     }
 }

@@ -1,77 +1,66 @@
 package mien.app;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
-import android.graphics.Bitmap;
-import android.graphics.Canvas;
-import android.os.Looper;
-import android.view.View;
-import android.widget.Button;
-import android.widget.TextView;
-import java.io.File;
-import java.io.FileOutputStream;
+import android.widget.CheckBox;
 import java.io.IOException;
+import mien.app.join.JoinActivity;
+import mien.app.settings.SelfTestActivity;
+import mien.app.welcome.WelcomeActivity;
 import org.junit.Test;
-import org.junit.runner.RunWith;
 import org.robolectric.Robolectric;
-import org.robolectric.RobolectricTestRunner;
 import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
-import org.robolectric.annotation.GraphicsMode;
 
-/** The screen as Android draws it, in both languages, by day and by night; pictures are written for people to look at. */
-@RunWith(RobolectricTestRunner.class)
-@GraphicsMode(GraphicsMode.Mode.NATIVE)
-@Config(sdk = 34, qualifiers = "w360dp-h720dp-xhdpi")
-public class ScreensTest {
-    private static final int WIDTH = 720;
-    private static final int HEIGHT = 1440;
-    private static final long PATIENCE_MS = 120_000;
-
+/** Home, the first run and the self-test. */
+public class ScreensTest extends ScreenRunner {
     @Test
-    public void theFirstScreen() throws IOException {
-        Activity screen = Robolectric.buildActivity(MainActivity.class).setup().get();
-        draw(screen, "first");
+    public void homeLeadsOnStepByStep() throws IOException {
+        Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        assertEquals(home.getString(R.string.next_welcome), text(home, R.id.next_title));
+        home.findViewById(R.id.next).performClick();
+        String opened = Shadows.shadowOf(home).getNextStartedActivity().getComponent().getClassName();
+        assertEquals(WelcomeActivity.class.getName(), opened);
+        draw(home, "home-first");
+
+        phone().choices.agree(true, false);
+        home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        home.findViewById(R.id.next).performClick();
+        opened = Shadows.shadowOf(home).getNextStartedActivity().getComponent().getClassName();
+        assertEquals(JoinActivity.class.getName(), opened);
     }
 
     @Test
-    @Config(qualifiers = "de-w360dp-h720dp-night-xhdpi")
-    public void theFirstScreenInGermanByNight() throws IOException {
-        Activity screen = Robolectric.buildActivity(MainActivity.class).setup().get();
-        Button start = screen.findViewById(R.id.self_test);
-        assertEquals("Dieses Telefon prüfen", start.getText().toString());
-        assertTrue("large enough to hit", start.getMinHeight() >= 96);
-        draw(screen, "first-de-night");
+    public void nothingTrainsThatMayNotBeRecognised() throws IOException {
+        Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
+        CheckBox recognises = welcome.findViewById(R.id.recognises);
+        CheckBox trains = welcome.findViewById(R.id.trains);
+        assertFalse("no agreement is given beforehand", recognises.isChecked() || trains.isChecked());
+        assertFalse(welcome.findViewById(R.id.agree).isEnabled());
+        recognises.performClick();
+        trains.performClick();
+        assertTrue(trains.isChecked());
+        drawWhole(welcome, "welcome");
+        recognises.performClick();
+        assertFalse(trains.isChecked() || trains.isEnabled());
+        recognises.performClick();
+        welcome.findViewById(R.id.agree).performClick();
+        assertTrue(welcome.isFinishing());
+        assertTrue(phone().choices.recognises());
+        assertFalse("training was not agreed to", phone().choices.trains());
     }
 
     @Test
-    public void theCheckPasses() throws Exception {
-        Activity screen = Robolectric.buildActivity(MainActivity.class).setup().get();
-        Button start = screen.findViewById(R.id.self_test);
-        TextView result = screen.findViewById(R.id.result);
-        start.performClick();
-        assertEquals(screen.getString(R.string.testing), result.getText().toString());
-        for (long end = System.currentTimeMillis() + PATIENCE_MS; !start.isEnabled(); Thread.sleep(100)) {
-            assertTrue("the check ends", System.currentTimeMillis() < end);
-            Shadows.shadowOf(Looper.getMainLooper()).idle();
-        }
-        assertTrue(result.getText().toString(), result.getText().toString().startsWith("All 32 checks"));
+    public void theCheckPasses() throws IOException {
+        Activity screen = Robolectric.buildActivity(SelfTestActivity.class).setup().get();
+        screen.findViewById(R.id.self_test).performClick();
+        assertEquals(screen.getString(R.string.self_test_working), text(screen, R.id.result));
+        await("the check ends", screen.findViewById(R.id.self_test)::isEnabled);
+        String told = text(screen, R.id.result);
+        assertTrue(told, told.matches("All [0-9]+ checks gave the expected bytes, in .*"));
         draw(screen, "checked");
-    }
-
-    private static void draw(Activity screen, String name) throws IOException {
-        View all = screen.getWindow().getDecorView();
-        all.measure(
-                View.MeasureSpec.makeMeasureSpec(WIDTH, View.MeasureSpec.EXACTLY),
-                View.MeasureSpec.makeMeasureSpec(HEIGHT, View.MeasureSpec.EXACTLY));
-        all.layout(0, 0, WIDTH, HEIGHT);
-        Bitmap picture = Bitmap.createBitmap(WIDTH, HEIGHT, Bitmap.Config.ARGB_8888);
-        all.draw(new Canvas(picture));
-        File file = new File(System.getProperty("mien.pictures"), name + ".png");
-        try (FileOutputStream out = new FileOutputStream(file)) {
-            picture.compress(Bitmap.CompressFormat.PNG, 100, out);
-        }
     }
 }

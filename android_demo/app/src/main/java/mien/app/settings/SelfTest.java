@@ -1,4 +1,4 @@
-package mien.app;
+package mien.app.settings;
 
 import android.content.res.AssetManager;
 import java.io.File;

@@ -1,0 +1,11 @@
+package mien.app;
+
+/** What screens hand to one another, by name. */
+public final class Extras {
+    /** The text of an invite: the result of scanning. */
+    public static final String INVITE = "mien.app.invite";
+    /** The number of an enrolled person. */
+    public static final String PERSON = "mien.app.person";
+
+    private Extras() {}
+}

@@ -1,0 +1,46 @@
+package mien.app;
+
+import android.view.LayoutInflater;
+import android.view.View;
+import android.view.ViewGroup;
+import android.widget.ImageView;
+import android.widget.TextView;
+
+/** Fills a column with rows: ways to other screens, and facts with a mark. */
+public final class Rows {
+    private final ViewGroup column;
+
+    /** Begins anew in a column. */
+    public Rows(ViewGroup column) {
+        this.column = column;
+        column.removeAllViews();
+    }
+
+    /** Adds a way to somewhere. */
+    public Rows way(CharSequence title, CharSequence text, Runnable action) {
+        View row = row(title, text);
+        row.setOnClickListener(view -> action.run());
+        return this;
+    }
+
+    /** Adds a fact, with the mark that says how it stands; the text says it too. */
+    public Rows fact(int mark, CharSequence title, CharSequence text) {
+        View row = row(title, text);
+        row.findViewById(R.id.row_next).setVisibility(View.GONE);
+        row.setFocusable(true);
+        ImageView shown = row.findViewById(R.id.row_mark);
+        shown.setImageResource(mark);
+        shown.setVisibility(View.VISIBLE);
+        return this;
+    }
+
+    private View row(CharSequence title, CharSequence text) {
+        View row = LayoutInflater.from(column.getContext()).inflate(R.layout.row, column, false);
+        ((TextView) row.findViewById(R.id.row_title)).setText(title);
+        TextView below = row.findViewById(R.id.row_text);
+        below.setText(text);
+        below.setVisibility(text == null ? View.GONE : View.VISIBLE);
+        column.addView(row);
+        return row;
+    }
+}

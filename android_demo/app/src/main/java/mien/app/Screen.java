@@ -1,0 +1,102 @@
+package mien.app;
+
+import android.app.Activity;
+import android.os.Bundle;
+import android.view.LayoutInflater;
+import android.view.View;
+import android.view.ViewGroup;
+import android.view.WindowManager;
+import android.widget.ScrollView;
+import android.widget.TextView;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+import mien.client.MienException;
+
+/** A screen: a way back, a title, a place for messages, its own layout; slow work is done beside the main thread. */
+public abstract class Screen extends Activity {
+    @Override
+    protected void onCreate(Bundle saved) {
+        super.onCreate(saved);
+        if (showsFaces()) {
+            getWindow().addFlags(WindowManager.LayoutParams.FLAG_SECURE);
+        }
+    }
+
+    /** Returns whether faces or names are to be seen: then no screenshot and no list of recent apps shows them. */
+    protected boolean showsFaces() {
+        return false;
+    }
+
+    protected final Phone phone() {
+        return Phone.of(this);
+    }
+
+    /** Shows a layout that scrolls. */
+    protected final void show(int layout, int title) {
+        frame(title);
+        ViewGroup inside = findViewById(R.id.inside);
+        LayoutInflater.from(this).inflate(R.layout.scrolling, inside);
+        ScrollView scrolling = findViewById(R.id.scrolling);
+        LayoutInflater.from(this).inflate(layout, scrolling);
+    }
+
+    /** Shows a layout that fills what the title leaves: for a picture of the camera. */
+    protected final void showFilling(int layout, int title) {
+        frame(title);
+        LayoutInflater.from(this).inflate(layout, findViewById(R.id.inside));
+    }
+
+    private void frame(int title) {
+        setContentView(R.layout.screen);
+        setTitle(title);
+        TextView shown = findViewById(R.id.title);
+        shown.setText(title);
+        View back = findViewById(R.id.back);
+        back.setVisibility(isTaskRoot() ? View.GONE : View.VISIBLE);
+        back.setOnClickListener(view -> onBackPressed());
+    }
+
+    /** Does a job beside the main thread, and then something with its result, unless the screen has gone. */
+    protected final <T> void work(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
+        phone().work.run(
+                job,
+                result -> {
+                    if (!isDestroyed()) {
+                        done.accept(result);
+                    }
+                },
+                error -> {
+                    if (!isDestroyed()) {
+                        failed.accept(error);
+                    }
+                });
+    }
+
+    /** The same, where a sentence is all that is to be done about an error. */
+    protected final <T> void work(Supplier<T> job, Consumer<T> done) {
+        work(job, done, this::say);
+    }
+
+    protected final void say(MienException error) {
+        say(Sentences.of(getResources(), error));
+    }
+
+    /** Shows a message below the title, and has a screen reader say it; null takes it away. */
+    protected final void say(CharSequence text) {
+        TextView message = findViewById(R.id.message);
+        message.setText(text);
+        message.setVisibility(text == null ? View.GONE : View.VISIBLE);
+    }
+
+    protected final void onClick(int id, Runnable action) {
+        findViewById(id).setOnClickListener(view -> action.run());
+    }
+
+    protected final void setText(int id, CharSequence text) {
+        ((TextView) findViewById(id)).setText(text);
+    }
+
+    protected final void setVisible(int id, boolean visible) {
+        findViewById(id).setVisibility(visible ? View.VISIBLE : View.GONE);
+    }
+}

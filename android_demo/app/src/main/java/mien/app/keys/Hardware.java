@@ -1,0 +1,140 @@
+package mien.app.keys;
+
+import android.content.pm.PackageManager;
+import android.security.keystore.KeyGenParameterSpec;
+import android.security.keystore.KeyProperties;
+import android.security.keystore.StrongBoxUnavailableException;
+import java.io.IOException;
+import java.security.GeneralSecurityException;
+import java.security.KeyPair;
+import java.security.KeyPairGenerator;
+import java.security.KeyStore;
+import java.security.PrivateKey;
+import java.security.ProviderException;
+import java.security.spec.ECGenParameterSpec;
+import java.util.Collections;
+import javax.crypto.KeyGenerator;
+import javax.crypto.SecretKey;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+
+/**
+ * AndroidKeyStore, and nothing but calls of it: a JVM has none, so that no test of ours runs this class.
+ *
+ * <p>Keys are made in StrongBox where the phone has one. They must work while the phone is locked, for it trains when
+ * nobody holds it; before the first unlocking after a restart the files that they open are closed by Android itself.
+ */
+final class Hardware implements WrappingKeys {
+    private static final String STORE = "AndroidKeyStore";
+    private static final String IDENTITY = "mien.identity";
+    private static final String WRAPPING = "mien.wrapping.";
+    private static final int KEY_BITS = 256;
+
+    private final boolean hasStrongBox;
+
+    Hardware(PackageManager packages) {
+        hasStrongBox = packages.hasSystemFeature(PackageManager.FEATURE_STRONGBOX_KEYSTORE);
+    }
+
+    /** Returns the AES-256 key that wraps the key of a name, made at the first call. */
+    @Override
+    public SecretKey wrapping(String name) {
+        try {
+            SecretKey there = (SecretKey) store().getKey(WRAPPING + name, null);
+            return there == null ? makeWrapping(WRAPPING + name) : there;
+        } catch (GeneralSecurityException | IOException | ProviderException error) {
+            throw failed(error);
+        }
+    }
+
+    private SecretKey makeWrapping(String alias) throws GeneralSecurityException {
+        KeyGenParameterSpec.Builder spec =
+                new KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_ENCRYPT | KeyProperties.PURPOSE_DECRYPT)
+                        .setKeySize(KEY_BITS)
+                        .setBlockModes(KeyProperties.BLOCK_MODE_GCM)
+                        .setEncryptionPaddings(KeyProperties.ENCRYPTION_PADDING_NONE);
+        KeyGenerator generator = KeyGenerator.getInstance(KeyProperties.KEY_ALGORITHM_AES, STORE);
+        return best(
+                spec,
+                asked -> {
+                    generator.init(asked);
+                    return generator.generateKey();
+                });
+    }
+
+    /** Returns the key that signs this phone's certificate request, connections and protocol messages. */
+    KeyPair identity() {
+        try {
+            KeyStore store = store();
+            PrivateKey there = (PrivateKey) store.getKey(IDENTITY, null);
+            return there == null
+                    ? makeIdentity()
+                    : new KeyPair(store.getCertificate(IDENTITY).getPublicKey(), there);
+        } catch (GeneralSecurityException | IOException | ProviderException error) {
+            throw failed(error);
+        }
+    }
+
+    private KeyPair makeIdentity() throws GeneralSecurityException {
+        // NONE: a TLS 1.3 library signs a digest that it made itself.
+        KeyGenParameterSpec.Builder spec =
+                new KeyGenParameterSpec.Builder(IDENTITY, KeyProperties.PURPOSE_SIGN)
+                        .setAlgorithmParameterSpec(new ECGenParameterSpec("secp256r1"))
+                        .setDigests(KeyProperties.DIGEST_SHA256, KeyProperties.DIGEST_NONE);
+        KeyPairGenerator generator = KeyPairGenerator.getInstance(KeyProperties.KEY_ALGORITHM_EC, STORE);
+        return best(
+                spec,
+                asked -> {
+                    generator.initialize(asked);
+                    return generator.generateKeyPair();
+                });
+    }
+
+    private interface Making<K> {
+        K make(KeyGenParameterSpec spec) throws GeneralSecurityException;
+    }
+
+    /** Makes a key in StrongBox; where there is none, or it is full, in what else the phone has. */
+    private <K> K best(KeyGenParameterSpec.Builder spec, Making<K> making) throws GeneralSecurityException {
+        if (hasStrongBox) {
+            try {
+                return making.make(spec.setIsStrongBoxBacked(true).build());
+            } catch (StrongBoxUnavailableException full) {
+                spec.setIsStrongBoxBacked(false);
+            }
+        }
+        return making.make(spec.build());
+    }
+
+    @Override
+    public void destroyWrapping(String name) {
+        try {
+            store().deleteEntry(WRAPPING + name);
+        } catch (GeneralSecurityException | IOException error) {
+            throw failed(error);
+        }
+    }
+
+    /** Destroys every key of this app's. */
+    void destroyAll() {
+        try {
+            KeyStore store = store();
+            for (String alias : Collections.list(store.aliases())) {
+                store.deleteEntry(alias);
+            }
+        } catch (GeneralSecurityException | IOException error) {
+            throw failed(error);
+        }
+    }
+
+    private static KeyStore store() throws GeneralSecurityException, IOException {
+        KeyStore store = KeyStore.getInstance(STORE);
+        store.load(null);
+        return store;
+    }
+
+    private static MienException failed(Exception error) {
+        return new MienException(
+                ErrorCode.KEY_STORE, "the phone's key store refused; unlock the phone, then try again", error);
+    }
+}

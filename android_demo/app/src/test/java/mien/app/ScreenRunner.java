@@ -1,0 +1,102 @@
+package mien.app;
+
+import static org.junit.Assert.assertTrue;
+
+import android.app.Activity;
+import android.graphics.Bitmap;
+import android.graphics.Canvas;
+import android.os.Looper;
+import android.view.View;
+import android.widget.TextView;
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.util.function.BooleanSupplier;
+import org.junit.runner.RunWith;
+import org.robolectric.RobolectricTestRunner;
+import org.robolectric.RuntimeEnvironment;
+import org.robolectric.Shadows;
+import org.robolectric.annotation.Config;
+import org.robolectric.annotation.GraphicsMode;
+
+/** What tests of screens share: Android's own drawing, the real app but for its key store, waiting, pictures to look at. */
+@RunWith(RobolectricTestRunner.class)
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+@Config(sdk = 34, qualifiers = ScreenRunner.DAY, application = TestApp.class)
+public abstract class ScreenRunner {
+    protected static final String DAY = "w360dp-h720dp-xhdpi";
+    protected static final String NIGHT = "w360dp-h720dp-night-xhdpi";
+    protected static final String GERMAN = "de-w360dp-h720dp-xhdpi";
+    protected static final String GERMAN_NIGHT = "de-w360dp-h720dp-night-xhdpi";
+    private static final int WIDTH = 720;
+    private static final int HEIGHT = 1440;
+    private static final int TALLEST = 4000;
+    private static final long PATIENCE_MS = 120_000;
+
+    protected static Phone phone() {
+        return ((App) RuntimeEnvironment.getApplication()).phone();
+    }
+
+    /** Returns what a screen shows at an id. */
+    protected static String text(Activity screen, int id) {
+        return ((TextView) screen.findViewById(id)).getText().toString();
+    }
+
+    protected static boolean isShown(Activity screen, int id) {
+        View view = screen.findViewById(id);
+        return view != null && view.getVisibility() == View.VISIBLE;
+    }
+
+    /** Lets the app's threads work until something is so. */
+    protected static void await(String what, BooleanSupplier holds) {
+        long end = System.currentTimeMillis() + PATIENCE_MS;
+        while (true) {
+            Shadows.shadowOf(Looper.getMainLooper()).idle();
+            if (holds.getAsBoolean()) {
+                return;
+            }
+            assertTrue("in vain: " + what, System.currentTimeMillis() < end);
+            try {
+                Thread.sleep(20);
+            } catch (InterruptedException error) {
+                throw new AssertionError(error);
+            }
+        }
+    }
+
+    /** Writes a picture of a screen as it is at first sight. */
+    protected static void draw(Activity screen, String name) throws IOException {
+        draw(screen, name, HEIGHT);
+    }
+
+    /** Writes a picture of all that a screen shows when it is scrolled. */
+    protected static void drawWhole(Activity screen, String name) throws IOException {
+        draw(screen, name, TALLEST);
+    }
+
+    private static void draw(Activity screen, String name, int atMost) throws IOException {
+        View all = screen.getWindow().getDecorView();
+        int height = HEIGHT;
+        lay(all, HEIGHT);
+        View scrolling = screen.findViewById(R.id.scrolling);
+        if (atMost > HEIGHT && scrolling instanceof android.widget.ScrollView) {
+            View inside = ((android.widget.ScrollView) scrolling).getChildAt(0);
+            int hidden = inside.getHeight() + scrolling.getPaddingBottom() - scrolling.getHeight();
+            height = Math.min(atMost, HEIGHT + Math.max(0, hidden));
+            lay(all, height);
+        }
+        Bitmap picture = Bitmap.createBitmap(WIDTH, height, Bitmap.Config.ARGB_8888);
+        all.draw(new Canvas(picture));
+        File file = new File(System.getProperty("mien.pictures"), name + ".png");
+        try (FileOutputStream out = new FileOutputStream(file)) {
+            picture.compress(Bitmap.CompressFormat.PNG, 100, out);
+        }
+    }
+
+    private static void lay(View all, int height) {
+        all.measure(
+                View.MeasureSpec.makeMeasureSpec(WIDTH, View.MeasureSpec.EXACTLY),
+                View.MeasureSpec.makeMeasureSpec(height, View.MeasureSpec.EXACTLY));
+        all.layout(0, 0, WIDTH, height);
+    }
+}
