@@ -1,15 +1,22 @@
 package mien.client;
 
+import java.security.SecureRandom;
+import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.locks.ReentrantLock;
 import mien.client.fl.Agreement;
 import mien.client.fl.Attempts;
 import mien.client.fl.Conditions;
 import mien.client.fl.CoordinatorClient;
+import mien.client.fl.Decision;
 import mien.client.fl.Gallery;
+import mien.client.fl.Journal;
 import mien.client.fl.Listener;
+import mien.client.fl.Outcome;
 import mien.client.fl.Participant;
 import mien.client.fl.Recogniser;
+import mien.client.fl.StayingOut;
 import mien.client.join.Identity;
 import mien.client.join.IdentityKeys;
 import mien.client.join.Joining;
@@ -26,30 +33,37 @@ import mien.client.store.KeyProvider;
 import mien.client.store.Vault;
 import mien.client.train.GraphRuntime;
 import mien.client.train.OrtEngine;
-import mien.client.wire.Bytes;
 import mien.client.wire.Invite;
 
 /**
- * One device's home: identity, gallery, models, rounds. What an app or a program holds on to.
+ * One device's home, and all that an app does with it: join, enrol, verify, take part in rounds, renew, leave.
  *
  * <pre>
  * home/identity.json      who this device is           models/   by hash
  * home/gallery/           sealed records of people     graphs/   by hash, of the release or put there
  * home/rounds/            what was trained, sealed     sums/     the log of private sums, sealed
+ * home/journal/           what happened, sealed        participation.json   whether this device asked to stay out
  * </pre>
+ *
+ * Only {@link #join}, {@link #update}, {@link #participate}, {@link #renew}, {@link #tellParticipation} and
+ * {@link #connect} use the network; they block, so an app calls them off its main thread. All methods may be called
+ * from any thread; every error is a {@link MienException} that says what to do.
  */
 public final class Device {
-    private static final String MODEL_IN_USE = "model";
-
     public final Gallery gallery;
     public final Attempts attempts;
+    public final Journal journal;
+    final StayingOut stayingOut;
     private final Folder home;
     private final Vault rounds;
     private final ModelStore models;
     private final Joining joining;
     private final Clock clock;
     private final Random random;
+    private final ReentrantLock busy = new ReentrantLock();
+    private Recogniser recogniser;
 
+    /** {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. */
     public Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
         this.home = home;
         this.clock = clock;
@@ -57,28 +71,180 @@ public final class Device {
         gallery = new Gallery(new Vault(home.folder("gallery"), keys, "gallery"));
         rounds = new Vault(home.folder("rounds"), keys, "rounds");
         attempts = new Attempts(new Vault(home.folder("sums"), keys, "sums"));
+        journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
+        stayingOut = new StayingOut(home, gallery);
         models = new ModelStore(home.folder("models"));
         joining = new Joining(home, identityKeys, clock, random);
     }
+
+    // The fleet
 
     /** Joins by an invite's URL; the same one again gives the same identity. */
     public Identity join(String url) {
         return joining.join(Invite.parse(url));
     }
 
+    public boolean hasJoined() {
+        return joining.hasJoined();
+    }
+
+    /** Returns who this device is in its fleet; throws INVITE before it has joined. */
     public Identity identity() {
         return joining.load();
     }
 
-    /** Opens a connection to the coordinator, on which both have said hello. */
-    public CoordinatorClient connect() {
-        CoordinatorClient client = new CoordinatorClient(joining.load(), clock, random);
-        client.hello();
-        return client;
+    /** Gets the next certificate now; {@link #connect} does it by itself when a third of its life is left. */
+    public Identity renew() {
+        return joining.renew();
     }
 
-    /** Fetches the released model with its graphs, checked, and re-embeds the gallery with it; returns it. */
-    public Model update(CoordinatorClient client) {
+    /**
+     * Leaves the fleet: asks to be left out of rounds, destroys everything of {@link #wipe}, then the identity. Returns
+     * whether the coordinator was told; where it was not, the operator has to be asked to revoke this device.
+     */
+    public boolean leave() {
+        wipe();
+        boolean told = tellParticipation();
+        joining.leave();
+        home.delete(StayingOut.FILE);
+        return told;
+    }
+
+    /** Returns where this device stands, without asking the network. */
+    public Status status() {
+        return new Status(this);
+    }
+
+    // People
+
+    public List<Gallery.Person> people() {
+        return gallery.people();
+    }
+
+    int numAgreed() {
+        int agreed = 0;
+        for (Gallery.Person person : people()) {
+            agreed += person.trains ? 1 : 0;
+        }
+        return agreed;
+    }
+
+    /**
+     * Enrols a person from aligned crops (112 x 112, RGB) with the model in use; returns their number. {@code agrees} is
+     * the person's own consent that their pictures train. Throws NOT_FOUND before the first update.
+     */
+    public int enrol(String name, byte[][] crops, boolean agrees) {
+        Recogniser now = recogniser();
+        int id = gallery.enrol(name, crops, now.template(crops), now.model.modelId, clock.unixMs(), agrees);
+        if (agrees) {
+            stayingOut.afterAgreement();
+        }
+        return id;
+    }
+
+    /** Adds one more sitting of a person: another day, with glasses. */
+    public void add(int person, byte[][] crops) {
+        Recogniser now = recogniser();
+        gallery.add(person, crops, now.template(crops), now.model.modelId);
+    }
+
+    /**
+     * Gives or withdraws a person's consent to training. Withdrawal also removes what training kept of them and an update
+     * that was not sent; what is in a sum cannot be taken back. When nobody agrees any more the coordinator is asked to
+     * leave this device out: call {@link #tellParticipation}, or the next connection tells it.
+     */
+    public void setConsent(int person, boolean agrees) {
+        if (agrees) {
+            gallery.setConsent(person, true, clock.unixMs());
+            stayingOut.afterAgreement();
+        } else {
+            stayingOut.before(person);
+            gallery.setConsent(person, false, clock.unixMs());
+            Participant.forgetOf(person, rounds);
+        }
+    }
+
+    /** Removes a person with crops, templates and what training kept of them; else as withdrawing consent. */
+    public void remove(int person) {
+        stayingOut.before(person);
+        gallery.remove(person);
+        Participant.forgetOf(person, rounds);
+    }
+
+    /**
+     * Destroys gallery, journal and what was trained, their keys first. The identity stays, and the log of sums, for it
+     * tells what has left. The coordinator is told to leave this device out as in {@link #setConsent}.
+     */
+    public void wipe() {
+        stayingOut.beforeWipe();
+        gallery.wipe();
+        rounds.wipe();
+        journal.wipe();
+        synchronized (this) {
+            recogniser = null;
+        }
+    }
+
+    /**
+     * Tells the coordinator whether this device stays out of rounds, if that is still to be told; returns whether nothing
+     * is left to tell. False while offline: then the next connection that succeeds tells it.
+     */
+    public boolean tellParticipation() {
+        if (!hasJoined() || !stayingOut.isToTell()) {
+            return true;
+        }
+        try {
+            connect().close();
+            return true;
+        } catch (MienException error) {
+            return false; // revoked, expired or away: what was withdrawn here stays withdrawn all the same
+        }
+    }
+
+    // Recognising
+
+    /** Returns whether an aligned crop shows one enrolled person: theirs, or unknown. */
+    public Decision verify(int person, byte[] crop) {
+        return recogniser().verify(person, crop);
+    }
+
+    /** Returns who of the gallery an aligned crop shows, if anybody. */
+    public Decision identify(byte[] crop) {
+        return recogniser().identify(crop);
+    }
+
+    /** Returns what embeds and compares with the model in use; throws NOT_FOUND before the first update. */
+    public synchronized Recogniser recogniser() {
+        String modelId = gallery.modelId();
+        if (recogniser == null || !recogniser.model.modelId.equals(modelId)) {
+            Model model = models.load(modelId == null ? "" : modelId);
+            recogniser = recogniser(model);
+        }
+        return recogniser;
+    }
+
+    private Recogniser recogniser(Model model) {
+        return new Recogniser(model, runtime(model), gallery);
+    }
+
+    private GraphRuntime runtime(Model model) {
+        Graphs graphs = new Graphs(graphsOf(model.spec.layout.sha256), model.spec.layout);
+        return new GraphRuntime(model.spec, new OrtEngine(graphs, 1));
+    }
+
+    // Models
+
+    /**
+     * Fetches the released model with its graphs, checked, and re-embeds the gallery with it in one switch; the old one
+     * serves until then. Returns whether another model is in use now.
+     */
+    public boolean update() {
+        try (CoordinatorClient client = connect()) {
+            return update(client);
+        }
+    }
+
+    boolean update(CoordinatorClient client) {
         Manifest manifest = client.manifest("");
         ReleaseGuard guard = new ReleaseGuard(client.identity.releaseKey, home);
         Bundle signed = guard.check(manifest);
@@ -86,15 +252,19 @@ public final class Device {
         if (signed != null) {
             fetchGraphs(client, signed);
         }
+        Recogniser next = recogniser(model);
         guard.accept(signed);
-        Recogniser recogniser = recogniser(model);
-        for (Gallery.Person person : gallery.people()) {
-            if (!gallery.modelOf(person.id).equals(model.modelId)) {
-                gallery.reembed(person.id, recogniser.templates(gallery.cropsOf(person.id)), model.modelId);
-            }
+        boolean changes = !model.modelId.equals(gallery.modelId());
+        if (changes) {
+            gallery.reembed(model.modelId, next::template);
         }
-        home.write(MODEL_IN_USE, Bytes.utf8(model.modelId));
-        return model;
+        synchronized (this) {
+            recogniser = next; // thresholds may be new where the model is not
+        }
+        if (changes && pendingRound().isEmpty()) {
+            models.keepOnly(model.modelId);
+        }
+        return changes;
     }
 
     private void fetchGraphs(CoordinatorClient client, Bundle signed) {
@@ -114,37 +284,106 @@ public final class Device {
         return home.folder("graphs").folder(layoutSha256);
     }
 
-    /** Returns the model in use; throws NOT_FOUND before the first update. */
-    public Model model() {
-        byte[] id = home.read(MODEL_IN_USE);
-        return models.load(id == null ? "" : Bytes.text(id));
+    // Taking part
+
+    /**
+     * Takes part in one round, or returns why not now; after a round the released model is taken over. Where the phone may
+     * not work, or another thread takes part, nothing is sent. The journal keeps how it ended.
+     *
+     * <p>Throws what {@link Participant#step} throws, and what {@link #connect} does; that is in the journal too.
+     */
+    public Outcome participate(Agreement agreement, Conditions conditions, Listener listener) {
+        if (!busy.tryLock()) {
+            return Outcome.notNow("busy");
+        }
+        try {
+            Outcome outcome = step(agreement, conditions, listener);
+            journal.note(outcome, clock.unixMs());
+            return outcome;
+        } catch (MienException error) {
+            journal.note(error, clock.unixMs());
+            throw error;
+        } finally {
+            busy.unlock();
+        }
     }
 
-    public Recogniser recogniser(Model model) {
-        return new Recogniser(model, runtime(model), gallery);
+    private Outcome step(Agreement agreement, Conditions conditions, Listener listener) {
+        String unmet = String.join(", ", conditions.unmet());
+        if (!unmet.isEmpty()) {
+            return Outcome.notNow(unmet);
+        }
+        try (CoordinatorClient client = connect()) {
+            Outcome outcome = participant(client, agreement, conditions, listener).step();
+            if (outcome.round != null) {
+                updateAfter(client, listener);
+            }
+            return outcome;
+        }
     }
 
-    private GraphRuntime runtime(Model model) {
-        Graphs graphs = new Graphs(graphsOf(model.spec.layout.sha256), model.spec.layout);
-        return new GraphRuntime(model.spec, new OrtEngine(graphs, 1));
-    }
-
-    /** Enrols a person from aligned crops, with the model in use; returns their number. */
-    public int enrol(String name, byte[][] crops, boolean trains) {
-        Model model = model();
-        return gallery.enrol(name, crops, recogniser(model).templates(crops), model.modelId, trains);
+    private void updateAfter(CoordinatorClient client, Listener listener) {
+        try {
+            update(client);
+        } catch (MienException error) {
+            listener.progress("update_postponed"); // the round is settled; the model that is here stays in use
+        }
     }
 
     /** Returns what takes part in rounds over an open connection. */
     public Participant participant(
-            CoordinatorClient client, Agreement agreement, Conditions conditions, RandomBytes chance, Listener listener) {
+            CoordinatorClient client, Agreement agreement, Conditions conditions, Listener listener) {
+        SecureRandom secure = new SecureRandom();
+        RandomBytes chance =
+                size -> {
+                    byte[] bytes = new byte[size];
+                    secure.nextBytes(bytes);
+                    return bytes;
+                };
         return new Participant(
                 client, gallery, rounds, attempts, models, this::runtime, agreement, conditions, clock, chance, listener);
     }
 
-    /** Destroys gallery and what was trained; the identity and the log of sums stay, for they tell what has left. */
-    public void wipe() {
-        gallery.wipe();
-        rounds.wipe();
+    String pendingRound() {
+        return Participant.pendingRound(rounds);
+    }
+
+    /**
+     * Opens a connection to the coordinator, on which both have said hello; the certificate is renewed before, where
+     * little of it is left, and what the coordinator has not been told of participation is told.
+     */
+    public CoordinatorClient connect() {
+        CoordinatorClient client = new CoordinatorClient(freshIdentity(), clock, random, journal::count);
+        boolean done = false;
+        try {
+            client.hello();
+            if (stayingOut.isToTell()) {
+                boolean staysOut = stayingOut.wanted();
+                client.setParticipation(staysOut);
+                stayingOut.told(staysOut);
+            }
+            done = true;
+            return client;
+        } finally {
+            if (!done) {
+                client.close();
+            }
+        }
+    }
+
+    private Identity freshIdentity() {
+        Identity identity = identity();
+        if (!joining.isRenewalDue(identity)) {
+            return identity;
+        }
+        try {
+            return joining.renew();
+        } catch (MienException error) {
+            if (!error.code().isTransient()) {
+                throw error;
+            }
+            joining.checkPeriod(identity); // it may have days left
+            return identity;
+        }
     }
 }

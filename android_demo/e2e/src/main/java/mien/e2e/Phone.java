@@ -5,7 +5,6 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
-import java.security.SecureRandom;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.EnumSet;
@@ -18,14 +17,11 @@ import mien.client.Clock;
 import mien.client.Device;
 import mien.client.MienException;
 import mien.client.fl.Agreement;
-import mien.client.fl.CoordinatorClient;
 import mien.client.fl.Disclosure;
 import mien.client.fl.Listener;
 import mien.client.fl.Outcome;
-import mien.client.fl.Participant;
 import mien.client.fl.Peek;
 import mien.client.join.FileIdentityKeys;
-import mien.client.model.Model;
 import mien.client.secagg.Profile;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
@@ -74,21 +70,19 @@ public final class Phone implements Listener {
         Device device = new Device(home, keys, identityKeys, Clock.system(), new Random());
         tell("joined", "device", device.join(options.get("invite")).deviceId);
         Phone phone = new Phone(options, new Vault(home.folder("rounds"), keys, "rounds"));
-        try (CoordinatorClient client = device.connect()) {
-            phone.enrol(device, client, home);
-            phone.takePart(device, client);
-        }
+        phone.enrol(device, home);
+        phone.takePart(device);
     }
 
-    private void enrol(Device device, CoordinatorClient client, Folder home) throws IOException {
+    private void enrol(Device device, Folder home) throws IOException {
         if (options.containsKey("graphs")) {
             copyGraphs(Paths.get(options.get("graphs")), home);
         }
-        Model model = device.update(client);
-        if (device.gallery.people().isEmpty()) {
+        device.update();
+        if (device.people().isEmpty()) {
             device.enrol("Owner", crops(Paths.get(options.get("crops"))), true);
         }
-        tell("enrolled", "model_id", model.modelId);
+        tell("enrolled", "model_id", device.status().modelId);
     }
 
     /** Returns the crops that a file holds end to end. */
@@ -113,23 +107,11 @@ public final class Phone implements Listener {
         }
     }
 
-    private void takePart(Device device, CoordinatorClient client) {
+    private void takePart(Device device) {
         int minCohort = Integer.parseInt(options.getOrDefault("min-cohort", "16"));
         Agreement agreement = new Agreement(minCohort, EnumSet.of(Profile.MALICIOUS_SERVER));
-        SecureRandom secure = new SecureRandom();
-        Participant participant =
-                device.participant(
-                        client,
-                        agreement,
-                        Collections::emptyList,
-                        size -> {
-                            byte[] bytes = new byte[size];
-                            secure.nextBytes(bytes);
-                            return bytes;
-                        },
-                        this);
         for (int left = Integer.parseInt(options.getOrDefault("rounds", "1")); left > 0; ) {
-            Outcome outcome = participant.step();
+            Outcome outcome = device.participate(agreement, Collections::emptyList, this);
             if (outcome.kind == Outcome.Kind.WAIT || outcome.kind == Outcome.Kind.NOT_NOW) {
                 Clock.system().sleep(Math.min(Math.max(outcome.retryAfterMs, 100), 500));
                 continue;

@@ -14,6 +14,7 @@ import mien.client.MienException;
 import mien.client.join.Channels;
 import mien.client.join.Handshake;
 import mien.client.join.Identity;
+import mien.client.join.Traffic;
 import mien.client.model.Blob;
 import mien.client.model.Manifest;
 import mien.client.model.ModelStore;
@@ -59,15 +60,23 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     public final Identity identity;
     private final Clock clock;
     private final Random random;
+    private final Counter counter;
+    private final Traffic traffic = new Traffic();
     private final ManagedChannel channel;
     private final RoundsGrpc.RoundsBlockingStub rounds;
     private final ModelsGrpc.ModelsBlockingStub models;
 
-    public CoordinatorClient(Identity identity, Clock clock, Random random) {
+    /** Told at the end how many bytes went each way. */
+    public interface Counter {
+        void count(long sentBytes, long receivedBytes);
+    }
+
+    public CoordinatorClient(Identity identity, Clock clock, Random random, Counter counter) {
+        this.counter = counter;
         this.identity = identity;
         this.clock = clock;
         this.random = random;
-        channel = Channels.open(identity.coordinatorAddress, identity.coordinatorCa, identity);
+        channel = Channels.open(identity.coordinatorAddress, identity.coordinatorCa, identity, traffic);
         rounds = RoundsGrpc.newBlockingStub(channel);
         models = ModelsGrpc.newBlockingStub(channel);
     }
@@ -75,6 +84,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     @Override
     public void close() {
         channel.shutdownNow();
+        counter.count(traffic.takeSent(), traffic.takeReceived());
     }
 
     private <T> T call(Retry.Call<T> call) {

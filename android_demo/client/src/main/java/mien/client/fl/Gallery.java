@@ -1,14 +1,13 @@
 package mien.client.fl;
 
-import java.io.ByteArrayInputStream;
-import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
-import java.io.DataOutputStream;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Vault;
@@ -18,56 +17,87 @@ import mien.client.wire.Bytes;
 /**
  * The people enrolled on this device: aligned crops, templates of one model, consent to training, and what training
  * keeps of each for itself; every record sealed, nothing of it in clear anywhere.
+ *
+ * <pre>
+ * person-N   name, consent, crops           state-N-TASK   what training keeps of a person for a task
+ * templates  of everybody, and of which model: one record, so that another model comes into use at once or not at all
+ * </pre>
  */
 public final class Gallery {
     private static final String PERSON = "person-";
     private static final String STATE = "state-";
-    private static final int FORM = 1;
-    private static final int MOST = 10_000;
+    private static final String TEMPLATES = "templates";
+    private static final int FORM = 2;
+    private static final int TRIES = 5;
 
     /** One enrolled person. */
     public static final class Person {
         public final int id;
         public final String name;
+        public final long enrolledMs;
+        /** When they agreed that their pictures train, 0 where they do not. */
+        public final long agreedMs;
         /** Whether their pictures may train. */
         public final boolean trains;
 
-        final byte[][] crops;
-        /** One for each crop, made with {@code modelId}. */
-        final float[][] templates;
+        /** Aligned crops by sitting: each enrolment of this person made one template of its own. */
+        final byte[][][] sittings;
 
-        final String modelId;
-
-        Person(int id, String name, boolean trains, byte[][] crops, float[][] templates, String modelId) {
+        Person(int id, String name, long enrolledMs, long agreedMs, byte[][]... sittings) {
             this.id = id;
             this.name = name;
-            this.trains = trains;
-            this.crops = crops;
-            this.templates = templates;
-            this.modelId = modelId;
+            this.enrolledMs = enrolledMs;
+            this.agreedMs = agreedMs;
+            this.sittings = sittings;
+            trains = agreedMs > 0;
+        }
+
+        /** Returns all crops, the oldest first. */
+        byte[][] crops() {
+            List<byte[]> all = new ArrayList<>();
+            for (byte[][] sitting : sittings) {
+                all.addAll(Arrays.asList(sitting));
+            }
+            return all.toArray(new byte[0][]);
         }
 
         public int numImages() {
-            return crops.length;
+            return crops().length;
         }
 
         @Override
         public String toString() {
-            return "Person(" + id + ", " + crops.length + " images)";
+            return "Person(" + id + ", " + numImages() + " images)";
+        }
+    }
+
+    /** All templates, and the model that made them. */
+    static final class Templates {
+        /** Null before the first model. */
+        final String modelId;
+
+        final Map<Integer, float[][]> of;
+
+        Templates(String modelId, Map<Integer, float[][]> of) {
+            this.modelId = modelId;
+            this.of = of;
         }
     }
 
     private final Vault vault;
+    private long version;
 
     public Gallery(Vault vault) {
         this.vault = vault;
     }
 
-    /** Stores a new person and returns the number that names them. */
-    public synchronized int enrol(String name, byte[][] crops, float[][] templates, String modelId, boolean trains) {
-        if (crops.length == 0 || crops.length != templates.length) {
-            throw new MienException(ErrorCode.CONFIG, "a person needs pictures, and a template for each; enrol again");
-        }
+    /**
+     * Stores a new person with the template of their crops, and returns the number that names them. Throws
+     * ALREADY_EXISTS for a name that is taken, MODEL_MISMATCH for a template of another model than the gallery's.
+     */
+    public synchronized int enrol(
+            String name, byte[][] crops, float[] template, String modelId, long nowMs, boolean agrees) {
+        check(crops, modelId);
         int id = 1;
         for (Person person : people()) {
             if (person.name.equals(name)) {
@@ -76,14 +106,40 @@ public final class Gallery {
             }
             id = Math.max(id, person.id + 1);
         }
-        put(new Person(id, name, trains, crops, templates, modelId));
+        // Templates first: without a person they say nothing, and a person without them would be known by nothing.
+        putTemplates(modelId, id, new float[][] {template});
+        put(new Person(id, name, nowMs, agrees ? nowMs : 0, crops));
         return id;
+    }
+
+    /** Adds one more sitting of a person (another day, with glasses) with a template of its own. */
+    public synchronized void add(int id, byte[][] crops, float[] template, String modelId) {
+        check(crops, modelId);
+        Person person = person(id);
+        byte[][][] sittings = Arrays.copyOf(person.sittings, person.sittings.length + 1);
+        sittings[person.sittings.length] = crops;
+        float[][] before = templates().of.get(id);
+        float[][] after = Arrays.copyOf(before == null ? new float[0][] : before, sittings.length);
+        after[sittings.length - 1] = template;
+        putTemplates(modelId, id, after);
+        put(new Person(id, person.name, person.enrolledMs, person.agreedMs, sittings));
+    }
+
+    private void check(byte[][] crops, String modelId) {
+        if (crops.length == 0) {
+            throw new MienException(ErrorCode.CONFIG, "a person needs pictures; enrol again");
+        }
+        String present = modelId();
+        if (present != null && !present.equals(modelId)) {
+            throw new MienException(
+                    ErrorCode.MODEL_MISMATCH, "the gallery's templates are of another model by now; enrol again");
+        }
     }
 
     public synchronized List<Person> people() {
         List<Person> people = new ArrayList<>();
         for (String record : vault.names(PERSON)) {
-            people.add(parse(vault.get(record)));
+            people.add(Records.parse(vault.get(record), Gallery::readPerson));
         }
         return people;
     }
@@ -94,59 +150,97 @@ public final class Gallery {
         if (record == null) {
             throw new MienException(ErrorCode.NOT_ENROLLED, "that person is not enrolled; enrol them first");
         }
-        return parse(record);
+        return Records.parse(record, Gallery::readPerson);
     }
 
     /** Returns whether a person is here and agrees to training. */
     public synchronized boolean stillTrains(int id) {
         byte[] record = vault.get(record(id));
-        return record != null && parse(record).trains;
+        return record != null && Records.parse(record, Gallery::readPerson).trains;
     }
 
-    /** Gives or withdraws consent; what training kept of them goes with it. */
-    public synchronized void setConsent(int id, boolean trains) {
+    /** Gives or withdraws consent to training; what training kept of them goes with it. */
+    public synchronized void setConsent(int id, boolean trains, long nowMs) {
         Person person = person(id);
-        put(new Person(id, person.name, trains, person.crops, person.templates, person.modelId));
+        if (person.trains != trains) {
+            put(new Person(id, person.name, person.enrolledMs, trains ? nowMs : 0, person.sittings));
+        }
         if (!trains) {
             forgetStates(id);
         }
     }
 
-    /** Returns the model that a person's templates are of. */
-    public synchronized String modelOf(int id) {
-        return person(id).modelId;
+    /** Returns the model that all templates are of, null before the first one. */
+    public synchronized String modelId() {
+        return templates().modelId;
     }
 
-    /** Returns a person's aligned crops, to embed them with another model. */
-    public synchronized byte[][] cropsOf(int id) {
-        return person(id).crops;
+    /** Returns everybody's templates; throws MODEL_MISMATCH where another model made them. */
+    synchronized Map<Integer, float[][]> templates(String modelId) {
+        Templates templates = templates();
+        if (!modelId.equals(templates.modelId)) {
+            throw new MienException(
+                    ErrorCode.MODEL_MISMATCH, "the gallery's templates are of another model; update before verifying");
+        }
+        return templates.of;
     }
 
-    /** Replaces a person's templates by those of another model. */
-    public synchronized void reembed(int id, float[][] templates, String modelId) {
-        Person person = person(id);
-        put(new Person(id, person.name, person.trains, person.crops, templates, modelId));
+    /**
+     * Replaces everybody's templates by those of another model, in one switch: until then the old ones serve, and after a
+     * crash it is the old ones or the new ones. {@code template} maps the crops of one sitting.
+     */
+    public void reembed(String modelId, Function<byte[][], float[]> template) {
+        for (int tries = 0; tries < TRIES; tries++) {
+            long seen;
+            List<Person> people;
+            synchronized (this) {
+                seen = version;
+                people = people();
+            }
+            Map<Integer, float[][]> made = new LinkedHashMap<>();
+            for (Person person : people) {
+                float[][] rows = new float[person.sittings.length][];
+                for (int i = 0; i < rows.length; i++) {
+                    rows[i] = template.apply(person.sittings[i]);
+                }
+                made.put(person.id, rows);
+            }
+            synchronized (this) {
+                if (seen == version) {
+                    put(new Templates(modelId, made));
+                    return;
+                }
+            }
+        }
+        throw new MienException(
+                ErrorCode.UNREACHABLE, "people were enrolled or removed all the while; the old model stays, update again");
     }
 
-    /** Removes a person with all that was kept of them. */
+    /** Removes a person with all that was kept of them; one whose removal was cut short is still listed. */
     public synchronized void remove(int id) {
         forgetStates(id);
+        Templates templates = templates();
+        if (templates.of.remove(id) != null) {
+            put(templates);
+        }
         vault.remove(record(id));
+        version++;
     }
 
     /** Destroys everything: the key first. */
     public synchronized void wipe() {
         vault.wipe();
+        version++;
     }
 
     /** Returns what training keeps of a person for a task; nothing before the first round that counted. */
     synchronized Map<String, Tensor> state(int person, String taskId) {
         byte[] record = vault.get(stateRecord(person, taskId));
-        return record == null ? new LinkedHashMap<String, Tensor>() : tensors(record);
+        return record == null ? new LinkedHashMap<>() : Records.parse(record, Records::readTensors);
     }
 
     synchronized void putState(int person, String taskId, Map<String, Tensor> state) {
-        vault.put(stateRecord(person, taskId), bytes(state));
+        vault.put(stateRecord(person, taskId), Records.bytes(out -> Records.write(out, state)));
     }
 
     private void forgetStates(int person) {
@@ -166,105 +260,86 @@ public final class Gallery {
     // Records as bytes
 
     private void put(Person person) {
-        ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-        try (DataOutputStream out = new DataOutputStream(bytes)) {
-            out.writeByte(FORM);
-            out.writeInt(person.id);
-            out.writeUTF(person.name);
-            out.writeBoolean(person.trains);
-            out.writeUTF(person.modelId);
-            out.writeInt(person.crops.length);
-            for (int i = 0; i < person.crops.length; i++) {
-                write(out, person.crops[i]);
-                write(out, Bytes.littleEndian(person.templates[i]));
-            }
-        } catch (IOException error) {
-            throw new IllegalStateException("memory can be written to", error);
-        }
-        vault.put(record(person.id), bytes.toByteArray());
+        vault.put(
+                record(person.id),
+                Records.bytes(
+                        out -> {
+                            out.writeByte(FORM);
+                            out.writeInt(person.id);
+                            out.writeUTF(person.name);
+                            out.writeLong(person.enrolledMs);
+                            out.writeLong(person.agreedMs);
+                            out.writeInt(person.sittings.length);
+                            for (byte[][] sitting : person.sittings) {
+                                out.writeInt(sitting.length);
+                                for (byte[] crop : sitting) {
+                                    Records.write(out, crop);
+                                }
+                            }
+                        }));
+        version++;
     }
 
-    private static Person parse(byte[] record) {
-        try (DataInputStream in = new DataInputStream(new ByteArrayInputStream(record))) {
-            require(in.readByte() == FORM);
+    private static Person readPerson(DataInputStream in) throws IOException {
+        Records.require(in.readByte() == FORM);
+        int id = in.readInt();
+        String name = in.readUTF();
+        long enrolledMs = in.readLong();
+        long agreedMs = in.readLong();
+        byte[][][] sittings = new byte[Records.count(in)][][];
+        for (int i = 0; i < sittings.length; i++) {
+            sittings[i] = new byte[Records.count(in)][];
+            for (int j = 0; j < sittings[i].length; j++) {
+                sittings[i][j] = Records.read(in);
+            }
+        }
+        return new Person(id, name, enrolledMs, agreedMs, sittings);
+    }
+
+    private Templates templates() {
+        byte[] record = vault.get(TEMPLATES);
+        return record == null
+                ? new Templates(null, new LinkedHashMap<>())
+                : Records.parse(record, Gallery::readTemplates);
+    }
+
+    private void putTemplates(String modelId, int id, float[][] rows) {
+        Map<Integer, float[][]> all = templates().of;
+        all.put(id, rows);
+        put(new Templates(modelId, all));
+    }
+
+    private void put(Templates templates) {
+        vault.put(
+                TEMPLATES,
+                Records.bytes(
+                        out -> {
+                            out.writeByte(FORM);
+                            out.writeUTF(templates.modelId);
+                            out.writeInt(templates.of.size());
+                            for (Map.Entry<Integer, float[][]> each : templates.of.entrySet()) {
+                                out.writeInt(each.getKey());
+                                out.writeInt(each.getValue().length);
+                                for (float[] row : each.getValue()) {
+                                    Records.write(out, Bytes.littleEndian(row));
+                                }
+                            }
+                        }));
+        version++;
+    }
+
+    private static Templates readTemplates(DataInputStream in) throws IOException {
+        Records.require(in.readByte() == FORM);
+        String modelId = in.readUTF();
+        Map<Integer, float[][]> of = new LinkedHashMap<>();
+        for (int left = Records.count(in); left > 0; left--) {
             int id = in.readInt();
-            String name = in.readUTF();
-            boolean trains = in.readBoolean();
-            String modelId = in.readUTF();
-            int count = in.readInt();
-            require(count > 0 && count <= MOST);
-            byte[][] crops = new byte[count][];
-            float[][] templates = new float[count][];
-            for (int i = 0; i < count; i++) {
-                crops[i] = read(in);
-                templates[i] = Bytes.floats(read(in));
+            float[][] rows = new float[Records.count(in)][];
+            for (int i = 0; i < rows.length; i++) {
+                rows[i] = Bytes.floats(Records.read(in));
             }
-            return new Person(id, name, trains, crops, templates, modelId);
-        } catch (IOException error) {
-            throw damaged(error);
+            of.put(id, rows);
         }
-    }
-
-    static byte[] bytes(Map<String, Tensor> tensors) {
-        ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-        try (DataOutputStream out = new DataOutputStream(bytes)) {
-            out.writeInt(tensors.size());
-            for (Map.Entry<String, Tensor> each : tensors.entrySet()) {
-                out.writeUTF(each.getKey());
-                out.writeInt(each.getValue().shape.length);
-                for (long dimension : each.getValue().shape) {
-                    out.writeLong(dimension);
-                }
-                write(out, Bytes.littleEndian(each.getValue().values));
-            }
-        } catch (IOException error) {
-            throw new IllegalStateException("memory can be written to", error);
-        }
-        return bytes.toByteArray();
-    }
-
-    static Map<String, Tensor> tensors(byte[] record) {
-        Map<String, Tensor> tensors = new LinkedHashMap<>();
-        try (DataInputStream in = new DataInputStream(new ByteArrayInputStream(record))) {
-            int count = in.readInt();
-            require(count >= 0 && count <= MOST);
-            for (int i = 0; i < count; i++) {
-                String name = in.readUTF();
-                int rank = in.readInt();
-                require(rank >= 0 && rank <= 8);
-                long[] shape = new long[rank];
-                for (int axis = 0; axis < rank; axis++) {
-                    shape[axis] = in.readLong();
-                }
-                tensors.put(name, new Tensor(Bytes.floats(read(in)), shape));
-            }
-        } catch (IOException error) {
-            throw damaged(error);
-        }
-        return tensors;
-    }
-
-    static void write(DataOutputStream out, byte[] data) throws IOException {
-        out.writeInt(data.length);
-        out.write(data);
-    }
-
-    static byte[] read(DataInputStream in) throws IOException {
-        int length = in.readInt();
-        require(length >= 0 && length <= in.available());
-        byte[] data = new byte[length];
-        in.readFully(data);
-        return data;
-    }
-
-    private static void require(boolean holds) {
-        if (!holds) {
-            throw damaged(null);
-        }
-    }
-
-    private static MienException damaged(Throwable cause) {
-        return new MienException(
-                ErrorCode.CORRUPT_DATA, "a stored record is of another form; upgrade this program, or wipe and enrol", cause);
+        return new Templates(modelId, of);
     }
 }

@@ -51,7 +51,8 @@ public final class Outcome {
         return new Outcome(Kind.WAIT, null, "", reason, retryAfterMs, "", 0);
     }
 
-    static Outcome notNow(String unmet) {
+    /** Returns that the phone may not work now: what is missing, or "busy". */
+    public static Outcome notNow(String unmet) {
         return new Outcome(Kind.NOT_NOW, null, "", unmet, 0, "", 0);
     }
 }

@@ -66,6 +66,20 @@ public final class Participant {
         this.listener = listener;
     }
 
+    /** Returns the round that was trained for and has not ended, as text; empty where there is none. */
+    public static String pendingRound(Vault rounds) {
+        Pending pending = Pending.load(rounds);
+        return pending == null ? "" : pending.ref.toString();
+    }
+
+    /** Destroys an update that was made of somebody's pictures and has not been settled. */
+    public static void forgetOf(int person, Vault rounds) {
+        Pending pending = Pending.load(rounds);
+        if (pending != null && pending.person == person) {
+            Pending.forget(rounds);
+        }
+    }
+
     /**
      * Takes part in one round, or returns why not now. Throws CONFIG while nobody's pictures may train, UNREACHABLE when
      * the coordinator stays away: then what was trained is kept, and the next call goes on with it.
@@ -157,7 +171,10 @@ public final class Participant {
                 throw new MienException(
                         ErrorCode.MODEL_MISMATCH, "the coordinator sent another model than it assigned; tell the operator");
             }
-            return models.fetch(manifest, client);
+            Model fetched = models.fetch(manifest, client);
+            String inUse = gallery.modelId(); // every round begins with another model; the gallery's is needed besides
+            models.keepOnly(modelId, inUse == null ? modelId : inUse);
+            return fetched;
         }
         return models.load(modelId);
     }
@@ -178,7 +195,7 @@ public final class Participant {
         long seed = task.localSeed(client.identity.deviceId, ref);
         Methods methods =
                 new Methods(runtimes.apply(model), model, part, task, seed, () -> !conditions.unmet().isEmpty());
-        Methods.Output output = methods.run(person.crops, gallery.state(person.id, ref.taskId), models.loadShard(model));
+        Methods.Output output = methods.run(fitted(person, model), gallery.state(person.id, ref.taskId), models.loadShard(model));
         float[] delta = output.trained.values.clone();
         float[] before = part.gather(model.theta);
         for (int i = 0; i < delta.length; i++) {
@@ -188,6 +205,14 @@ public final class Participant {
         byte[] contribution = layout.pack(weight, output.trained.lossBefore, output.trained.lossAfter, delta);
         listener.progress("trained");
         return new Pending(ref, taskJson, model.modelId, person.id, contribution, output.state);
+    }
+
+    private static byte[][] fitted(Gallery.Person person, Model model) {
+        byte[][] crops = person.crops();
+        for (int i = 0; i < crops.length; i++) {
+            crops[i] = model.spec.input.fit(crops[i]);
+        }
+        return crops;
     }
 
     /** Brings a round that this device trained for to its end, from wherever it is. */

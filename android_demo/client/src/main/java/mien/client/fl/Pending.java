@@ -1,13 +1,9 @@
 package mien.client.fl;
 
-import java.io.ByteArrayInputStream;
-import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.util.Map;
-import mien.client.ErrorCode;
-import mien.client.MienException;
 import mien.client.store.Vault;
 import mien.client.train.Tensor;
 
@@ -41,38 +37,33 @@ final class Pending {
     }
 
     void keep(Vault vault) {
-        ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-        try (DataOutputStream out = new DataOutputStream(bytes)) {
-            out.writeUTF(ref.taskId);
-            out.writeInt(ref.round);
-            out.writeInt(ref.attempt);
-            out.writeUTF(modelId);
-            out.writeInt(person);
-            Gallery.write(out, taskJson);
-            Gallery.write(out, contribution);
-            Gallery.write(out, Gallery.bytes(state));
-        } catch (IOException error) {
-            throw new IllegalStateException("memory can be written to", error);
-        }
-        vault.put(RECORD, bytes.toByteArray());
+        vault.put(RECORD, Records.bytes(this::write));
+    }
+
+    private void write(DataOutputStream out) throws IOException {
+        out.writeUTF(ref.taskId);
+        out.writeInt(ref.round);
+        out.writeInt(ref.attempt);
+        out.writeUTF(modelId);
+        out.writeInt(person);
+        Records.write(out, taskJson);
+        Records.write(out, contribution);
+        Records.write(out, state);
     }
 
     /** Returns what was kept, null where nothing is. */
     static Pending load(Vault vault) {
         byte[] record = vault.get(RECORD);
-        if (record == null) {
-            return null;
-        }
-        try (DataInputStream in = new DataInputStream(new ByteArrayInputStream(record))) {
-            RoundRef ref = new RoundRef(in.readUTF(), in.readInt(), in.readInt());
-            String modelId = in.readUTF();
-            int person = in.readInt();
-            byte[] taskJson = Gallery.read(in);
-            byte[] contribution = Gallery.read(in);
-            return new Pending(ref, taskJson, modelId, person, contribution, Gallery.tensors(Gallery.read(in)));
-        } catch (IOException error) {
-            throw new MienException(ErrorCode.CORRUPT_DATA, "what was kept of a round is damaged; wipe it", error);
-        }
+        return record == null ? null : Records.parse(record, Pending::read);
+    }
+
+    private static Pending read(DataInputStream in) throws IOException {
+        RoundRef ref = new RoundRef(in.readUTF(), in.readInt(), in.readInt());
+        String modelId = in.readUTF();
+        int person = in.readInt();
+        byte[] taskJson = Records.read(in);
+        byte[] contribution = Records.read(in);
+        return new Pending(ref, taskJson, modelId, person, contribution, Records.readTensors(in));
     }
 
     static void forget(Vault vault) {

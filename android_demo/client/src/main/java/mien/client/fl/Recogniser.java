@@ -1,14 +1,19 @@
 package mien.client.fl;
 
+import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.model.FaceInput;
 import mien.client.model.Model;
 import mien.client.model.ModelSpec;
 import mien.client.train.GraphRuntime;
 
 /** Verifies and identifies aligned crops against the gallery, at the threshold that came with the model. */
 public final class Recogniser {
-    private final Model model;
+    /** The false match rate to stay under. */
+    private static final double MAX_FMR = 1e-3;
+
+    public final Model model;
     private final GraphRuntime runtime;
     private final Gallery gallery;
 
@@ -18,46 +23,73 @@ public final class Recogniser {
         this.gallery = gallery;
     }
 
-    /** Returns templates of crops, for enrolment. */
-    public float[][] templates(byte[][] crops) {
-        return runtime.embed(model.theta, crops);
+    /** Returns embeddings of master crops (112 x 112, RGB), each at length 1; throws NON_FINITE. */
+    public float[][] embed(byte[][] crops) {
+        FaceInput input = model.spec.input;
+        byte[][] fitted = new byte[crops.length][];
+        for (int i = 0; i < crops.length; i++) {
+            fitted[i] = input.fit(crops[i]);
+        }
+        return runtime.embed(model.theta, fitted);
     }
 
-    /** Returns whether a crop shows one person: theirs, or unknown. */
-    public Decision verify(int person, byte[] crop) {
-        return best(crop, person);
-    }
-
-    /** Returns who of the gallery a crop shows, if anybody. */
-    public Decision identify(byte[] crop) {
-        return best(crop, 0);
-    }
-
-    private Decision best(byte[] crop, int only) {
-        double threshold = threshold();
-        float[] probe = runtime.embed(model.theta, new byte[][] {crop})[0];
-        Gallery.Person best = null;
-        for (Gallery.Person person : gallery.people()) {
-            if (only != 0 && person.id != only) {
-                continue;
-            }
-            if (!person.modelId.equals(model.modelId)) {
-                throw new MienException(
-                        ErrorCode.MODEL_MISMATCH, "the gallery's templates are of another model; update before verifying");
-            }
-            double score = score(person, probe);
-            if (score >= threshold) {
-                best = person;
-                threshold = Math.max(score, Math.nextUp(threshold));
+    /** Returns the template of one person's crops of one sitting: the mean of their embeddings at length 1. */
+    public float[] template(byte[][] crops) {
+        float[][] embeddings = embed(crops);
+        double[] mean = new double[embeddings[0].length];
+        for (float[] embedding : embeddings) {
+            for (int d = 0; d < mean.length; d++) {
+                mean[d] += embedding[d] / embeddings.length;
             }
         }
-        return new Decision(best);
+        double squares = 0;
+        for (double value : mean) {
+            squares += value * value;
+        }
+        if (!(squares >= 1e-12)) {
+            throw new MienException(
+                    ErrorCode.NON_FINITE,
+                    "the pictures of this person cancel each other out; enrol with pictures of one person");
+        }
+        float[] template = new float[mean.length];
+        for (int d = 0; d < mean.length; d++) {
+            template[d] = (float) (mean[d] / Math.sqrt(squares));
+        }
+        return template;
+    }
+
+    /** Returns whether a crop shows one person: theirs, or unknown. Throws NOT_ENROLLED. */
+    public Decision verify(int person, byte[] crop) {
+        Gallery.Person claimed = gallery.person(person);
+        double threshold = threshold();
+        float[][] templates = gallery.templates(model.modelId).get(person);
+        return new Decision(score(templates, embed(new byte[][] {crop})[0]) >= threshold ? claimed : null);
+    }
+
+    /** Returns who of the gallery a crop shows, if anybody. Throws NOT_ENROLLED while nobody is enrolled. */
+    public Decision identify(byte[] crop) {
+        Map<Integer, float[][]> everybody = gallery.templates(model.modelId);
+        if (everybody.isEmpty()) {
+            throw new MienException(ErrorCode.NOT_ENROLLED, "nobody is enrolled yet; enrol somebody first");
+        }
+        double threshold = threshold();
+        float[] probe = embed(new byte[][] {crop})[0];
+        int best = 0;
+        double highest = Double.NEGATIVE_INFINITY;
+        for (Map.Entry<Integer, float[][]> each : everybody.entrySet()) {
+            double score = score(each.getValue(), probe);
+            if (score > highest) {
+                highest = score;
+                best = each.getKey();
+            }
+        }
+        return new Decision(highest >= threshold ? gallery.person(best) : null);
     }
 
     /** Returns the highest cosine to any template. */
-    private static double score(Gallery.Person person, float[] probe) {
-        double best = -1;
-        for (float[] template : person.templates) {
+    private static double score(float[][] templates, float[] probe) {
+        double best = Double.NEGATIVE_INFINITY;
+        for (float[] template : templates == null ? new float[0][] : templates) {
             double cosine = 0;
             for (int d = 0; d < probe.length; d++) {
                 cosine += (double) template[d] * probe[d];
@@ -67,16 +99,19 @@ public final class Recogniser {
         return best;
     }
 
-    /** Returns the strictest threshold that the model brings: the one with the lowest false match rate. */
+    /** Returns the model's own threshold with the highest false match rate that is low enough. */
     private double threshold() {
-        ModelSpec.Threshold strictest = null;
+        ModelSpec.Threshold best = null;
         for (ModelSpec.Threshold each : model.spec.thresholds) {
-            strictest = strictest == null || each.fmr < strictest.fmr ? each : strictest;
+            boolean counts = each.modelId.equals(model.modelId) && each.fmr <= MAX_FMR;
+            if (counts && (best == null || each.fmr > best.fmr || (each.fmr == best.fmr && each.value < best.value))) {
+                best = each;
+            }
         }
-        if (strictest == null) {
+        if (best == null) {
             throw new MienException(
                     ErrorCode.CONFIG, "the model has no threshold yet, so nobody can be verified; ask the operator");
         }
-        return strictest.value;
+        return best.value;
     }
 }

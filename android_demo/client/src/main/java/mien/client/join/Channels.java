@@ -13,7 +13,7 @@ public final class Channels {
     private Channels() {}
 
     /** Returns a channel that trusts one authority only; mutual where {@code identity} is not null. TLS 1.3. */
-    public static ManagedChannel open(Address address, X509Certificate authority, Identity identity) {
+    public static ManagedChannel open(Address address, X509Certificate authority, Identity identity, Traffic traffic) {
         return OkHttpChannelBuilder.forAddress(address.host, address.port)
                 .sslSocketFactory(Tls.sockets(authority, identity))
                 .tlsConnectionSpec(Tls.PROTOCOLS, Tls.CIPHERS)
@@ -23,6 +23,7 @@ public final class Channels {
                 .keepAliveTimeout(20, TimeUnit.SECONDS)
                 // Our own repetition decides; the library's would hide how long a server has been gone.
                 .disableRetry()
+                .intercept(traffic)
                 .build();
     }
 }

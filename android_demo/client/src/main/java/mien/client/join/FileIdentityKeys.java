@@ -37,6 +37,11 @@ public final class FileIdentityKeys implements IdentityKeys {
         }
     }
 
+    @Override
+    public synchronized void destroy() {
+        vault.wipe();
+    }
+
     private KeyPair create() throws GeneralSecurityException, IOException {
         KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
         generator.initialize(new ECGenParameterSpec("secp256r1"));

@@ -6,4 +6,7 @@ import java.security.KeyPair;
 public interface IdentityKeys {
     /** Returns the key, made at the first call; every later call returns the same one. */
     KeyPair loadOrCreate();
+
+    /** Destroys the key: this device is nobody any more. */
+    void destroy();
 }

@@ -36,6 +36,7 @@ public final class Joining {
     private static final String REGISTRAR = "the registrar";
     private static final long PATIENCE_MS = 20_000;
     private static final long CALL_S = 20;
+    private static final double RENEW_BELOW = 1.0 / 3;
     private static final byte[] RENEWAL = Bytes.utf8("mien/v1/renew");
 
     private final Folder folder;
@@ -116,6 +117,24 @@ public final class Joining {
         return renewed;
     }
 
+    /** Returns whether less than a third of the certificate's life is left. */
+    public boolean isRenewalDue(Identity identity) {
+        long ends = identity.certificate.getNotAfter().getTime();
+        long life = ends - identity.certificate.getNotBefore().getTime();
+        return ends - clock.unixMs() < RENEW_BELOW * life;
+    }
+
+    /** Throws CERTIFICATE where the identity's certificate is of no use now. */
+    public void checkPeriod(Identity identity) {
+        Certificates.checkPeriod(identity.certificate, clock.unixMs(), "this device's");
+    }
+
+    /** Forgets the fleet and destroys the key. */
+    public void leave() {
+        keys.destroy();
+        folder.delete(FILE);
+    }
+
     /** Returns the stored identity; throws INVITE when this home has not joined. */
     public Identity load() {
         byte[] data = folder.read(FILE);
@@ -144,7 +163,7 @@ public final class Joining {
     }
 
     private JoinReply ask(Address address, X509Certificate authority, Question question) {
-        ManagedChannel channel = Channels.open(address, authority, null);
+        ManagedChannel channel = Channels.open(address, authority, null, new Traffic());
         try {
             RegistrarGrpc.RegistrarBlockingStub stub = RegistrarGrpc.newBlockingStub(channel);
             return Retry.call(

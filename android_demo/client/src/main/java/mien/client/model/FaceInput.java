@@ -6,6 +6,9 @@ import mien.client.wire.Fields;
 
 /** What a recogniser expects of an aligned crop: size, colour order and scaling; a crop is (height, width, 3) RGB. */
 public final class FaceInput {
+    /** Width and height of a master crop, as it is aligned and kept. */
+    public static final int MASTER = 112;
+
     public final int width;
     public final int height;
     public final boolean isBgr;
@@ -32,6 +35,19 @@ public final class FaceInput {
 
     public int cropBytes() {
         return width * height * 3;
+    }
+
+    /** Returns a master crop as this model wants it: the narrower one is its middle. */
+    public byte[] fit(byte[] master) {
+        if (master.length != MASTER * MASTER * 3) {
+            throw new MienException(ErrorCode.CONFIG, "a crop is not 112 x 112 pixels in RGB; align it first");
+        }
+        int margin = (MASTER - width) / 2;
+        byte[] fitted = new byte[cropBytes()];
+        for (int y = 0; y < height; y++) {
+            System.arraycopy(master, (y * MASTER + margin) * 3, fitted, y * width * 3, width * 3);
+        }
+        return fitted;
     }
 
     /** Writes a crop as the network's input (3, height, width), from {@code start} on; mirrored where asked. */

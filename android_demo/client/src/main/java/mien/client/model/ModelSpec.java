@@ -22,11 +22,14 @@ public final class ModelSpec {
         public final double value;
         public final double fmr;
         public final String dataset;
+        /** The model that it was measured on; it is no other's. */
+        public final String modelId;
 
-        Threshold(double value, double fmr, String dataset) {
-            this.value = value;
-            this.fmr = fmr;
-            this.dataset = dataset;
+        private Threshold(Fields fields) {
+            value = fields.real("value");
+            fmr = fields.real("fmr");
+            dataset = fields.text("dataset");
+            modelId = fields.text("model_id");
         }
     }
 
@@ -38,7 +41,7 @@ public final class ModelSpec {
         trainable = patterns.isEmpty() ? Collections.singletonList("*") : patterns;
         thresholds = new ArrayList<>();
         for (Fields each : spec.objects("thresholds")) {
-            thresholds.add(new Threshold(each.real("value"), each.real("fmr"), each.text("dataset")));
+            thresholds.add(new Threshold(each));
         }
         if (!spec.text("layout_sha256").equals(layout.sha256)) {
             throw new MienException(

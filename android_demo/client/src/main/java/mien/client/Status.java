@@ -1,0 +1,65 @@
+package mien.client;
+
+import java.util.List;
+import mien.client.fl.Journal;
+
+/** Where a device stands, without asking the network. */
+public final class Status {
+    /** Whether this device belongs to a fleet; the next four say which, empty and 0 where it does not. */
+    public final boolean joined;
+
+    public final String deviceId;
+    public final String population;
+    public final String coordinator;
+    public final long certificateEndsMs;
+
+    /** The model in use, empty before the first update. */
+    public final String modelId;
+
+    public final int numPeople;
+    /** How many of them agree that their pictures train. */
+    public final int numAgreed;
+    /** A round that this device trained for and that has not ended, as text; empty where there is none. */
+    public final String pendingRound;
+    /** Private sums that this device is or may be in: they cannot be taken back. */
+    public final int numPrivateSums;
+    /** Whether this device asks to be left out of rounds, and whether the coordinator still has to be told so. */
+    public final boolean staysOut;
+
+    public final boolean stillToTell;
+    /** Bytes of messages to and from the coordinator since the gallery was last wiped. */
+    public final long sentBytes;
+
+    public final long receivedBytes;
+    /** What happened, the newest first: rounds, and what was left out and why. */
+    public final List<Journal.Entry> journal;
+
+    Status(Device device) {
+        joined = device.hasJoined();
+        deviceId = joined ? device.identity().deviceId : "";
+        population = joined ? device.identity().population : "";
+        coordinator = joined ? device.identity().coordinatorAddress.toString() : "";
+        certificateEndsMs = joined ? device.identity().certificate.getNotAfter().getTime() : 0;
+        String model = device.gallery.modelId();
+        modelId = model == null ? "" : model;
+        numPeople = device.people().size();
+        numAgreed = device.numAgreed();
+        pendingRound = device.pendingRound();
+        numPrivateSums = device.attempts.participations().size();
+        staysOut = device.stayingOut.wanted();
+        stillToTell = joined && device.stayingOut.isToTell();
+        sentBytes = device.journal.sentBytes();
+        receivedBytes = device.journal.receivedBytes();
+        journal = device.journal.entries();
+    }
+
+    /** Returns the last round that this device took part in to its end, null where none is noted. */
+    public Journal.Entry lastRound() {
+        for (Journal.Entry entry : journal) {
+            if (!entry.round.isEmpty()) {
+                return entry;
+            }
+        }
+        return null;
+    }
+}
