@@ -1,6 +1,7 @@
 package mien.app.keys;
 
 import android.content.Context;
+import java.security.KeyPair;
 import mien.client.join.IdentityKeys;
 import mien.client.store.Folder;
 import mien.client.store.KeyProvider;
@@ -22,7 +23,17 @@ public final class AndroidKeys implements Keys {
 
     @Override
     public IdentityKeys identity() {
-        return hardware::identity;
+        return new IdentityKeys() {
+            @Override
+            public KeyPair loadOrCreate() {
+                return hardware.identity();
+            }
+
+            @Override
+            public void destroy() {
+                hardware.destroyIdentity();
+            }
+        };
     }
 
     @Override

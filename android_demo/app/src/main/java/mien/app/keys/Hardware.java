@@ -108,8 +108,16 @@ final class Hardware implements WrappingKeys {
 
     @Override
     public void destroyWrapping(String name) {
+        delete(WRAPPING + name);
+    }
+
+    void destroyIdentity() {
+        delete(IDENTITY);
+    }
+
+    private static void delete(String alias) {
         try {
-            store().deleteEntry(WRAPPING + name);
+            store().deleteEntry(alias);
         } catch (GeneralSecurityException | IOException error) {
             throw failed(error);
         }
