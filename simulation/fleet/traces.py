@@ -18,6 +18,7 @@ import csv
 import io
 import json
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,9 @@ from simulation.fleet.windows import DAY_S, Spans
 
 MAX_TRACE_BYTES: Final = 1 << 30
 MAX_CLIENTS: Final = 5_000_000
+MAX_SPANS: Final = 20_000_000
+MOST_SPANS_A_DAY: Final = 20_000_000
+"""How often a fleet's phones may come in a day: 5 GB of memory, and many minutes of arithmetic."""
 MIN_PERIOD_S: Final = 60.0
 MAX_TIME_S: Final = 1e10
 MIN_RATE: Final = 1e-3
@@ -71,7 +75,7 @@ def parse_behaviour(data: bytes, what: str = "the trace") -> Behaviour:
     clients = _behaviour_rows(data, what)
     if not clients:
         raise CorruptDataError(f"{what} has no clients; export it again")
-    index, starts, ends, periods = list[int](), list[float](), list[float](), list[float]()
+    index, starts, ends, periods = array("i"), array("d"), array("d"), array("d")
     for number, (client, record) in enumerate(clients.items()):
         active, inactive = _times(record, "active", client, what), _times(record, "inactive", client, what)
         period_s = _number(record.get("finish_time"), f"{what}, client {client[:40]}: finish_time")
@@ -95,15 +99,14 @@ def parse_behaviour(data: bytes, what: str = "the trace") -> Behaviour:
 
 def parse_speeds(data: bytes, what: str = "the capacity file") -> Speeds:
     """Return a capacity file from JSON or CSV; raises CorruptDataError saying what is wrong, and where."""
+    _check_size(data, what)
+    records: Iterable[tuple[str, Mapping[str, Any]]]
     if _is_json(data, what):
-        records = [(client, record) for client, record in _json(data, what).items()]
+        records = _json(data, what).items()
     else:
-        records = [
-            (row.get("client") or "", row) for row in _csv(data, what, ("client", "computation", "communication"))
-        ]
-    if not records:
-        raise CorruptDataError(f"{what} has no clients; export it again")
-    found = []
+        rows = _csv(data, what, ("client", "computation", "communication"))
+        records = ((row.get("client") or "", row) for row in rows)
+    found = array("d")
     for client, record in records:
         values = [
             _number(record.get(name), f"{what}, client {client[:40]}: {name}")
@@ -113,8 +116,11 @@ def parse_speeds(data: bytes, what: str = "the capacity file") -> Speeds:
             raise CorruptDataError(
                 f"{what}, client {client[:40]} has a rate that is not positive, or below {MIN_RATE:g}; correct it"
             )
-        found.append(values)
-    both = np.array(found)
+        found.extend(values)
+        _check_number(len(found) // 2, what)
+    if not found:
+        raise CorruptDataError(f"{what} has no clients; export it again")
+    both = np.array(found).reshape(-1, 2)
     return Speeds(both[:, 0], both[:, 1])
 
 
@@ -129,37 +135,55 @@ def read_speeds(path: Path) -> Speeds:
 
 
 class TracePresence:
-    """Phones that are there when the trace's clients were; with more phones than clients, several follow one client."""
+    """Phones that are there when the trace's clients were; with more phones than clients, several follow one client.
+
+    Spans are kept once for each client, and repeated for its phones only when their day is due.
+    """
 
     def __init__(self, behaviour: Behaviour, num_phones: int, offline_share: float, seed: int) -> None:
-        """A trace does not say how a span ended: `offline_share` of them end off the network."""
+        """A trace does not say how a span ended: `offline_share` of them end off the network.
+
+        Raises ConfigError for more spans a day than can be reckoned with.
+        """
         self._offline_share, self._seed = offline_share, seed
-        order = np.argsort(behaviour.clients, kind="stable")
-        per_client = np.bincount(behaviour.clients, minlength=behaviour.num_clients)
-        first = np.concatenate([[0], np.cumsum(per_client)])
-        client_of = np.arange(num_phones) % behaviour.num_clients
-        counts = per_client[client_of]
-        self._phones = np.repeat(np.arange(num_phones, dtype=np.int32), counts)
-        place = np.arange(len(self._phones)) - np.repeat(np.cumsum(counts) - counts, counts)
-        spans = order[np.repeat(first[client_of], counts) + place]
-        self._starts_s, self._ends_s = behaviour.starts_s[spans], behaviour.ends_s[spans]
-        self._periods_s = behaviour.periods_s[behaviour.clients[spans]]
+        self._num_phones, self._num_clients = num_phones, behaviour.num_clients
+        followed = behaviour.clients < num_phones
+        self._clients = behaviour.clients[followed]
+        self._starts_s, self._ends_s = behaviour.starts_s[followed], behaviour.ends_s[followed]
+        self._periods_s = behaviour.periods_s[self._clients]
+        self._followers = -((self._clients.astype(np.int64) - num_phones) // self._num_clients)
+        self._check_number(float((self._followers * (DAY_S / self._periods_s)).sum()))
 
     def day(self, day: int) -> Spans:
-        """Return the spans that begin on a day; the trace begins with the clock."""
-        rng, begin_s, end_s = np.random.default_rng([self._seed, 7, day + 1_000_000]), day * DAY_S, (day + 1) * DAY_S
+        """Return the spans that begin on a day; the trace begins with the clock. Raises as the constructor."""
+        begin_s, end_s = day * DAY_S, (day + 1) * DAY_S
         turn = np.maximum(np.ceil((begin_s - self._starts_s) / self._periods_s), 0)
-        found: list[Spans] = []
-        starts = self._starts_s + turn * self._periods_s
-        while (due := np.flatnonzero(starts < end_s)).size:
-            lengths = self._ends_s[due] - self._starts_s[due]
-            offline = rng.random(len(due)) < self._offline_share
-            found.append(Spans(self._phones[due], starts[due], starts[due] + lengths, offline))
-            starts = starts + self._periods_s
-        whole = Spans.empty()
-        for each in found:
-            whole = whole.merged(each)
-        return whole
+        first_s = self._starts_s + turn * self._periods_s
+        turns = np.maximum(np.ceil((end_s - first_s) / self._periods_s), 0).astype(np.int64)
+        self._check_number(float((self._followers * turns).sum()))
+        spans, nth = _repeated(turns)
+        starts = first_s[spans] + nth * self._periods_s[spans]
+        each, nth = _repeated(self._followers[spans])
+        spans, starts = spans[each], starts[each]
+        phones = (self._clients[spans] + nth * self._num_clients).astype(np.int32)
+        ends = starts + (self._ends_s - self._starts_s)[spans]
+        rng = np.random.default_rng([self._seed, 7, day + 1_000_000])
+        return Spans(phones, starts, ends, rng.random(len(phones)) < self._offline_share)
+
+    def _check_number(self, spans_a_day: float) -> None:
+        if spans_a_day > MOST_SPANS_A_DAY:
+            phones = int(self._num_phones * MOST_SPANS_A_DAY / spans_a_day)
+            raise ConfigError(
+                f"{self._num_phones:,} phones that follow this trace come {spans_a_day:,.0f} times a day, and "
+                f"{MOST_SPANS_A_DAY:,} is the most that is kept in memory: use --phones {phones} or fewer, or a trace "
+                "whose short spans are joined"
+            )
+
+
+def _repeated(times: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Return each place as often as it is to be repeated, and of each repetition how many came before it."""
+    places = np.repeat(np.arange(len(times)), times)
+    return places, np.arange(len(places)) - (np.cumsum(times) - times)[places]
 
 
 def capacity_of(speeds: Speeds, profile: Profile, num_phones: int) -> Capacity:
@@ -186,6 +210,7 @@ def _median_slowdown(profile: Profile) -> float:
 
 
 def _behaviour_rows(data: bytes, what: str) -> Mapping[str, Mapping[str, Any]]:
+    _check_size(data, what)
     if _is_json(data, what):
         return _json(data, what)
     clients: dict[str, dict[str, Any]] = {}
@@ -222,7 +247,8 @@ def _json(data: bytes, what: str) -> Mapping[str, Mapping[str, Any]]:
 
 def _csv(data: bytes, what: str, columns: Sequence[str]) -> Iterable[dict[str, str | None]]:
     try:
-        reader = csv.DictReader(io.StringIO(data.decode("utf-8", errors="replace"), newline=""), strict=True)
+        text = io.TextIOWrapper(io.BytesIO(data), "utf-8", errors="replace", newline="")
+        reader = csv.DictReader(text, strict=True)
         if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
             raise CorruptDataError(f"{what} lacks the columns {', '.join(missing)}; its first line must name them")
         yield from reader
@@ -245,6 +271,15 @@ def _number(value: object, what: str) -> float:
     if not 0 <= number <= MAX_TIME_S:
         raise CorruptDataError(f"{what} is {str(value)[:40]!r}; it must be a number between 0 and {MAX_TIME_S:g}")
     return number
+
+
+def _check_size(data: bytes, what: str) -> None:
+    """Raise before a file is read that would take far more memory than it is long: each value becomes an object."""
+    _check_number(data.count(b"{") - 1, what)
+    if data.count(b",") + data.count(b"[") > 3 * MAX_SPANS:  # CSV has three commas a span
+        raise CorruptDataError(
+            f"{what} has more than {MAX_SPANS:,} spans; leave clients out, or join spans that touch each other"
+        )
 
 
 def _check_number(clients: int, what: str) -> None:

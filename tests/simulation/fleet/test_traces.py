@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from mien.errors import CorruptDataError
+from mien.errors import ConfigError, CorruptDataError
+from simulation.cli import app
+from simulation.fleet import traces
 from simulation.fleet.profile import read_profile
 from simulation.fleet.traces import TracePresence, capacity_of, parse_behaviour, parse_speeds, read_behaviour
 from simulation.fleet.windows import DAY_S, Coming
@@ -125,3 +133,120 @@ def test_the_slowest_rates_that_are_taken_can_be_reckoned_with() -> None:
     for each in (capacity.slowdown, capacity.up_bytes_s, capacity.down_bytes_s):
         assert np.isfinite(each).all()
         assert (each > 0).all()
+
+
+@st.composite
+def behaviours(draw: st.DrawFn) -> bytes:
+    """Return a trace of a few clients in whole seconds, with periods from a few minutes to days."""
+    clients = {}
+    for number in range(draw(st.integers(1, 4))):
+        spans = draw(st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 50_000)), max_size=4))
+        clients[str(number)] = {
+            "active": [start for start, _ in spans],
+            "inactive": [start + length for start, length in spans],
+            "finish_time": draw(st.integers(600, 300_000)),
+        }
+    return data(**clients)
+
+
+@given(behaviours(), st.integers(1, 9))
+def test_days_hold_every_turn_of_every_span_of_the_client_that_a_phone_follows(text: bytes, num_phones: int) -> None:
+    """Beside a loop over phones, spans and turns."""
+    presence = TracePresence(parse_behaviour(text), num_phones, 0.0, 0)
+    found = list[tuple[int, float, float]]()
+    for day in range(-2, 3):
+        spans = presence.day(day)
+        assert ((spans.starts_s >= day * DAY_S) & (spans.starts_s < (day + 1) * DAY_S)).all()
+        found += zip(spans.phones.tolist(), spans.starts_s.tolist(), spans.ends_s.tolist(), strict=True)
+    clients = list(json.loads(text).values())
+    expected = []
+    for phone in range(num_phones):
+        client = clients[phone % len(clients)]
+        for start, end in zip(client["active"], client["inactive"], strict=True):
+            for turn in range(math.ceil(3 * DAY_S / client["finish_time"])):
+                if (at := start + turn * client["finish_time"]) < 3 * DAY_S:
+                    expected.append((phone, float(at), float(at + end - start)))
+    assert sorted(found) == sorted(expected)
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Return how much memory a call holds at most, of Python's and of numpy's."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_spans_are_repeated_for_phones_only_when_their_day_is_due() -> None:
+    """A client with 2,000 spans in 2,000 days, and 100,000 phones: all at once would take 5 GB."""
+    days = np.arange(2000)
+    client = {
+        "active": (days * DAY_S).tolist(),
+        "inactive": (days * DAY_S + 600).tolist(),
+        "finish_time": 2000 * DAY_S,
+    }
+    behaviour = parse_behaviour(data(a=client))
+
+    def follow() -> None:
+        coming = Coming(TracePresence(behaviour, 100_000, 0.5, 0), 2 * DAY_S)
+        assert coming.next_s() == 0.0
+
+    assert peak_bytes(follow) < 100e6
+
+
+def test_phones_that_come_more_often_than_memory_holds_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    """One line of a trace and a million phones: 1.4 thousand million spans a day."""
+    trace, task = tmp_path / "trace.json", tmp_path / "task.toml"
+    trace.write_bytes(data(a={"active": [0], "inactive": [30], "finish_time": 60}))
+    task.write_text('name = "t"\nmethod = "fedavg"\n[cohort]\nsize = 8\nmin_reports = 6\n[privacy]\nmin_cohort = 6\n')
+    words = ["fleet", str(task), "--trace", str(trace), "--phones", "1000000", "--out", str(tmp_path / "out")]
+    refused = CliRunner().invoke(app, words).exception
+    assert isinstance(refused, ConfigError)
+    assert "1,000,000 phones" in refused.message
+    assert "1,440,000,000 times a day" in refused.message
+    assert "--phones 13888 or fewer" in refused.message
+    parsed = parse_behaviour(trace.read_bytes())
+    assert len(TracePresence(parsed, 13888, 0.0, 0).day(0)) <= traces.MOST_SPANS_A_DAY
+
+
+def test_a_crowded_day_is_refused_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On average the phones come seldom, and all on one day."""
+    monkeypatch.setattr(traces, "MOST_SPANS_A_DAY", 1000)
+    crowded = {"active": list(range(0, 5000, 50)), "inactive": list(range(10, 5010, 50)), "finish_time": 30 * DAY_S}
+    presence = TracePresence(parse_behaviour(data(a=crowded)), 20, 0.0, 0)
+    assert len(presence.day(1)) == 0
+    with pytest.raises(ConfigError, match=r"2,000 times a day.*--phones 10 or fewer"):
+        presence.day(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b'{"a": {"active": [' + b"1," * 400_000 + b'1], "inactive": [3], "finish_time": 1000}}', "100,000 spans"),
+        (b'{"a": {"active": [' + b"[]," * 400_000 + b'1], "inactive": [3], "finish_time": 1000}}', "100,000 spans"),
+        (b"{" + b",".join(b'"%d":{}' % i for i in range(20_000)) + b"}", "10000 clients"),
+        (b"client,active,inactive,finish_time\n" + b"a,1,2,1000\n" * 150_000, "100,000 spans"),
+        (b"client,active,inactive,finish_time" + b"," * 400_000, "100,000 spans"),
+    ],
+)
+def test_a_file_of_more_than_memory_holds_is_refused_before_it_is_read(
+    text: bytes, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "MAX_SPANS", 100_000)
+    monkeypatch.setattr(traces, "MAX_CLIENTS", 10_000)
+
+    def refuse() -> None:
+        with pytest.raises(CorruptDataError, match=f"more than {what}"):
+            parse_behaviour(text)
+
+    assert peak_bytes(refuse) < 1e6
+
+
+def test_speeds_of_more_clients_than_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "MAX_CLIENTS", 10)
+    rows = [f"{number},1,1" for number in range(11)]
+    with pytest.raises(CorruptDataError, match="more than 10 clients"):
+        parse_speeds("\n".join(["client,computation,communication", *rows]).encode())
+    assert parse_speeds("\n".join(["client,computation,communication", *rows[:10]]).encode()).kbit_s.sum() == 10
