@@ -3,6 +3,8 @@ package mien.client;
 /** What can go wrong, by the codes that all programs of Mien use between one another. */
 public enum ErrorCode {
     CONFIG("config"),
+    IMAGE("image"),
+    LOW_QUALITY("low_quality"),
     NOT_ENROLLED("not_enrolled"),
     ALREADY_EXISTS("already_exists"),
     NOT_FOUND("not_found"),

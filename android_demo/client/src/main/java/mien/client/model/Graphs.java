@@ -6,12 +6,13 @@ import java.util.List;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Folder;
+import mien.client.train.GraphSource;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
 import mien.client.wire.Json;
 
 /** The graphs of one architecture in a folder, each checked against its hash when it is read; they hold no parameters. */
-public final class Graphs {
+public final class Graphs implements GraphSource {
     private static final String LIST = "graphs.json";
 
     /** One graph: what it computes, where the network is cut, what it trains, with which objective. */
@@ -56,11 +57,12 @@ public final class Graphs {
         }
     }
 
+    @Override
     public boolean holds(String kind, String stage) {
         return find(kind, stage, Collections.<String>emptyList(), "") != null;
     }
 
-    /** Returns a graph's bytes; throws NOT_FOUND where there is none of that description. */
+    @Override
     public byte[] read(String kind, String stage, List<String> part, String form) {
         Graph graph = find(kind, stage, part, form);
         if (graph == null) {

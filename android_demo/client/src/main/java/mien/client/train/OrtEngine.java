@@ -12,16 +12,15 @@ import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
-import mien.client.model.Graphs;
 
 /** Runs graphs with ONNX Runtime; each is loaded when it is first used. */
 public final class OrtEngine implements Engine {
     private final OrtEnvironment environment = OrtEnvironment.getEnvironment();
     private final Map<String, OrtSession> sessions = new HashMap<>();
-    private final Graphs graphs;
+    private final GraphSource graphs;
     private final int threads;
 
-    public OrtEngine(Graphs graphs, int threads) {
+    public OrtEngine(GraphSource graphs, int threads) {
         this.graphs = graphs;
         this.threads = threads;
     }

@@ -1,0 +1,13 @@
+package mien.client.enrol;
+
+/** What stores a person: the gallery with the model in use. */
+public interface Enroller {
+    /** Returns embeddings of aligned crops, each at length 1. */
+    float[][] embed(byte[][] crops);
+
+    /** Returns the cosine from which on two faces are one person's. */
+    double threshold();
+
+    /** Stores a person as a whole or not at all; returns their number. Throws ALREADY_EXISTS for a name that is taken. */
+    int enrol(String name, byte[][] crops, Consent consent);
+}

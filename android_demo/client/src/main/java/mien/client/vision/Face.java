@@ -1,0 +1,61 @@
+package mien.client.vision;
+
+import java.util.List;
+
+/** A face that was found, in pixels of the picture; it may reach over the border. */
+public final class Face {
+    /** A face with less than this share of the largest one's area (half its width) stands in the background. */
+    public static final double RELEVANT_SHARE = 0.25;
+
+    private static final int NUM_LANDMARKS = 5;
+
+    public final double x;
+    public final double y;
+    public final double width;
+    public final double height;
+    /** How sure the detector is, 0 to 1. */
+    public final double score;
+
+    /** (x, y) of the eyes at the image's left and right, the tip of the nose, the mouth's left and right corner. */
+    final double[] landmarks;
+
+    public Face(double x, double y, double width, double height, double[] landmarks, double score) {
+        if (landmarks.length != 2 * NUM_LANDMARKS) {
+            throw new IllegalArgumentException("a face has " + NUM_LANDMARKS + " landmarks");
+        }
+        this.x = x;
+        this.y = y;
+        this.width = width;
+        this.height = height;
+        this.landmarks = landmarks.clone();
+        this.score = score;
+    }
+
+    public double area() {
+        return width * height;
+    }
+
+    /** Returns the face by which a picture of one person is meant, the largest; the first of equal ones. */
+    static Face largest(List<Face> faces) {
+        Face largest = faces.get(0);
+        for (Face face : faces) {
+            largest = face.area() > largest.area() ? face : largest;
+        }
+        return largest;
+    }
+
+    /** Returns how many faces are not far in the background. */
+    static int countRelevant(List<Face> faces) {
+        double least = RELEVANT_SHARE * largest(faces).area();
+        int count = 0;
+        for (Face face : faces) {
+            count += face.area() >= least ? 1 : 0;
+        }
+        return count;
+    }
+
+    @Override
+    public String toString() {
+        return "Face(***)";
+    }
+}
