@@ -32,8 +32,8 @@ def java(*arguments: object) -> list[object]:
 
 
 def runtime() -> tuple[list[str], list[str]]:
-    """Return the jars that go into the app, and those that only stand beside it (ONNX Runtime's classes)."""
-    jars = (DEMO / "e2e" / "target" / "classpath.txt").read_text().split(":")
+    """Return the jars that the app is made of beside its own code, and ONNX Runtime's for the JVM."""
+    jars = (DEMO / "app" / "target" / "classpath.txt").read_text().split(":")
     beside = [jar for jar in jars if Path(jar).name.startswith("onnxruntime-")]
     # Annotations for compilers, which no program needs.
     needless = ("animal-sniffer", "error_prone", "j2objc", "jspecify", "annotations-", "jsr305", "listenable", "mien-")
@@ -58,7 +58,7 @@ def proguard(source: list[str], target: Path, beside: list[str], *rules: str) ->
 
 def prepare() -> None:
     """Fetch the tools; ends the program where the client is not built."""
-    if not (DEMO / "e2e" / "target" / "classpath.txt").is_file():
+    if not (DEMO / "app" / "target" / "classpath.txt").is_file():
         sys.exit("build the client first: mvn -B -q -T1 package in android_demo")
     OUT.mkdir(exist_ok=True)
     run("Tools", "mvn", "-B", "-q", "-T1", "-f", DEMO / "tools" / "pom.xml", "package")
@@ -78,8 +78,7 @@ def dex(source: list[str], beside: list[str], *more_rules: str) -> Path:
     proguard([str(OUT / "shrunk.jar")], OUT / "plain.jar", beside, rules, *keep_all)
     options = ("--dex", "--min-sdk-version=26", "--output=classes.dex")
     run("dx", *java("com.android.dx.command.Main", *options, "plain.jar"))
-    listing = run("dexdump", "dexdump", "-d", "classes.dex")
-    if "invoke-custom" in listing or "invoke-polymorphic" in listing:
+    if "invoke-custom" in run("dexdump", "dexdump", "-d", "classes.dex"):
         sys.exit("classes.dex makes lambdas when it runs, for which dx writes what Android cannot run")
     return OUT / "classes.dex"
 
