@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,11 +26,13 @@ from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.store.store import Store
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import model_to_json
-from tests.integration.light_device import LAYOUT, SPEC, THETA, Credentials, LightDevice
+from tests.integration.light_device import LAYOUT, SECONDS, SPEC, THETA, Credentials, LightDevice, patiently
 from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
+STOP_S = 60.0
+SHORT_S = 4.0
 
 _T = TypeVar("_T")
 
@@ -55,6 +58,15 @@ def masked_task(name: str, population: str, *, size: int = 5, min_reports: int =
         "privacy": PrivacySpec(min_cohort=3, max_weight=32),
     }
     return tiny_task(name, population, **{**values, **changes})
+
+
+def short(*stages: str) -> DeadlineSpec:
+    """Return deadlines of which those of these stages run out while a test waits, because somebody does not answer.
+
+    Whoever is to answer in such a stage has seconds for it, and time without end in any other.
+    """
+    hard = [each.name for each in fields(DeadlineSpec) if "_soft" not in each.name]
+    return DeadlineSpec(**{**dict.fromkeys(hard, 60.0), **{f"{stage}_s": SHORT_S for stage in stages}})
 
 
 class House:
@@ -109,7 +121,16 @@ class House:
     def stop(self) -> int:
         """Ask the process to drain and return its exit code."""
         self.terminate()
-        return self.process.wait(30)
+        return self.process.wait(STOP_S)
+
+    async def restart(self, *devices: LightDevice) -> None:
+        """End the process as a power cut would, start another, and return once it has answered each of the devices.
+
+        Until then a device's call may go out on the connection that the old process left behind, and fail.
+        """
+        self.kill()
+        await asyncio.to_thread(self.start)
+        await asyncio.gather(*(patiently(device.hello) for device in devices))
 
     def close(self) -> None:
         """Leave no process behind."""
@@ -176,7 +197,7 @@ class House:
         return np.fromfile(self.home.folder / "models" / sha256[:2] / sha256, "<f4")
 
 
-def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 120.0) -> _T:
+def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 240.0) -> _T:
     """Return what an asynchronous test returns, within a limit."""
 
     async def bounded() -> _T:
@@ -188,8 +209,15 @@ def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 120.0) -> _T:
 
 def log_lines(house: House, event: str) -> list[dict[str, Any]]:
     """Return the log records of one kind."""
-    lines = [line for line in house.log.read_text().splitlines() if line.startswith("{")]
+    lines = [line for line in house.log.read_text().splitlines(keepends=True) if line[0] == "{" and line[-1] == "\n"]
     return [record for record in map(json.loads, lines) if record.get("event") == event]
+
+
+async def until_logged(house: House, event: str, **values: Any) -> None:
+    """Return once a log record of one kind, with these values, is there."""
+    async with asyncio.timeout(SECONDS):
+        while not any(record.items() >= values.items() for record in log_lines(house, event)):
+            await asyncio.sleep(0.05)
 
 
 def is_root() -> bool:

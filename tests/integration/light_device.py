@@ -64,7 +64,7 @@ SPEC = ModelSpec(
     trainable=("tail.*",),
 )
 THETA = np.random.default_rng(1).standard_normal(LAYOUT.size).astype(np.float32)
-SECONDS = 30.0
+SECONDS = 60.0
 """How long a single step may take before a test fails."""
 
 

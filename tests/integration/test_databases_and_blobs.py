@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from mien.errors import UnavailableError
 from mien.specs import CohortSpec
 from mien.wire.v1 import rounds_pb2
-from tests.integration.house import House, log_lines, run, tiny_task
+from tests.integration.house import House, log_lines, run, tiny_task, until_logged
 from tests.integration.light_device import THETA, Sent, contribution, raised
 from tests.integration.test_durability import check_history
 from tests.integration.test_rounds import expected_theta, in_upload
@@ -21,6 +19,7 @@ from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.s3 import S3Server
 
 DEVICES = 3
+AWAY = "the database does not answer; it is asked again and again"
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_restart_of_postgresql_in_the_middle_of_a_round(
             assert (await devices[0].upload(ref, data[0])).accepted
             await asyncio.to_thread(postgres_server.stop, crash=True)
             arriving = [asyncio.create_task(d.upload(ref, sent)) for d, sent in zip(devices[1:], data[1:], strict=True)]
-            await asyncio.sleep(1.5)
+            await until_logged(house, AWAY)
             await asyncio.to_thread(postgres_server.start)
             assert [status.accepted for status in await asyncio.gather(*arriving)] == [True, True]
             assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
@@ -55,7 +54,7 @@ def test_a_restart_of_postgresql_in_the_middle_of_a_round(
         assert check_history(house, task_id, acknowledged) == (1, 0)
     finally:
         house.close()
-    assert len(log_lines(house, "the database does not answer; it is asked again and again")) == 1
+    assert len(log_lines(house, AWAY)) == 1
     assert "Traceback" not in house.log.read_text()
     assert PASSWORD not in house.log.read_text()
 
@@ -103,7 +102,7 @@ def test_an_object_store_that_goes_away_while_a_round_closes(
                 assert (await device.upload(ref, sent)).accepted
             await asyncio.to_thread(s3_server.cut)
             assert (await devices[-1].upload(ref, data[-1])).accepted
-            await asyncio.to_thread(_until, lambda: log_lines(house, "cannot close the round yet") != [])
+            await until_logged(house, "cannot close the round yet")
             await asyncio.to_thread(s3_server.mend)
             event = await devices[0].until(ref)
             assert event.stage == rounds_pb2.CLOSED
@@ -120,10 +119,3 @@ def test_an_object_store_that_goes_away_while_a_round_closes(
     assert not (house.home.folder / "models").exists()
     assert not list((house.home.folder / "staging").iterdir())
     assert "Traceback" not in house.log.read_text()
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)

@@ -21,9 +21,11 @@ from mien.layout import ParameterEntry, ParameterLayout
 from mien.specs import CohortSpec, TaskSpec
 from mien.wire.canonical import model_to_json, task_from_json
 from mien.wire.v1 import rounds_pb2
-from tests.integration.house import House, is_root, run, tiny_task
+from tests.integration.house import STOP_S, House, is_root, run, tiny_task
 from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of
+from tests.integration.test_monitoring import until_held
 from tests.integration.test_rounds import expected_theta, in_upload
+from tests.servers import free_port
 
 
 def by_device(device: LightDevice) -> Callable[[TaskSpec, rounds_pb2.Assignment], bytes]:
@@ -80,15 +82,13 @@ def test_a_restart_goes_on_with_the_same_round(house: House, tmp_path: Path, mom
         async with house.devices("same", 2) as devices:
             if moment == "selecting":
                 await devices[0].check_in()
-                house.kill()
-                house.start()
+                await house.restart(*devices)
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             ref, task = assignments[0].round, task_from_json(assignments[0].task_json)
             assert (ref.round, ref.attempt) == (1, 1)
             data = [by_device(device)(task, assignments[0]) for device in devices]
             if moment == "training":
-                house.kill()
-                house.start()
+                await house.restart(*devices)
             for device in devices:
                 assert (await device.assignment()).round == ref
                 await device.report_trained(ref)
@@ -96,8 +96,7 @@ def test_a_restart_goes_on_with_the_same_round(house: House, tmp_path: Path, mom
             if moment == "half an upload":
                 await devices[1].upload(ref, data[1], stop=600)
             if moment in ("upload", "half an upload"):
-                house.kill()
-                house.start()
+                await house.restart(*devices)
             assert (await devices[0].upload_status(ref)).accepted
             received = (await devices[1].upload_status(ref)).received_bytes
             assert received == (600 if moment == "half an upload" else 0)
@@ -111,8 +110,9 @@ def test_a_restart_goes_on_with_the_same_round(house: House, tmp_path: Path, mom
     assert check_history(house, task_id, acknowledged) == (1, 0)
 
 
-def test_sigterm_finishes_what_was_begun(house: House, tmp_path: Path) -> None:
+def test_sigterm_finishes_what_was_begun(tmp_path: Path) -> None:
     """New devices are turned away at once; an upload that is arriving is taken in; the exit code is 0."""
+    house = House(tmp_path, metrics_port=free_port(), check_in_hold_s=100.0, drain_s=100.0)
 
     async def story() -> tuple[str, str]:
         house.start()
@@ -126,18 +126,23 @@ def test_sigterm_finishes_what_was_begun(house: House, tmp_path: Path) -> None:
                 data = [contribution(task, int(device.id[:8], 16), 1, 1) for device in devices]
                 assert (await devices[0].upload(ref, data[0])).accepted
                 sending = asyncio.create_task(devices[1].upload(ref, data[1], chunk=200, pause_s=0.2))
-                await asyncio.sleep(0.3)
+                await until_held(house, 1)
+                while (await devices[1].upload_status(ref)).received_bytes == 0:
+                    await asyncio.sleep(0.05)
                 house.terminate()
                 refusal = await waiting
                 assert isinstance(refusal, DrainingError)
                 assert refusal.retry_after_s is not None
                 assert isinstance(await raised(newcomer.check_in()), UnavailableError)
                 assert (await sending).accepted
-                exit_code = await asyncio.to_thread(house.process.wait, 20)
+                exit_code = await asyncio.to_thread(house.process.wait, STOP_S)
                 assert exit_code == 0
                 return status.task_id, devices[0].id
 
-    task_id, _ = run(story())
+    try:
+        task_id, _ = run(story())
+    finally:
+        house.close()
     assert check_history(house, task_id, []) == (1, 0)
     assert "Traceback" not in house.log.read_text()
 

@@ -154,7 +154,7 @@ def test_the_model_is_the_reference_engines(home: House, name: str) -> None:
             reports = await outcome(operator, status.task_id)
             return [device.id for device in devices], [report.model_id for report in reports]
 
-    ids, models = run(story(), limit_s=30.0)
+    ids, models = run(story())
     held = {device: faces_of(i, several=case.several) for i, device in enumerate(ids)}
     cohort = Cohort(
         {device: crops for device, (crops, _) in held.items()},

@@ -15,10 +15,10 @@ from coordinator.rounds.machine import RoundRules
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import LateError, MienError, ReplayError, ViolationError
 from mien.secagg.groups import deal
-from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import operator_pb2, rounds_pb2
-from tests.integration.house import House, masked_task, run
+from tests.integration.house import House, masked_task, run, short, until_logged
 from tests.integration.light_device import (
     PROTOCOL_STAGES,
     THETA,
@@ -31,7 +31,6 @@ from tests.integration.light_device import (
 )
 from tests.integration.test_rounds import expected_theta, make, outcome
 
-QUICK = DeadlineSpec(20.0, 20.0, *(1.5,) * 5)
 NAMES = {stage: rounds_pb2.Stage.Name(stage).lower() for stage in PROTOCOL_STAGES}
 
 
@@ -81,7 +80,7 @@ def test_the_masked_total_is_the_plain_sum(shared_house: House, profile: Any) ->
 def test_a_device_that_vanishes_at_any_stage(shared_house: House, stage: int) -> None:
     """Nine devices, two vanish: the others' sum is opened; what they had uploaded before counts."""
     population = f"vanish-{NAMES[stage]}"
-    task = masked_task("vanish", population, size=9, min_reports=6, deadlines=QUICK)
+    task = masked_task("vanish", population, size=9, min_reports=6, deadlines=short(NAMES[stage]))
 
     async def story() -> tuple[list[MaskedPart], list[Any], list[operator_pb2.RoundReport]]:
         async with shared_house.operator() as operator, shared_house.devices(population, 9) as devices:
@@ -106,7 +105,7 @@ def test_a_device_that_vanishes_at_any_stage(shared_house: House, stage: int) ->
 def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_house: House, stage: int) -> None:
     """Six devices, three vanish: no four are left to open anything."""
     population = f"below-{NAMES[stage]}"
-    task = masked_task("below", population, size=6, min_reports=4, deadlines=QUICK)
+    task = masked_task("below", population, size=6, min_reports=4, deadlines=short(NAMES[stage]))
 
     async def story() -> tuple[list[Any], Any]:
         async with shared_house.operator() as operator, shared_house.devices(population, 6) as devices:
@@ -153,8 +152,7 @@ def test_kill_9_of_the_coordinator_at_any_stage(house: House, stage: int) -> Non
                 ]
                 for event in await asyncio.gather(*halted):
                     assert event.stage == stage
-            house.kill()
-            house.start()
+            await house.restart()
             ends = await asyncio.gather(
                 *going, *(d.take_part_masked(p) for d, p in list(zip(devices, parts, strict=True))[:3])
             )
@@ -192,7 +190,7 @@ def test_groups_over_the_wire(shared_house: House) -> None:
 def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shared_house: House) -> None:
     """Three groups of five: one loses three before their upload, so that the two that had uploaded do not count."""
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
-    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy, deadlines=QUICK)
+    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy, deadlines=short("upload"))
 
     async def story() -> tuple[list[MienError], list[Any], operator_pb2.RoundReport, list[MaskedPart]]:
         async with shared_house.operator() as operator, shared_house.devices("shrunk", 15) as devices:
@@ -219,7 +217,7 @@ def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shar
 def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_house: House) -> None:
     """One of three groups ends with the stage whose transition cannot be committed at first."""
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
-    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy, deadlines=QUICK)
+    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy, deadlines=short("consistency"))
 
     async def story() -> tuple[list[Any], operator_pb2.RoundReport, list[MaskedPart]]:
         async with shared_house.operator() as operator, shared_house.devices("torn", 15) as devices:
@@ -242,7 +240,7 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_ho
                 torn = sa.insert(PRIVACY_EVENTS).values(population="torn", **columns)
                 store.privacy(lambda db: db.execute(torn))
                 await asyncio.gather(*silent)
-                await asyncio.sleep(3.0)  # the stage's end is due, and refused
+                await until_logged(shared_house, "transition refused by the disk", task="torn")  # its end was due
                 mine = PRIVACY_EVENTS.c.population == "torn"
                 store.privacy(lambda db: db.execute(sa.delete(PRIVACY_EVENTS).where(mine)))
             ends = await asyncio.gather(*going)
@@ -259,7 +257,7 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_ho
 
 
 def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(shared_house: House) -> None:
-    task = masked_task("liar", "liar", size=6, min_reports=4, deadlines=QUICK)
+    task = masked_task("liar", "liar", size=6, min_reports=4, deadlines=short("shares"))
 
     async def story() -> tuple[list[MienError], list[operator_pb2.RoundReport]]:
         async with shared_house.operator() as operator, shared_house.devices("liar", 6) as devices:
@@ -294,7 +292,7 @@ def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(sh
 
 
 def test_a_plain_upload_to_a_masked_task_is_refused(shared_house: House) -> None:
-    task = masked_task("form", "form", size=4, min_reports=3, deadlines=QUICK)
+    task = masked_task("form", "form", size=4, min_reports=3, deadlines=short("upload"))
 
     async def story() -> MienError:
         async with shared_house.operator() as operator, shared_house.devices("form", 4) as devices:

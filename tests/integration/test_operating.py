@@ -232,7 +232,7 @@ class Registrar:
                 yield process
             finally:
                 process.terminate()
-                process.wait(20)
+                process.wait(60)
 
     async def join(self, url: str) -> Credentials:
         """Return a device's credentials for an invite, as a phone gets them."""
@@ -240,7 +240,7 @@ class Registrar:
         tls = grpc.ssl_channel_credentials((self.home / "ca.pem").read_bytes())
         async with grpc.aio.secure_channel(self.address, tls) as channel:
             request = registrar_pb2.JoinRequest(token=Invite.from_url(url).token, csr_der=pki.create_csr(key))
-            reply = await registrar_pb2_grpc.RegistrarStub(channel).Join(request, timeout=10)
+            reply = await registrar_pb2_grpc.RegistrarStub(channel).Join(request, timeout=60)
         chain = pki.to_pem(pki.load_certificate(reply.certificate_der))
         return Credentials(
             reply.device_id,
@@ -266,7 +266,7 @@ def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path)
             program("coordinator.cli", "device", "revoke", credentials.device_id, *home)
             began = time.monotonic()
             while not isinstance(error := await _refusal(device), RevokedError):
-                assert time.monotonic() - began < 10, error
+                assert time.monotonic() - began < 60, error
                 await asyncio.sleep(0.1)
         checks = json.loads(program("coordinator.cli", "doctor", *home).stdout)
         assert checks["ok"], checks
@@ -352,7 +352,7 @@ def test_what_devices_revealed_is_deleted_when_the_task_ends(house: House, tmp_p
     task_id = run(story())
     began = time.monotonic()
     while states_on_disk(house):
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         time.sleep(0.02)
     with house.store() as store:
         task = store.task(task_id)
@@ -396,8 +396,7 @@ def test_what_devices_reveal_is_sealed_and_answered(house: House, tmp_path: Path
             ref, task = await in_upload(devices)
             shown = {device.id: await reveal(device, ref, task, i) for i, device in enumerate(devices)}
             assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
-            house.kill()  # what was revealed survives, sealed
-            house.start()
+            await house.restart(*devices)  # what was revealed survives, sealed
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             replies = {d.id: a.reply for d, a in zip(devices, assignments, strict=True)}
             return status.task_id, shown, replies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from coordinator.client import Coordinator
@@ -12,7 +13,9 @@ from mien.specs import CohortSpec, DeadlineSpec
 from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import LAYOUT, SECONDS, SPEC, LightDevice, answer, raised
+from tests.integration.test_monitoring import until_held
 from tests.integration.test_rounds import make, outcome
+from tests.servers import free_port
 
 LONG_S = 100.0
 """Far longer than any of these tests: whatever ends a stage sooner is not its hard deadline."""
@@ -178,18 +181,24 @@ def test_devices_without_work_are_told_pauses_that_differ(shared_house: House) -
     assert len(set(pauses)) > 1
 
 
-def test_a_phone_that_asks_to_be_left_out_is_told_so_while_its_check_in_is_held(shared_house: House) -> None:
+def test_a_phone_that_asks_to_be_left_out_is_told_so_while_its_check_in_is_held(tmp_path: Path) -> None:
+    house = House(tmp_path, metrics_port=free_port(), check_in_hold_s=100.0)
     task = tiny_task("quit", "quit", cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("quit", 3) as (quitter, *others):
+        async with house.operator() as operator, house.devices("quit", 3) as (quitter, *others):
+            await house.give_model(operator, tmp_path)
             status = await operator.submit(task, "quit")
             held = asyncio.create_task(quitter.check_in())
-            await asyncio.sleep(0.5)
+            await until_held(house, 1)
             await answer(quitter.rounds.SetParticipation(rounds_pb2.SetParticipationRequest(stays_out=True)))
             assert "left out" in (await held).wait.reason
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(others)))
             (report,) = await outcome(operator, status.task_id)
             assert (report.stage, report.num_selected) == (rounds_pb2.CLOSED, 2)
 
-    run(story(), limit_s=60)
+    try:
+        house.start()
+        run(story())
+    finally:
+        house.close()
