@@ -14,7 +14,7 @@ from mien.errors import BudgetExceededError, MienError
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, masked_task, run
-from tests.integration.light_device import LAYOUT, SPEC, THETA, Sent, answer, contribution, raised, ref_of
+from tests.integration.light_device import LAYOUT, SECONDS, SPEC, THETA, Sent, answer, contribution, raised, ref_of
 from tests.integration.test_rounds import expected_theta, outcome
 
 CLIP = 2.0
@@ -56,10 +56,10 @@ def test_the_model_moves_by_the_mean_and_noise_of_the_promised_size(shared_house
     noise = part.gather(shared_house.theta(result.model_id)) - part.gather(
         expected_theta(THETA, task, [upload.data for upload in uploads])
     )
-    # 252 elements: the sample's deviation is within 25 % of the true one except with probability 1e-8.
+    # 252 elements: the sample's deviation is within 30 % of the true one except with probability 1e-10.
     sigma = CLIP * task.privacy.dp.noise_multiplier / task.cohort.size
     most = sigma * (np.sqrt(5 / 5) if mechanism == "central_gaussian" else 1.3)  # a fifth of the devices may add none
-    assert 0.75 * sigma < float(noise.std()) < 1.25 * most
+    assert 0.7 * sigma < float(noise.std()) < 1.3 * most
 
 
 def test_a_budget_stops_the_task_before_it_is_exceeded_also_across_a_crash(house: House) -> None:
@@ -86,7 +86,7 @@ def test_a_budget_stops_the_task_before_it_is_exceeded_also_across_a_crash(house
     async def second() -> str:
         async with house.operator() as operator, house.devices("budget", 5) as devices:
             for device in devices:
-                reply = await device.check_in(timeout_s=4.0)
+                reply = await device.check_in()
                 assert not reply.HasField("assignment")
             (status,) = [status for status in await operator.tasks() if status.task_id == task_id]
             return f"{status.state}: {status.reason}"
@@ -108,7 +108,7 @@ def test_devices_that_reached_their_cap_are_not_asked_again(shared_house: House)
         async with shared_house.operator() as operator, shared_house.devices("caps", 6) as devices:
             status = await operator.submit(task, "caps")
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices[:3])))
-            asked = [(await device.check_in(timeout_s=4.0)).HasField("assignment") for device in devices[:3]]
+            asked = [(await device.check_in()).HasField("assignment") for device in devices[:3]]
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices[3:])))
             reports = await outcome(operator, status.task_id)
             assert [r.stage for r in reports] == [rounds_pb2.CLOSED, rounds_pb2.CLOSED]
@@ -120,10 +120,10 @@ def test_devices_that_reached_their_cap_are_not_asked_again(shared_house: House)
 def test_an_adaptive_clip_follows_the_norms(shared_house: House) -> None:
     """Each round's clip follows from the noised share of unclipped updates of the round before.
 
-    That share is a whole number of sixths with three phones: two of them can neither equal nor balance the quantile,
+    That share is a whole number of tenths with five phones: two of them can neither equal nor balance the quantile,
     whatever noise is drawn.
     """
-    task = private_task("adaptive", rounds=3, target_quantile=0.4, clip_lr=1.0)
+    task = private_task("adaptive", size=5, rounds=3, target_quantile=0.43, clip_lr=1.0)
     _, reports = run(take_all(shared_house, task, 3))
     assert [r.stage for r in reports] == [rounds_pb2.CLOSED] * 3
     with shared_house.store() as store:
@@ -156,7 +156,7 @@ def test_a_device_is_not_chosen_for_a_sum_below_its_owners_floor(shared_house: H
         async with shared_house.operator() as operator, shared_house.devices("floor", 1) as (device,):
             status = await operator.submit(task, "floor")
             request = rounds_pb2.CheckInRequest(population="floor", backbones=["tiny"], min_cohort=16)
-            reply = await answer(device.rounds.CheckIn(request, timeout=8.0))
+            reply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
             await operator.cancel(status.task_id)
             return str(reply.wait.reason)
 
