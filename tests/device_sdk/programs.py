@@ -19,7 +19,7 @@ def command(*arguments: str | Path, largest_file: int | None = None) -> list[str
 
 
 def mien_device(
-    *arguments: str | Path, largest_file: int | None = None, timeout_s: float = 120
+    *arguments: str | Path, largest_file: int | None = None, timeout_s: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed."""
     return subprocess.run(

@@ -64,12 +64,12 @@ class Loop:
 
     def run(self, story: Coroutine[Any, Any, _T]) -> _T:
         """Return what a coroutine returns."""
-        return asyncio.run_coroutine_threadsafe(story, self._loop).result(120)
+        return asyncio.run_coroutine_threadsafe(story, self._loop).result(240)
 
     def close(self) -> None:
         """Stop the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
 
@@ -131,7 +131,7 @@ class RealFleet:
 
         return self.loop.run(story())
 
-    def outcome(self, task_id: str, *, limit_s: float = 60.0) -> list[operator_pb2.RoundReport]:
+    def outcome(self, task_id: str, *, limit_s: float = 120.0) -> list[operator_pb2.RoundReport]:
         """Return the last report of each attempt, once the task is over."""
 
         async def story() -> list[operator_pb2.RoundReport]:
@@ -228,7 +228,7 @@ def _serving(registrar: RegistrarHome, address: str, log_path: Path) -> Iterator
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def with_model(model: Model, theta: Vector) -> Model:

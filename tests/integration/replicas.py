@@ -17,7 +17,7 @@ from tests.integration.house import House, log_lines
 from tests.integration.light_device import LightDevice
 from tests.servers import free_port
 
-LEASE_S = 2.0
+LEASE_S = 4.0
 
 
 class ReplicaHouse(House):
@@ -99,7 +99,7 @@ class Cluster:
         return [record for replica in self.replicas for record in log_lines(replica, event)]
 
 
-async def until(holds: Callable[[], bool], limit_s: float = 40.0) -> None:
+async def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
     """Return once something holds."""
     end = time.monotonic() + limit_s
     while not await asyncio.to_thread(holds):

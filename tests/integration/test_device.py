@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -98,7 +99,7 @@ class Companion:
 
     def join(self) -> list[RoundOutcome]:
         """Return the outcomes once the phone is done; raises what it raised."""
-        return self._outcomes.result(90)
+        return self._outcomes.result(240)
 
 
 def expected_theta(layout: ContributionLayout, spec: TaskSpec, uploads: list[bytes]) -> np.ndarray:
@@ -184,7 +185,7 @@ def test_separate_processes_train_together_and_keep_their_state(fleet: RealFleet
         start_mien_device("participate", "--rounds", "2", *AGREED, "--home", fleet.folder / f"process{i}", "--json")
         for i in range(2)
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in running]
+    outputs = [process.communicate(timeout=240)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], outputs
     assert len(fleet.outcome(task_id)) == 2
     for i, output in enumerate(outputs):
@@ -218,7 +219,7 @@ def test_a_phone_killed_at_any_stage_goes_on_after_a_restart(fleet: RealFleet, s
     assert victim.returncode == -signal.SIGKILL
 
     again = start_mien_device(*command)
-    output, _ = again.communicate(timeout=90)
+    output, _ = again.communicate(timeout=240)
     assert again.returncode == 0, output
     (report,) = fleet.outcome(task_id)
     assert report.num_reports == 2
@@ -231,7 +232,9 @@ def test_a_phone_killed_at_any_stage_goes_on_after_a_restart(fleet: RealFleet, s
 @pytest.mark.parametrize("stage", ["training", "uploading"])
 def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(fleet: RealFleet, stage: str) -> None:
     population = f"gone-{stage}"
-    deadlines = DeadlineSpec(selecting_s=60.0, training_s=15.0, upload_s=5.0)
+    # Whoever is left has to be through with the stage that the killed one does not answer in.
+    short = {"training": {"training_s": 20.0}, "uploading": {"upload_s": 10.0}}[stage]
+    deadlines = replace(DeadlineSpec(60.0, 60.0, upload_s=60.0), **short)
     task_id = fleet.submit(task(population, deadlines=deadlines))
     home = fleet.folder / f"{population}-victim"
     with (
@@ -254,7 +257,7 @@ def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(f
         # The next attempt goes through with the killed phone back.
         back = start_mien_device("participate", "--rounds", "1", *AGREED, "--home", home)
         assert any(isinstance(outcome, Counted) for outcome in device.participate(rounds=1))
-        output, _ = back.communicate(timeout=60)
+        output, _ = back.communicate(timeout=240)
         assert back.returncode == 0, output
     reports = fleet.outcome(task_id)
     assert reports[-1].num_reports == 2
@@ -287,7 +290,7 @@ def _stage_is(fleet: RealFleet, stage: str) -> bool:
         )
 
 
-def _wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+def _wait_until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "nothing happened"
@@ -300,9 +303,7 @@ def _wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
 def test_a_phone_is_not_asked_for_a_task_below_its_floor_and_is_told_why(fleet: RealFleet) -> None:
     fleet.submit(task("floor"))
     fleet.phone("floor0", "floor", IDENTITIES[0]).close()
-    waited = mien_device(
-        "participate", "--until-idle", "--allow-plain-sums", "--home", fleet.folder / "floor0", timeout_s=60
-    )
+    waited = mien_device("participate", "--until-idle", "--allow-plain-sums", "--home", fleet.folder / "floor0")
     assert waited.returncode == 0
     assert "16 or more" in waited.stdout + waited.stderr
     assert "--min-cohort" in waited.stdout + waited.stderr
@@ -326,7 +327,7 @@ def test_class_embeddings_are_shown_only_with_the_owners_word(fleet: RealFleet) 
         thread.start()
         with pytest.raises(ConfigError, match="--allow-reveal class_embeddings"):
             list(refuses.participate(rounds=1))
-        thread.join(60)
+        thread.join()
     assert said == []
     results: list[list[RoundOutcome]] = []
 
@@ -338,7 +339,7 @@ def test_class_embeddings_are_shown_only_with_the_owners_word(fleet: RealFleet) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join()
     assert [len([one for one in result if isinstance(one, Counted)]) for result in results] == [2, 2]
     assert any("a template of their face" in text for text in said)
     assert fleet.outcome(task_id)[-1].num_reports == 2
@@ -382,7 +383,7 @@ def test_a_device_that_has_not_joined_says_so(tmp_path: Path) -> None:
 def test_a_revoked_device_is_told(fleet: RealFleet) -> None:
     with fleet.phone("revoked", "revoked", IDENTITIES[0]) as device:
         fleet.revoke(device.identity.device_id)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             try:
                 with device.connect() as client:
@@ -402,9 +403,7 @@ def test_a_full_disk_in_training_leaves_the_round_and_keeps_the_state(fleet: Rea
     fleet.phone("full0", "full", IDENTITIES[0]).close()
     companion = Companion(fleet, "full1", "full", IDENTITIES[1])
     size = (home / "device.db").stat().st_size
-    ended = mien_device(
-        "participate", "--rounds", "1", *AGREED, "--home", home, largest_file=size + 20_000, timeout_s=60
-    )
+    ended = mien_device("participate", "--rounds", "1", *AGREED, "--home", home, largest_file=size + 20_000)
     assert ended.returncode == TABLE[DiskFullError].exit_code, ended.stderr
     with fleet.open("full0") as device:
         assert device.gallery.pending() is None

@@ -105,7 +105,7 @@ class Story:
             async with self.fleet.house.operator() as operator:
                 return (await operator.roll_outs())[-1]
 
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while (now := self.fleet.loop.run(story())).state not in states:
             assert time.monotonic() < end, now
             time.sleep(0.05)

@@ -77,7 +77,7 @@ def test_a_phone_killed_in_a_private_round_costs_at_most_an_attempt(fleet: RealF
     assert victim.returncode == -signal.SIGKILL
 
     again = start_mien_device(*command)
-    output, _ = again.communicate(timeout=120)
+    output, _ = again.communicate(timeout=240)
     assert again.returncode == 0, output
     reports = fleet.outcome(task_id)
     assert reports[-1].num_reports == 3
@@ -100,7 +100,7 @@ def test_a_phone_killed_after_its_upload_is_in_the_sum_and_finds_out(fleet: Real
     kill_at(victim, "uploaded")
     assert victim.returncode == -signal.SIGKILL
     again = start_mien_device(*command)
-    output, _ = again.communicate(timeout=120)
+    output, _ = again.communicate(timeout=240)
     assert again.returncode == 0, output
     (report,) = fleet.outcome(task_id)
     assert report.num_reports == 6

@@ -107,7 +107,7 @@ class PostgresServer:
         """End the server: connections are cut at once, and with `crash` nothing is tidied up."""
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
-            self._process.wait(30)
+            self._process.wait(60)
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
@@ -132,7 +132,7 @@ class PostgresServer:
     def _connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True,
-            connect_timeout=5,
+            connect_timeout=30,
         )  # fmt: skip
 
 

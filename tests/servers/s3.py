@@ -63,7 +63,7 @@ class S3Server:
         """Return the name of a new bucket."""
         name = f"mien-{secrets.token_hex(6)}"
         with urllib.request.urlopen(
-            urllib.request.Request(f"http://127.0.0.1:{self._direct}/{name}", method="PUT"), timeout=10
+            urllib.request.Request(f"http://127.0.0.1:{self._direct}/{name}", method="PUT"), timeout=60
         ) as answer:
             assert answer.status == 200
         return name
@@ -82,11 +82,11 @@ class S3Server:
             f"http://127.0.0.1:{self._direct}/moto-api/reset-auth",
             data=count.encode(), method="POST", headers={"Content-Type": "text/plain"},
         )  # fmt: skip
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{self._direct}/moto-api/", timeout=1).close()
+            urllib.request.urlopen(f"http://127.0.0.1:{self._direct}/moto-api/", timeout=10).close()
         except OSError:
             return False
         return True
@@ -115,11 +115,11 @@ class _Line:
         """End the thread."""
         self.cut()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def _run(self, what: Any) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(60)
 
     async def _mend(self) -> None:
         self._server = await asyncio.start_server(self._forward, "127.0.0.1", self._port)
