@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mien.errors import BY_CODE, CorruptDataError, LateError, MienError, NotFoundError, ProtocolError
-from mien.specs import CohortSpec, DeadlineSpec
+from mien.specs import CohortSpec
 from mien.wire.status import CODE_KEY
 from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
-from tests.integration.house import House, run, tiny_task
+from tests.integration.house import House, run, short, tiny_task
 from tests.integration.light_device import LightDevice, answer, contribution, raised
 from tests.integration.test_rounds import in_upload
 
@@ -74,9 +74,9 @@ async def _throw(device: LightDevice, method: str, data: bytes) -> None:
     as_is = {"request_serializer": bytes, "response_deserializer": bytes}
     try:
         if method in ("Rounds/Upload", "Operator/ImportModel"):
-            await device._channel.stream_unary(path, **as_is)(iter([data, data]), timeout=10)  # type: ignore[arg-type]
+            await device._channel.stream_unary(path, **as_is)(iter([data, data]), timeout=60)  # type: ignore[arg-type]
         else:
-            await device._channel.unary_unary(path, **as_is)(data, timeout=10)  # type: ignore[arg-type]
+            await device._channel.unary_unary(path, **as_is)(data, timeout=60)  # type: ignore[arg-type]
     except grpc.aio.AioRpcError as error:
         refusal = error
     else:
@@ -226,13 +226,12 @@ def test_a_device_that_never_finishes_holds_up_nothing(attacked: House) -> None:
 def test_an_upload_that_drips_ends_with_its_round(attacked: House) -> None:
     async def story() -> None:
         async with attacked.operator() as operator, attacked.devices("drips", 4) as devices:
-            deadlines = DeadlineSpec(selecting_s=20.0, training_s=20.0, upload_s=2.0)
-            await operator.submit(tiny_task("drips", "drips", deadlines=deadlines), "drips")
+            await operator.submit(tiny_task("drips", "drips", deadlines=short("upload")), "drips")
             ref, task = await in_upload(devices)
             dripping = asyncio.create_task(devices[0].upload(ref, contribution(task, 0), chunk=1, pause_s=0.05))
             for i, device in enumerate(devices[1:], start=1):
                 assert (await device.upload(ref, contribution(task, i))).accepted
             assert (await devices[1].until(ref)).num_reports == 3
-            assert isinstance(await raised(asyncio.wait_for(dripping, 5.0)), LateError)
+            assert isinstance(await raised(asyncio.wait_for(dripping, 60.0)), LateError)
 
     run(story())

@@ -37,7 +37,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def address(fleet: Fleet) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coordinator.dashboard.accounts._SCRYPT_N", 2**10)
-        patch.setattr("coordinator.dashboard.serve.REQUEST_S", 1.0)
+        patch.setattr("coordinator.dashboard.serve.REQUEST_S", 4.0)
         add_user(fleet.home)
         with served(fleet.home) as address:
             yield address

@@ -259,8 +259,8 @@ SAMPLES = {
 
 
 def decodes_or_says_why(data: bytes) -> None:
-    """Fail if anything but a picture or an error of Mien comes of `data`, or it takes over five seconds."""
-    started = time.monotonic()
+    """Fail if anything but a picture or an error of Mien comes of `data`, or it takes over five seconds of work."""
+    started = time.process_time()
     try:
         decoded = decode_image(data)
     except MienError:
@@ -269,7 +269,7 @@ def decodes_or_says_why(data: bytes) -> None:
         assert decoded.ndim == 3
         assert decoded.shape[2] == 3
         assert max(decoded.shape[:2]) <= WORKING_SIDE
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 class TestFragments:

@@ -103,15 +103,15 @@ def test_of_many_who_race_with_one_token_one_is_admitted(registrar: LocalRegistr
 
 
 def test_guessing_is_slowed_down_per_address(tmp_path: Path) -> None:
-    with local_registrar(tmp_path / "R", replace(CONFIG, max_join_failures=3, join_failure_window_s=2)) as registrar:
+    with local_registrar(tmp_path / "R", replace(CONFIG, max_join_failures=3, join_failure_window_s=8)) as registrar:
         good, csr = registrar.invite().token, csr_der(ec.generate_private_key(P256))
         for _ in range(3):
             assert isinstance(refused(registrar.join, "A" * 43, csr), InviteError)
         error = refused(registrar.join, good, csr)
         assert isinstance(error, RateLimitedError)
         assert error.retry_after_s is not None
-        assert 0 < error.retry_after_s <= 2
-        time.sleep(2.1)
+        assert 0 < error.retry_after_s <= 8
+        time.sleep(error.retry_after_s + 0.1)
         registrar.join(good, csr)
 
 
@@ -157,11 +157,11 @@ def man_in_the_middle(thief: Thief, key_pem: bytes, chain_pem: bytes) -> Iterato
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield f"127.0.0.1:{ports[0]}"
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
 
 
 def shown_chain(address: str) -> list[x509.Certificate]:
@@ -188,7 +188,7 @@ def send_token(address: str, trusted: x509.Certificate, token: str) -> grpc.Stat
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(pki.to_pem(trusted))) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
         with pytest.raises(grpc.RpcError) as error:
-            stub.Join(registrar_pb2.JoinRequest(token=token), timeout=20)
+            stub.Join(registrar_pb2.JoinRequest(token=token), timeout=60)
     return error.value.code()
 
 

@@ -79,7 +79,7 @@ def asked(method: str, chain_pem: bytes | None, key_pem: bytes | None) -> bytes:
     async def ask() -> bytes:
         async with connected(chain_pem, key_pem) as channel:
             call: Callable[..., Awaitable[bytes]] = channel.unary_unary(f"/test/{method}")
-            return await call(b"", timeout=20)
+            return await call(b"", timeout=60)
 
     try:
         return asyncio.run(ask())
@@ -133,7 +133,7 @@ def test_a_stream_may_fail_after_its_first_answer() -> None:
         async with connected(OPERATOR.chain_pem, OPERATOR.key_pem) as channel:
             stream: Callable[..., Any] = channel.unary_stream("/test/Stream")
             try:
-                async for answer in stream(b"", timeout=20):
+                async for answer in stream(b"", timeout=60):
                     answers.append(answer)
             except grpc.RpcError as error:
                 return answers, from_rpc_error(error, peer="the server")

@@ -38,7 +38,7 @@ def mutual_tls_server(folder: Path, oldest: ssl.TLSVersion) -> Iterator[str]:
         thread = threading.Thread(target=serve_one)
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -87,17 +87,17 @@ class LocalRegistrar:
         """Return a new invite, asked for as an operator does."""
         request = registrar_pb2.CreateInviteRequest(population=population, valid_s=valid_s, note=note)
         with self.operators(self.operator.chain_pem, self.operator.key_pem) as stub:
-            return Invite.from_url(stub.CreateInvite(request, timeout=20).url)
+            return Invite.from_url(stub.CreateInvite(request, timeout=60).url)
 
     def join(self, token: str, csr: bytes) -> registrar_pb2.JoinReply:
         """Return the answer to a join; errors come as MienError."""
         with self.devices() as stub:
-            return stub.Join(registrar_pb2.JoinRequest(token=token, csr_der=csr), timeout=20)
+            return stub.Join(registrar_pb2.JoinRequest(token=token, csr_der=csr), timeout=60)
 
     def renew(self, request: registrar_pb2.RenewRequest) -> registrar_pb2.JoinReply:
         """Return the answer to a renewal; errors come as MienError."""
         with self.devices() as stub:
-            return stub.Renew(request, timeout=20)
+            return stub.Renew(request, timeout=60)
 
     def admitted(self, population: str = "default") -> Phone:
         """Return a device that has joined."""
@@ -161,9 +161,9 @@ def local_registrar(folder: Path, config: RegistrarConfig = CONFIG) -> Iterator[
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
-        assert ready.wait(30), "the registrar did not start"
+        assert ready.wait(60), "the registrar did not start"
         yield LocalRegistrar(home, clock, coordinator, ports[0], stop)
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()

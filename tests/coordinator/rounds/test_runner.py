@@ -185,14 +185,14 @@ def _no_leaf(*_: object) -> Any:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something to become true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def stubbornly(call: Callable[[], Awaitable[TaskRecord]]) -> TaskRecord:
     """Return what a call answers in the end."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await call()
@@ -330,17 +330,19 @@ def test_who_follows_a_round_whose_runner_fell_is_told_to_follow_it_again(tmp_pa
             while not all(isinstance(answer, Assigned) for answer in answers) or not answers:
                 answers = await asyncio.gather(*(house.engine.check_in(c, limit_s=0.5) for c in callers))
 
+            follows = asyncio.Event()
+
             async def follow() -> None:
                 async for _ in house.engine.follow("d" * 32, answers[0].name):
-                    pass
+                    follows.set()
 
             following = asyncio.create_task(follow())
-            await asyncio.sleep(0.05)
+            await follows.wait()
             house.faults.waiting["save_round"] = [ZeroDivisionError("a defect")]
             with contextlib.suppress(Exception):
                 await house.engine.report_trained("d" * 32, answers[0].name)
             with pytest.raises(UnavailableError, match="follow it again"):
-                await asyncio.wait_for(following, 5)
+                await asyncio.wait_for(following, 60)
             await until(lambda: bool(house.engine.tasks_now()))
             await house.take_part(1)
             await until(lambda: house.task(task.task_id).state is TaskState.DONE)

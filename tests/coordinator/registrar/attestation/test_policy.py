@@ -60,12 +60,12 @@ def asked(
     sent = MAKER.chain(attested or key, challenge, **lies) if chain is None else chain
     request = registrar_pb2.JoinRequest(token=token, csr_der=csr_der(key), attestation_chain_der=sent)
     with registrar.devices() as stub:
-        return stub.Join(request, timeout=20)
+        return stub.Join(request, timeout=60)
 
 
 def listed(registrar: LocalRegistrar) -> dict[str, str]:
     with registrar.operators(registrar.operator.chain_pem, registrar.operator.key_pem) as stub:
-        devices = stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=20).devices
+        devices = stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=60).devices
     return {device.device_id: device.attestation for device in devices}
 
 
@@ -119,8 +119,8 @@ def test_a_refused_attestation_leaves_the_invite_as_it_was(make: Make) -> None:
         token=token, csr_der=csr_der(key), attestation_chain_der=MAKER.chain(key, challenge)
     )
     with registrar.devices() as stub:
-        first = stub.Join(sent, timeout=20)
-        assert stub.Join(sent, timeout=20).certificate_der == first.certificate_der  # a lost answer
+        first = stub.Join(sent, timeout=60)
+        assert stub.Join(sent, timeout=60).certificate_der == first.certificate_der  # a lost answer
     assert first.device_id == pki.device_id(key.public_key())
 
 
