@@ -99,8 +99,8 @@ public final class Recogniser {
         return best;
     }
 
-    /** Returns the model's own threshold with the highest false match rate that is low enough. */
-    private double threshold() {
+    /** Returns the model's own threshold with the highest false match rate that is low enough; throws CONFIG without one. */
+    public double threshold() {
         ModelSpec.Threshold best = null;
         for (ModelSpec.Threshold each : model.spec.thresholds) {
             boolean counts = each.modelId.equals(model.modelId) && each.fmr <= MAX_FMR;
