@@ -5,7 +5,7 @@ public interface Enroller {
     /** Returns embeddings of aligned crops, each at length 1. */
     float[][] embed(byte[][] crops);
 
-    /** Returns the cosine from which on two faces are one person's. */
+    /** Returns the cosine from which on two faces are one person's; minus infinity where it is not known. */
     double threshold();
 
     /** Stores a person as a whole or not at all; returns their number. Throws ALREADY_EXISTS for a name that is taken. */
