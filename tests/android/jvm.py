@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -77,3 +80,57 @@ class JvmPhone:
             self.process.kill()
         assert "Exception" not in errors, errors[-4000:]
         return [json.loads(line) for line in output.splitlines()]
+
+
+class JvmDevice:
+    """A phone of the JVM that does what it is told: each call is a command of `mien.e2e.Life`, and returns its answer."""
+
+    def __init__(self, home: Path) -> None:
+        self._process = subprocess.Popen(
+            command("mien.e2e.Life", home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> JvmDevice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.communicate()
+
+    def do(self, what: str, **told: Any) -> dict[str, Any]:
+        """Return the answer to a command; fails where it is an error."""
+        answer = self.answer(what, **told)
+        assert "error" not in answer, answer
+        return answer
+
+    def refused(self, what: str, **told: Any) -> tuple[str, str]:
+        """Return the code and the text of the error that a command is answered with."""
+        answer = self.answer(what, **told)
+        assert "error" in answer, answer
+        return answer["error"], answer["text"]
+
+    def answer(self, what: str, **told: Any) -> dict[str, Any]:
+        """Return the answer to a command, whatever it is."""
+        self.send(what, **told)
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def send(self, what: str, **told: Any) -> None:
+        """Give a command and do not wait for its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": what, **told}) + "\n")
+        self._process.stdin.flush()
+
+    @contextlib.contextmanager
+    def no_file_beyond(self, size_bytes: int) -> Iterator[None]:
+        """Let it write no file beyond a size, as a disk with no more room would."""
+        before = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+        try:
+            yield
+        finally:
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, before)

@@ -1,9 +1,11 @@
 package mien.client;
 
 import java.security.SecureRandom;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.Set;
 import java.util.concurrent.locks.ReentrantLock;
 import mien.client.fl.Agreement;
 import mien.client.fl.Attempts;
@@ -33,6 +35,7 @@ import mien.client.store.KeyProvider;
 import mien.client.store.Vault;
 import mien.client.train.GraphRuntime;
 import mien.client.train.OrtEngine;
+import mien.client.wire.Bytes;
 import mien.client.wire.Invite;
 
 /**
@@ -268,15 +271,22 @@ public final class Device {
     }
 
     private void fetchGraphs(CoordinatorClient client, Bundle signed) {
-        Folder folder = graphsOf(signed.layoutSha256);
-        for (Map.Entry<String, Blob> file : signed.graphs().entrySet()) {
-            if (!folder.has(file.getValue().sha256)) {
-                client.download(file.getValue(), folder, "graph " + file.getKey());
-            }
+        Map<String, Blob> graphs = signed.graphs();
+        Blob list = graphs.get("graphs.json");
+        if (list == null) {
+            return; // what somebody put there stays in use
         }
-        Blob list = signed.graphs().get("graphs.json");
-        if (list != null) {
-            folder.write("graphs.json", folder.read(list.sha256)); // last, so that it names only what is there
+        Folder folder = graphsOf(signed.layoutSha256);
+        Set<String> signedNames = new HashSet<>();
+        for (Map.Entry<String, Blob> file : graphs.entrySet()) {
+            ModelStore.fetch(file.getValue(), folder, client, "graph " + file.getKey());
+            signedNames.add(file.getValue().sha256);
+        }
+        folder.write("graphs.json", folder.read(list.sha256)); // last, so that it names only what is there
+        for (String name : folder.names()) {
+            if (Bytes.isSha256(name) && !signedNames.contains(name)) {
+                folder.delete(name);
+            }
         }
     }
 

@@ -298,9 +298,13 @@ public final class Gallery {
 
     private Templates templates() {
         byte[] record = vault.get(TEMPLATES);
-        return record == null
-                ? new Templates(null, new LinkedHashMap<>())
-                : Records.parse(record, Gallery::readTemplates);
+        if (record == null) {
+            return new Templates(null, new LinkedHashMap<>());
+        }
+        Templates templates = Records.parse(record, Gallery::readTemplates);
+        List<String> people = vault.names(PERSON);
+        templates.of.keySet().removeIf(id -> !people.contains(record(id))); // of an enrolment that did not come to its end
+        return templates;
     }
 
     private void putTemplates(String modelId, int id, float[][] rows) {

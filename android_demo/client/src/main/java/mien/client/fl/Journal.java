@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Vault;
 
@@ -138,8 +139,15 @@ public final class Journal {
     }
 
     private Content content() {
-        byte[] record = vault.get(RECORD);
-        return record == null ? new Content() : Records.parse(record, Journal::read);
+        try {
+            byte[] record = vault.get(RECORD);
+            return record == null ? new Content() : Records.parse(record, Journal::read);
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CORRUPT_DATA) {
+                throw error;
+            }
+            return new Content(); // a damaged diary stops nobody: a new one begins
+        }
     }
 
     private static Content read(DataInputStream in) throws IOException {

@@ -65,12 +65,12 @@ public final class ModelStore {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the model's files have other sizes than its manifest says; tell the operator");
         }
-        fetchBlob(manifest.theta, source, "the model");
+        fetch(manifest.theta, folder, source, "the model");
         Map<String, Object> stored = new LinkedHashMap<>();
         stored.put("spec_json", Bytes.hex(manifest.specJson));
         stored.put("theta", manifest.theta.sha256);
         if (manifest.publicShard != null) {
-            fetchBlob(manifest.publicShard, source, "the public faces");
+            fetch(manifest.publicShard, folder, source, "the public faces");
             stored.put("shard", manifest.publicShard.sha256);
             stored.put("shard_bytes", manifest.publicShard.sizeBytes);
         }
@@ -112,7 +112,8 @@ public final class ModelStore {
         }
     }
 
-    private void fetchBlob(Blob blob, Source source, String what) {
+    /** Fetches a blob into a folder, unless it is there and whole. */
+    public static void fetch(Blob blob, Folder folder, Source source, String what) {
         byte[] here = folder.read(blob.sha256);
         if (here == null || !Bytes.hex(Bytes.sha256(here)).equals(blob.sha256)) {
             source.download(blob, folder, what);

@@ -103,7 +103,12 @@ public final class Folder {
     }
 
     private static MienException failed(String what, IOException error) {
-        ErrorCode code = String.valueOf(error.getMessage()).contains("space") ? ErrorCode.DISK_FULL : ErrorCode.DATABASE;
+        ErrorCode code = isFull(String.valueOf(error.getMessage())) ? ErrorCode.DISK_FULL : ErrorCode.DATABASE;
         return new MienException(code, what + " (" + error.getClass().getSimpleName() + "); make room, then try again", error);
+    }
+
+    /** No space, beyond a quota, or beyond what a file may have: Java tells them apart by the system's words alone. */
+    private static boolean isFull(String words) {
+        return words.contains("space") || words.contains("quota") || words.contains("too large");
     }
 }

@@ -1,0 +1,210 @@
+package mien.client.fl;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.store.FileKeyProvider;
+import mien.client.store.Folder;
+import mien.client.store.Vault;
+import mien.client.train.Tensor;
+import mien.client.wire.Bytes;
+import org.junit.Before;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+/** People come, agree, change their minds and go; templates are of one model, all of them or none. */
+public class GalleryTest {
+    private static final String OLD = "old";
+    private static final String NEW = "new";
+
+    @Rule public final TemporaryFolder temporary = new TemporaryFolder();
+    private Folder root;
+    private Folder files;
+    private Gallery gallery;
+
+    @Before
+    public void open() {
+        root = new Folder(temporary.getRoot().toPath());
+        files = root.folder("gallery");
+        gallery = new Gallery(vault());
+    }
+
+    private Vault vault() {
+        return new Vault(files, new FileKeyProvider(root.folder("keys")), "gallery");
+    }
+
+    private static byte[][] crops(int seed, int number) {
+        byte[][] crops = new byte[number][];
+        for (int i = 0; i < number; i++) {
+            crops[i] = new byte[] {(byte) seed, (byte) i};
+        }
+        return crops;
+    }
+
+    /** A model that says which person it saw, and that it is itself. */
+    private static float[] template(byte[][] crops, int model) {
+        return new float[] {model, crops[0][0]};
+    }
+
+    private int enrol(String name, int seed, boolean agrees) {
+        return gallery.enrol(name, crops(seed, 3), template(crops(seed, 3), 1), OLD, 1000 + seed, agrees);
+    }
+
+    @Test
+    public void peopleAreWhatTheySaidAndAreStillThereAfterARestart() {
+        assertNull(gallery.modelId());
+        int ada = enrol("Ada", 7, true);
+        int bo = enrol("Bo", 8, false);
+        Raised.by(ErrorCode.ALREADY_EXISTS, "a name twice", () -> enrol("Ada", 9, false));
+        Raised.by(ErrorCode.CONFIG, "no pictures", () -> gallery.enrol("Cy", new byte[0][], null, OLD, 0, true));
+        Raised.by(
+                ErrorCode.MODEL_MISMATCH, "another model's", () -> gallery.enrol("Cy", crops(9, 1), null, NEW, 0, true));
+        gallery.add(ada, crops(70, 2), template(crops(70, 2), 1), OLD);
+        Gallery again = new Gallery(vault());
+        Gallery.Person person = again.person(ada);
+        assertEquals("Ada", person.name);
+        assertEquals(1007, person.agreedMs);
+        assertEquals(5, person.numImages());
+        assertArrayEquals(new byte[] {70, 1}, person.crops()[4]);
+        assertTrue(again.stillTrains(ada));
+        assertFalse(again.stillTrains(bo));
+        assertFalse(again.stillTrains(99));
+        assertEquals(2, again.templates(OLD).get(ada).length);
+        Raised.by(ErrorCode.MODEL_MISMATCH, "templates of another model", () -> again.templates(NEW));
+        Raised.by(ErrorCode.NOT_ENROLLED, "nobody", () -> again.person(99));
+        assertFalse("no picture in a text", person.toString().contains("70"));
+    }
+
+    @Test
+    public void whatTrainingKeptGoesWithConsentAndEverythingWithThePerson() {
+        int ada = enrol("Ada", 7, true);
+        int bo = enrol("Bo", 8, true);
+        Map<String, Tensor> state = new HashMap<>();
+        state.put("class_embedding", Tensor.vector(new float[] {1, 2}));
+        gallery.putState(ada, "task", state);
+        gallery.putState(bo, "task", state);
+        assertArrayEquals(new float[] {1, 2}, gallery.state(ada, "task").get("class_embedding").values, 0);
+        gallery.setConsent(ada, false, 2000);
+        assertFalse(gallery.stillTrains(ada));
+        assertTrue(gallery.state(ada, "task").isEmpty());
+        assertEquals("Ada is still verified", 1, gallery.templates(OLD).get(ada).length);
+        gallery.setConsent(ada, true, 3000);
+        assertEquals(3000, gallery.person(ada).agreedMs);
+        gallery.remove(bo);
+        assertTrue(gallery.state(bo, "task").isEmpty());
+        assertFalse(gallery.templates(OLD).containsKey(bo));
+        List<String> left = new ArrayList<>(files.names());
+        assertEquals(2, left.size());
+        assertTrue(left.contains("person-000001") && left.contains("templates"));
+        assertEquals("a number is not given twice while it is in use", 2, enrol("Cy", 9, false));
+    }
+
+    @Test
+    public void anotherModelComesIntoUseAtOnceOrNotAtAll() {
+        enrol("Ada", 7, true);
+        enrol("Bo", 8, true);
+        gallery.add(1, crops(70, 2), template(crops(70, 2), 1), OLD);
+        Map<String, byte[]> before = contents();
+        for (int cut = 1; cut <= 3; cut++) {
+            int[] made = {0};
+            int at = cut;
+            try {
+                gallery.reembed(
+                        NEW,
+                        crops -> {
+                            if (++made[0] == at) {
+                                throw new IllegalStateException("the power is cut");
+                            }
+                            return template(crops, 2);
+                        });
+            } catch (IllegalStateException expected) {
+                assertEquals("the power is cut", expected.getMessage());
+            }
+            assertUnchanged(before);
+        }
+        gallery.reembed(NEW, crops -> template(crops, 2));
+        Map<String, byte[]> after = contents();
+        for (String name : before.keySet()) {
+            // One file changes, and a file is replaced by a rename: there is no state in between.
+            assertEquals(name.equals("templates"), !Bytes.hex(before.get(name)).equals(Bytes.hex(after.get(name))));
+        }
+        assertEquals(NEW, new Gallery(vault()).modelId());
+        for (float[][] rows : gallery.templates(NEW).values()) {
+            for (float[] row : rows) {
+                assertEquals(2, row[0], 0);
+            }
+        }
+        assertArrayEquals(new float[] {2, 70}, gallery.templates(NEW).get(1)[1], 0);
+    }
+
+    @Test
+    public void whoIsEnrolledWhileAModelComesIsInItToo() {
+        enrol("Ada", 7, false);
+        int[] made = {0};
+        gallery.reembed(
+                NEW,
+                crops -> {
+                    if (++made[0] == 1) {
+                        enrol("Bo", 8, false);
+                    }
+                    return template(crops, 2);
+                });
+        assertArrayEquals(new float[] {2, 8}, gallery.templates(NEW).get(2)[0], 0);
+        Raised.by(
+                ErrorCode.UNREACHABLE,
+                "somebody comes every time",
+                () ->
+                        gallery.reembed(
+                                "newest",
+                                crops -> {
+                                    gallery.setConsent(1, !gallery.stillTrains(1), 4000);
+                                    return template(crops, 3);
+                                }));
+        assertEquals(NEW, gallery.modelId());
+    }
+
+    @Test
+    public void anEnrolmentThatWasCutShortIsNobodys() {
+        enrol("Ada", 7, true);
+        enrol("Bo", 8, true);
+        files.delete("person-000002"); // as if the power was cut between the templates and the person
+        assertEquals(Collections.singleton(1), gallery.templates(OLD).keySet());
+        assertEquals(2, enrol("Bo", 9, true));
+        assertArrayEquals(new float[] {1, 9}, gallery.templates(OLD).get(2)[0], 0);
+    }
+
+    @Test
+    public void aRecordOfAnotherFormIsRefused() {
+        vault().put("person-000001", new byte[] {1, 0, 0});
+        Raised.by(ErrorCode.CORRUPT_DATA, "an older form", () -> gallery.people());
+        gallery.wipe();
+        assertEquals(0, gallery.people().size());
+        assertNull(gallery.modelId());
+    }
+
+    private Map<String, byte[]> contents() {
+        Map<String, byte[]> contents = new HashMap<>();
+        for (String name : files.names()) {
+            contents.put(name, files.read(name));
+        }
+        return contents;
+    }
+
+    private void assertUnchanged(Map<String, byte[]> before) {
+        assertEquals(before.keySet(), contents().keySet());
+        for (Map.Entry<String, byte[]> each : before.entrySet()) {
+            assertArrayEquals(each.getKey(), each.getValue(), files.read(each.getKey()));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+package mien.e2e;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Paths;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.EnumSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import mien.client.Clock;
+import mien.client.Device;
+import mien.client.MienException;
+import mien.client.Status;
+import mien.client.fl.Agreement;
+import mien.client.fl.Decision;
+import mien.client.fl.Disclosure;
+import mien.client.fl.Gallery;
+import mien.client.fl.Journal;
+import mien.client.fl.Listener;
+import mien.client.fl.Outcome;
+import mien.client.join.FileIdentityKeys;
+import mien.client.secagg.Profile;
+import mien.client.store.FileKeyProvider;
+import mien.client.store.Folder;
+import mien.client.store.Vault;
+import mien.client.wire.Bytes;
+import mien.client.wire.Fields;
+import mien.client.wire.Json;
+
+/**
+ * A phone that does what it is told, as an app would: a line of JSON in, a line of JSON out.
+ *
+ * <pre>
+ * Life HOME
+ * {"do": "join", "invite": URL}   {"do": "enrol", "name": "Ada", "crops": FILE, "agrees": true}   {"do": "status"}
+ * </pre>
+ *
+ * An error is answered as {@code {"error": CODE, "text": ...}}. {@code clock} sets this phone's clock.
+ */
+public final class Life {
+    /** A clock that can be set; in a hurry its pauses take no time but count in full. */
+    private static final class Settable implements Clock {
+        private final Clock real = Clock.system();
+        private volatile long aheadMs;
+        private volatile boolean isHurried;
+        private volatile long skippedMs;
+
+        @Override
+        public long unixMs() {
+            return real.unixMs() + aheadMs;
+        }
+
+        @Override
+        public long monotonicMs() {
+            return real.monotonicMs() + skippedMs;
+        }
+
+        @Override
+        public void sleep(long ms) {
+            if (isHurried) {
+                skippedMs += ms;
+            } else {
+                real.sleep(ms);
+            }
+        }
+    }
+
+    private final Settable clock = new Settable();
+    private final Device device;
+
+    private Life(Folder home) {
+        FileKeyProvider keys = new FileKeyProvider(home.folder("keys"));
+        FileIdentityKeys identityKeys = new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity"));
+        device = new Device(home, keys, identityKeys, clock, new Random());
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        Life life = new Life(new Folder(Paths.get(arguments[0])));
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            Object answer;
+            try {
+                answer = life.answer(Json.object(Bytes.utf8(line), "the command"));
+            } catch (MienException error) {
+                answer = facts("error", error.code().code(), "text", error.getMessage());
+            }
+            System.out.println(Json.write(answer));
+            System.out.flush();
+        }
+        System.exit(0); // gRPC's threads take their time
+    }
+
+    private Object answer(Fields told) throws IOException {
+        switch (told.text("do")) {
+            case "clock":
+                clock.aheadMs = told.number("ahead_ms");
+                clock.isHurried = told.has("hurried");
+                return facts();
+            case "join":
+                return facts("device", device.join(told.text("invite")).deviceId);
+            case "renew":
+                return facts("ends_ms", device.renew().certificate.getNotAfter().getTime());
+            case "update":
+                return facts("changed", device.update());
+            case "participate":
+                return outcome(told);
+            case "tell":
+                return facts("told", device.tellParticipation());
+            case "leave":
+                return facts("told", device.leave());
+            case "status":
+                return status(device.status());
+            default:
+                return withPeople(told);
+        }
+    }
+
+    private Object withPeople(Fields told) throws IOException {
+        switch (told.text("do")) {
+            case "enrol":
+                return facts("person", device.enrol(told.text("name"), crops(told), told.flag("agrees")));
+            case "add":
+                device.add(told.count("person", 1), crops(told));
+                return facts();
+            case "consent":
+                device.setConsent(told.count("person", 1), told.flag("agrees"));
+                return facts();
+            case "remove":
+                device.remove(told.count("person", 1));
+                return facts();
+            case "wipe":
+                device.wipe();
+                return facts();
+            case "verify":
+            case "identify":
+                return decisions(told);
+            default:
+                throw new IllegalArgumentException("no command " + told.text("do"));
+        }
+    }
+
+    private static byte[][] crops(Fields told) throws IOException {
+        return Phone.crops(Paths.get(told.text("crops")));
+    }
+
+    /** Returns the number of whoever each crop was taken for, 0 for nobody. */
+    private Object decisions(Fields told) throws IOException {
+        List<Object> people = new ArrayList<>();
+        boolean verifies = told.text("do").equals("verify");
+        for (byte[] crop : crops(told)) {
+            Decision decision = verifies ? device.verify(told.count("person", 1), crop) : device.identify(crop);
+            people.add(decision.isMatch() ? decision.person.id : 0);
+        }
+        return facts("people", people);
+    }
+
+    private Object outcome(Fields told) {
+        Agreement agreement = new Agreement(told.count("min_cohort", 2), EnumSet.of(Profile.MALICIOUS_SERVER));
+        List<String> unmet = told.texts("unmet");
+        List<Object> words = new ArrayList<>();
+        List<Object> disclosed = new ArrayList<>();
+        Listener listener =
+                new Listener() {
+                    @Override
+                    public void disclose(Disclosure disclosure) {
+                        disclosed.add(disclosure.task);
+                    }
+
+                    @Override
+                    public void progress(String word) {
+                        words.add(word);
+                    }
+                };
+        Outcome outcome = device.participate(agreement, () -> Collections.unmodifiableList(unmet), listener);
+        return facts(
+                "kind", outcome.kind.name(), "code", outcome.code, "reason", outcome.reason, "model_id", outcome.modelId,
+                "num_reports", outcome.numReports, "words", words, "disclosed", disclosed);
+    }
+
+    private Object status(Status status) {
+        List<Object> people = new ArrayList<>();
+        for (Gallery.Person person : device.people()) {
+            people.add(facts("id", person.id, "name", person.name, "trains", person.trains, "images", person.numImages()));
+        }
+        List<Object> journal = new ArrayList<>();
+        for (Journal.Entry entry : status.journal) {
+            journal.add(facts("kind", entry.kind.name(), "code", entry.code, "reason", entry.reason, "times", entry.times));
+        }
+        return facts(
+                "joined", status.joined, "device", status.deviceId, "certificate_ends_ms", status.certificateEndsMs,
+                "model_id", status.modelId, "people", people, "num_agreed", status.numAgreed, "pending", status.pendingRound,
+                "num_private_sums", status.numPrivateSums, "stays_out", status.staysOut, "still_to_tell", status.stillToTell,
+                "sent_bytes", status.sentBytes, "received_bytes", status.receivedBytes, "journal", journal);
+    }
+
+    private static Map<String, Object> facts(Object... namesAndValues) {
+        Map<String, Object> facts = new LinkedHashMap<>();
+        for (int i = 0; i < namesAndValues.length; i += 2) {
+            facts.put((String) namesAndValues[i], namesAndValues[i + 1]);
+        }
+        return facts;
+    }
+}

@@ -1,0 +1,388 @@
+"""A phone's life on the JVM, against the real servers: joined, released to, verified, renewed, withdrawn, gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator import pki
+from coordinator.commands.models import read_signed
+from coordinator.signing import sign_folder
+from device_sdk.enrolled import References, Template
+from device_sdk.models import Model
+from mien.bundles import hash_of, name_of
+from mien.layout import model_id
+from mien.methods.base import Crops
+from mien.specs import Threshold
+from mien.wire.canonical import model_to_json
+from tests.android.jvm import JvmDevice
+from tests.graphs import FOLDER, tiny_onnx_runtime
+from tests.integration.real_fleet import RealFleet, real_fleet
+from tests.tiny import made_up_crops, tiny_cnn
+
+TINY = tiny_cnn()
+DAY_MS: Final = 24 * 3600 * 1000
+PATIENCE_S: Final = 120.0
+POPULATION: Final = "life"
+PEOPLE: Final = {"Ada": 1, "Bo": 2, "Cy": 3}
+
+
+def embed(theta: np.ndarray[Any, np.dtype[np.float32]], crops: Crops) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return embeddings as Python's phones make them."""
+    return tiny_onnx_runtime(TINY).embed(theta, crops)
+
+
+def enrolled_crops(person: int) -> Crops:
+    return made_up_crops(3, seed=person, spread=10)
+
+
+def probes() -> Crops:
+    """Return crops of the people enrolled, and of nobody."""
+    return np.concatenate([made_up_crops(2, seed=seed, spread=60) for seed in range(1, 9)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What Python decides on the probes under a model: who, by number (0: nobody), and for the first person."""
+
+    threshold: float
+    identified: list[int]
+    verified: list[int]
+
+
+def expected(theta: np.ndarray[Any, np.dtype[np.float32]]) -> Expected:
+    """Return Python's decisions, at a threshold that no probe is near to."""
+    templates = [
+        Template.of(embed(theta, enrolled_crops(person)), "any", TINY.spec.input) for person in PEOPLE.values()
+    ]
+    references = References("any", tuple(PEOPLE), np.stack([template.embedding for template in templates]))
+    embedded = embed(theta, probes())
+    nearest = [references.nearest(probe) for probe in embedded]
+    first = references.of("Ada") @ embedded.T
+    scores = np.sort(np.concatenate([[score for _, score in nearest], first.max(axis=0)]))
+    gaps = np.diff(scores)
+    middle = slice(len(gaps) // 4, 3 * len(gaps) // 4)
+    widest = len(gaps) // 4 + int(np.argmax(gaps[middle]))
+    threshold = float(scores[widest] + scores[widest + 1]) / 2
+    return Expected(
+        threshold,
+        [PEOPLE[name] if score >= threshold else 0 for name, score in nearest],
+        [1 if score >= threshold else 0 for score in first.max(axis=0)],
+    )
+
+
+def version(factor: float) -> Model:
+    """Return a model of other parameters, with a threshold of its own."""
+    theta = (TINY.theta * np.float32(factor)).astype(np.float32)
+    identity = model_id(TINY.layout.sha256, theta)
+    made = Threshold(expected(theta).threshold, 1e-3, "made up", 100, 30_000, identity, "2026-01-01")
+    lax = dataclasses.replace(made, value=-1.0, fmr=0.5)
+    return Model(identity, dataclasses.replace(TINY.spec, thresholds=(lax, made)), TINY.layout, theta, None)
+
+
+@dataclasses.dataclass
+class Story:
+    """A running fleet whose releases are signed, and what was signed."""
+
+    fleet: RealFleet
+    key: Ed25519PrivateKey
+    signed: list[Path] = dataclasses.field(default_factory=list)
+
+    def release(self, model: Model) -> None:
+        """Import, sign and release a model with its graphs; none before may come back."""
+        folder = self.fleet.folder / f"bundle-{len(self.signed) + 1}"
+        folder.mkdir()
+        (folder / "model.json").write_bytes(model_to_json(model.spec, model.layout))
+        (folder / "theta.f32").write_bytes(np.ascontiguousarray(model.theta, "<f4").tobytes())
+        listed = json.loads((FOLDER / TINY.layout.sha256 / "graphs.json").read_bytes())
+        for name in {"graphs.json", *(graph["file"] for graph in listed["graphs"])}:
+            (folder / name).write_bytes((FOLDER / TINY.layout.sha256 / name).read_bytes())
+        sign_folder(folder, self.key, sequence=len(self.signed) + 1, fallbacks=[])
+        self.signed.append(folder)
+
+        async def story() -> None:
+            async with self.fleet.house.operator() as operator:
+                await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", None)
+                await operator.add_graphs(folder, *read_signed(folder))
+                await operator.release(model.model_id, signed=read_signed(folder))
+
+        self.fleet.loop.run(story())
+
+    def tamper(self, statement: str, value: str) -> None:
+        """Change the coordinator's database, as somebody could who broke into it."""
+        with sqlite3.connect(self.fleet.house.home.folder / "coordinator.db", timeout=60) as db:
+            db.execute(statement, (value,))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    key = Ed25519PrivateKey.generate()
+    with real_fleet(tmp_path_factory.mktemp("life"), release_key=name_of(key)) as fleet:
+        running = Story(fleet, key)
+        running.release(version(1.0))
+        yield running
+
+
+def crops_file(folder: Path, name: str, crops: Crops) -> str:
+    path = folder / name
+    path.write_bytes(np.ascontiguousarray(crops).tobytes())
+    return str(path)
+
+
+def decisions(phone: JvmDevice, file: str) -> tuple[list[int], list[int]]:
+    """Return whom a phone takes the probes for, and which of them for the first person."""
+    return phone.do("identify", crops=file)["people"], phone.do("verify", person=1, crops=file)["people"]
+
+
+def enrolled(phone: JvmDevice, story: Story, folder: Path, *, agrees: bool = False) -> None:
+    """Have a phone join, fetch the released model and enrol three people."""
+    phone.do("join", invite=story.fleet.invite(POPULATION))
+    phone.do("update")
+    for name, person in PEOPLE.items():
+        file = crops_file(folder, name, enrolled_crops(person))
+        assert phone.do("enrol", name=name, crops=file, agrees=agrees) == {"person": person}
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+def test_a_signed_release_is_verified_with_as_python_does(story: Story, tmp_path: Path) -> None:
+    ada = crops_file(tmp_path, "ada", enrolled_crops(1))
+    with JvmDevice(tmp_path / "home") as phone:
+        assert phone.do("status")["joined"] is False
+        assert phone.refused("update")[0] == "invite", "an invite comes first"
+        phone.do("join", invite=story.fleet.invite(POPULATION))
+        code, text = phone.refused("enrol", name="Ada", crops=ada, agrees=False)
+        assert (code, "fetch it while online" in text) == ("not_found", True)
+        assert phone.do("update") == {"changed": True}
+        assert phone.do("update") == {"changed": False}
+        assert phone.refused("identify", crops=ada)[0] == "not_enrolled"
+        enrolled(phone, story, tmp_path)
+        assert phone.refused("enrol", name="Ada", crops=ada, agrees=False)[0] == "already_exists"
+        assert phone.refused("verify", person=9, crops=ada)[0] == "not_enrolled"
+        now = expected(version(1.0).theta)
+        file = crops_file(tmp_path, "probes", probes())
+        assert 0 < sum(who > 0 for who in now.identified) < len(now.identified), "some are known, some are not"
+        assert decisions(phone, file) == (now.identified, now.verified)
+        status = phone.do("status")
+        assert [(each["name"], each["images"], each["trains"]) for each in status["people"]] == [
+            (name, 3, False) for name in PEOPLE
+        ]
+        assert (status["model_id"], status["num_agreed"]) == (version(1.0).model_id, 0)
+        assert status["received_bytes"] > 4 * TINY.layout.size, "the model came over the network"
+
+
+def test_a_power_cut_while_a_release_comes_leaves_the_old_or_the_new(story: Story, tmp_path: Path) -> None:
+    home, file = tmp_path / "home", crops_file(tmp_path, "probes", probes())
+    with JvmDevice(home) as phone:
+        enrolled(phone, story, tmp_path)
+        before = decisions(phone, file)
+    newer = version(1.5)
+    story.release(newer)
+    now = expected(newer.theta)
+    after = (now.identified, now.verified)
+    for pause_s in (0.05, 0.15, 0.3, 0.6):
+        with JvmDevice(home) as phone:
+            phone.send("update")
+            time.sleep(pause_s)  # whenever that is: at any instant it is the one or the other
+        with JvmDevice(home) as phone:
+            assert decisions(phone, file) in (before, after)
+    with JvmDevice(home) as phone:
+        phone.do("update")
+        assert decisions(phone, file) == after
+        models = [path.name for path in (home / "models").iterdir() if path.name.endswith(".json")]
+        assert models == [f"{newer.model_id}.json"], "the old one is gone once the new one is in use"
+        story.tamper("UPDATE releases SET model_id = ?", version(1.0).model_id)
+        code, text = phone.refused("update")
+        assert (code, "does not let it come back" in text) == ("corrupt_data", True)
+        assert decisions(phone, file) == after, "the model that is here stays in use"
+        story.tamper("UPDATE releases SET model_id = ?", newer.model_id)
+        assert phone.do("update") == {"changed": False}
+
+
+def test_what_is_damaged_says_so_and_comes_again(story: Story, tmp_path: Path) -> None:
+    home, file = tmp_path / "home", crops_file(tmp_path, "probes", probes())
+    with JvmDevice(home) as phone:
+        enrolled(phone, story, tmp_path)
+        before = decisions(phone, file)
+
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    theta = json.loads((home / "models" / f"{story_model(home)}.json").read_bytes())["theta"]
+    damage(home / "models" / theta)
+    for graph in (home / "graphs").rglob("*"):
+        if graph.is_file() and graph.name != "graphs.json":
+            damage(graph)
+    damage(home / "journal" / "journal")
+    with JvmDevice(home) as phone:
+        code, text = phone.refused("identify", crops=file)
+        assert (code, "fetch it again" in text) == ("corrupt_data", True)
+        phone.do("update")
+        assert decisions(phone, file) == before
+        assert phone.do("status")["joined"], "a damaged diary stops nobody"
+
+    damage(home / "gallery" / "person-000001")
+    with JvmDevice(home) as phone:
+        code, text = phone.refused("status")
+        assert (code, "wipe and enrol again" in text) == ("corrupt_data", True)
+        phone.do("wipe")
+        assert phone.do("status")["people"] == []
+    damage(home / "identity.json")
+    with JvmDevice(home) as phone:
+        assert phone.refused("update")[0] in ("corrupt_data", "certificate")
+
+
+def story_model(home: Path) -> str:
+    """Return the one model that a phone has."""
+    (name,) = [path.stem for path in (home / "models").iterdir() if path.suffix == ".json"]
+    return name
+
+
+def test_a_full_disk_stops_an_enrolment_and_nothing_else(story: Story, tmp_path: Path) -> None:
+    home, file = tmp_path / "home", crops_file(tmp_path, "probes", probes())
+    with JvmDevice(home) as phone:
+        enrolled(phone, story, tmp_path)
+        before = decisions(phone, file)
+        dee = crops_file(tmp_path, "dee", enrolled_crops(7))
+        with phone.no_file_beyond(32 * 1024):
+            code, text = phone.refused("enrol", name="Dee", crops=dee, agrees=False)
+        assert (code, "make room" in text) == ("disk_full", True)
+        assert len(phone.do("status")["people"]) == 3
+        assert decisions(phone, file) == before
+        assert phone.do("enrol", name="Dee", crops=dee, agrees=False) == {"person": 4}
+
+
+def test_invites_that_do_not_fit(story: Story, tmp_path: Path) -> None:
+    good = story.fleet.invite(POPULATION)
+    with JvmDevice(tmp_path / "first") as first, JvmDevice(tmp_path / "second") as second:
+        assert first.refused("join", invite="https://example.com")[0] == "invite"
+        at = good.index("rf=") + 3
+        forged = good[:at] + "0" * 64 + good[at + 64 :]
+        code, text = first.refused("join", invite=forged)
+        assert (code, "ask the operator" in text) == ("fingerprint", True)
+        assert first.do("status")["joined"] is False
+        own = first.do("join", invite=good)
+        assert first.do("join", invite=good) == own, "the same invite again is welcome"
+        code, text = second.refused("join", invite=good)
+        assert (code, "invite" in text) == ("invite", True), "somebody has used it"
+        assert first.refused("join", invite=forged)[0] == "already_exists"
+
+
+def test_a_certificate_is_renewed_in_time_and_after_its_end(story: Story, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with JvmDevice(home) as phone:
+        phone.do("join", invite=story.fleet.invite(POPULATION))
+        joined = phone.do("status")
+        assert phone.do("renew")["ends_ms"] >= joined["certificate_ends_ms"]
+    over = timedelta(days=7, minutes=1)
+    for age in (timedelta(days=6), over):
+        old = aged_certificate(story, home, age)
+        with JvmDevice(home) as phone:
+            assert phone.do("status")["certificate_ends_ms"] == old
+            phone.do("update")
+            status = phone.do("status")
+            assert status["certificate_ends_ms"] > old
+            assert status["device"] == joined["device"]
+    aged_certificate(story, home, timedelta(days=60))
+    with JvmDevice(home) as phone:
+        assert phone.refused("update")[0] == "certificate", "the registrar renews no more"
+    aged_certificate(story, home, over, registrar_address="127.0.0.1:1")
+    with JvmDevice(home) as phone:
+        phone.do("clock", ahead_ms=0, hurried=True)
+        code, text = phone.refused("update")
+        assert (code, "renewal" in text) == ("certificate", True), "it is over, and the registrar is away"
+    aged_certificate(story, home, timedelta(days=6), registrar_address="127.0.0.1:1")
+    with JvmDevice(home) as phone:
+        phone.do("clock", ahead_ms=0, hurried=True)
+        phone.do("update")  # it has a day left
+        phone.do("clock", ahead_ms=DAY_MS // 8)
+        code, text = phone.refused("update")
+        assert (code, "set the clock" in text) == ("certificate", True)
+
+
+def aged_certificate(story: Story, home: Path, age: timedelta, **changed: str) -> int:
+    """Put a certificate of seven days of that age into a phone; returns its end in milliseconds since 1970."""
+    stored = json.loads((home / "identity.json").read_bytes())
+    leaf = x509.load_der_x509_certificate(bytes.fromhex(stored["certificate"]))
+    key = leaf.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    authority, now = story.fleet.registrar.authority(), datetime.now(UTC) - age
+    old = pki.issue_device_leaf_for_key(authority, key, POPULATION, now, timedelta(days=7))
+    stored.update(certificate=pki.to_der(old).hex(), **changed)
+    (home / "identity.json").write_text(json.dumps(stored))
+    return int(old.not_valid_after_utc.timestamp() * 1000)
+
+
+def test_the_last_withdrawal_is_told_now_or_when_the_network_is_back(story: Story, tmp_path: Path) -> None:
+    home, fleet = tmp_path / "home", story.fleet
+    with JvmDevice(home) as phone:
+        enrolled(phone, story, tmp_path, agrees=True)
+        phone.do("clock", ahead_ms=0, hurried=True)
+        device = phone.do("status")["device"]
+
+        def is_out() -> bool:
+            with fleet.house.store() as store:
+                return store.stays_out(device)
+
+        phone.do("consent", person=1, agrees=False)
+        phone.do("remove", person=2)
+        assert phone.do("tell") == {"told": True}
+        assert not is_out(), "one of them still agrees"
+        phone.do("consent", person=3, agrees=False)
+        assert phone.do("status")["still_to_tell"]
+        assert phone.do("tell") == {"told": True}
+        assert is_out()
+        status = phone.do("status")
+        assert (status["stays_out"], status["still_to_tell"], status["num_agreed"]) == (True, False, 0)
+        assert sorted(path.name for path in (home / "gallery").iterdir()) == [
+            "person-000001",
+            "person-000003",
+            "templates",
+        ], "nothing of the second person is left"
+
+        phone.do("consent", person=1, agrees=True)
+        fleet.house.kill()
+        assert phone.do("tell") == {"told": False}, "the coordinator is away"
+        phone.do("wipe")
+        assert phone.do("status")["stays_out"], "it outlives a wipe"
+    fleet.house.start()
+    assert is_out(), "it was never told otherwise"
+    with JvmDevice(home) as phone:
+        phone.do("update")
+        phone.do("enrol", name="Ada", crops=str(tmp_path / "Ada"), agrees=True)
+        phone.do("update")
+        assert not is_out(), "told at the next connection"
+        assert phone.do("leave") == {"told": True}
+        assert is_out()
+        assert phone.do("status")["joined"] is False
+        assert phone.do("join", invite=fleet.invite(POPULATION))["device"] != device, "another key, another device"
+
+
+def test_a_revoked_phone_is_told_so_and_is_wiped_all_the_same(story: Story, tmp_path: Path) -> None:
+    with JvmDevice(tmp_path / "home") as phone:
+        enrolled(phone, story, tmp_path, agrees=True)
+        story.fleet.revoke(phone.do("status")["device"])
+        until(lambda: "error" in phone.answer("update"), "the coordinator did not hear of the revocation")
+        assert phone.refused("update")[0] == "revoked"
+        phone.do("wipe")
+        assert phone.do("status")["people"] == []
+        assert phone.do("tell") == {"told": False}
