@@ -45,6 +45,7 @@ from simulation.engines.cluster_worker import (
     Statics,
     Worker,
 )
+from simulation.engines.last_words import does_not_start, raised_at_start
 
 LOOPBACK: Final = "127.0.0.1"
 MOST_LOSSES: Final = 3
@@ -179,17 +180,17 @@ class ClusterEngine:
             (seat, *_) = self.seats(1)
             try:
                 words = str(_answer(seat.actor.ready.remote(), self._start_timeout_s))
-            except RayTaskError:
-                raise
             except GetTimeoutError as error:
                 raise _none_ready(self._start_timeout_s) from error
             except RayError as error:
+                if raised_at_start(error):
+                    raise does_not_start(error) from error
                 lost = error
                 self.replace(seat)
             else:
                 seat.is_ready = True
                 return words
-        raise _lost_too_many(lost) from lost
+        raise does_not_start(lost) from lost
 
     def train(self, work: RoundWork) -> RoundResult:
         """Return what the work's devices make of its model.
@@ -297,10 +298,13 @@ class _Round:
         seat, number = self._running.pop(ref)
         try:
             answer = _answer(ref)
-        except (MienError, RayTaskError):  # the device halves' own errors, and what keeps a worker from working
+        except MienError:  # the device halves' own errors, and what keeps a worker from working
             self._engine.close()
             raise
         except RayError as error:
+            if number is not None and isinstance(error, RayTaskError):
+                self._engine.close()
+                raise
             self._lost(seat, number, error)
             return
         if number is None:
@@ -313,8 +317,9 @@ class _Round:
         if number is not None:
             self._waiting.appendleft(number)
         self._losses[-1 if number is None else number] += 1
-        if max(self._losses.values()) >= MOST_LOSSES:
-            raise _lost_too_many(error) from error
+        if max(self._losses.values()) >= MOST_LOSSES or (number is None and raised_at_start(error)):
+            self._engine.close()
+            raise (does_not_start if number is None else _lost_too_many)(error) from error
         if (new := self._engine.replace(seat)) is not None:
             self._welcome(new)
 

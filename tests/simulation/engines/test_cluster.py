@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import ipaddress
 import json
 import os
@@ -36,6 +37,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from simulation.engines import cluster as cluster_engine  # noqa: E402
 from simulation.engines.cluster import ClusterEngine  # noqa: E402
+from simulation.engines.cluster_worker import MakeEngine  # noqa: E402
 
 pytestmark = pytest.mark.timeout(280)
 WAIT_S = 120.0
@@ -210,6 +212,56 @@ def test_why_a_worker_cannot_work_is_told(nodes: Any, tmp_path: Path, fails: str
         blind = ClusterEngine(TINY.runtime(), MakeGated(tmp_path), open_cohort=no_faces, per_shard=PER_SHARD)
         with blind as engine, pytest.raises(NotFoundError, match=r"^no folder lfw here"):
             engine.train(work_of())
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """Makes an engine by a module that is missing where the workers are."""
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, ("mien_module_of_another_machine",)
+
+    def __call__(self, device: str) -> Any:
+        raise AssertionError
+
+
+@dataclass(frozen=True)
+class _DiesAtStart:
+    """Ends its worker before it has an engine, as a broken library does, or the system where memory is short."""
+
+    words: str
+
+    def __call__(self, device: str) -> Any:
+        os.write(2, self.words.encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def has_no_module(device: str) -> Any:
+    importlib.import_module("mien_module_of_another_machine")
+
+
+ABSENT = "last words: ModuleNotFoundError: No module named 'mien_module_of_another_machine'. "
+BROKEN: dict[str, tuple[MakeEngine, bool, str]] = {  # what ends a worker, whether in a round, what is said of it
+    "missing module, as it is opened": (_Absent(), True, ABSENT),
+    "missing module, as it starts": (has_no_module, False, ABSENT),
+    "killed with a word": (_DiesAtStart("\nlibtorch.so: no\x07 file\n\n"), True, "last words: libtorch.so: no? file. "),
+    "killed without one": (_DiesAtStart(""), False, "last words: worker exit type SYSTEM_ERROR. "),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_workers_that_end_at_their_start_say_so_and_blame_no_phones(
+    nodes: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_engine, in_a_round, words = BROKEN[how]
+    monkeypatch.setattr(cluster_engine, "MOST_LOSSES", 2)
+    with (
+        ClusterEngine(TINY.runtime(), make_engine, open_cohort=open_cohort, per_shard=10) as engine,
+        pytest.raises(UnavailableError, match=r"^a worker of the cluster does not start") as caught,
+    ):
+        engine.train(work_of()) if in_a_round else engine.inner()
+    assert words in caught.value.message
+    assert "phone" not in caught.value.message
 
 
 def no_faces() -> Cohort:
