@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -244,18 +245,19 @@ def test_a_broken_stream_of_stages_is_taken_up_again(fleet: Fleet) -> None:
 
 
 def test_a_stream_longer_than_its_deadline_goes_on(fleet: Fleet) -> None:
-    calls = iter([True, False])
+    calls, is_over = iter([True, False]), threading.Event()
 
     def follow() -> Iterable[rounds_pb2.StageEvent]:
         yield from events(rounds_pb2.TRAINING)
         if next(calls):
-            time.sleep(1.0)
+            is_over.wait(60)
         yield from events(rounds_pb2.ABORTED)
 
     clock = ShiftedClock()
-    settings = ClientSettings(retry=FAST, stream_s=0.3)
+    settings = ClientSettings(retry=FAST, stream_s=3.0)
     with connected(fleet, Script(follow=follow), clock=clock, settings=settings) as client:
         seen = [event.stage for event in client.follow(REF)]
+        is_over.set()
     assert seen == [Stage.TRAINING, Stage.TRAINING, Stage.ABORTED]
     assert clock.pauses == []
 

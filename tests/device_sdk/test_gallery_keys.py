@@ -181,11 +181,11 @@ def test_after_each_of_150_kills_the_gallery_holds_one_consistent_state(tmp_path
 
 
 def test_a_stored_template_bears_no_likeness_to_the_person(gallery: Gallery) -> None:
-    for seed in range(8):
+    for seed in range(20):
         enroll(gallery, f"p{seed}", seed)
     rows = stored_rows(gallery)
     likeness = [abs(float(row @ embedding(seed))) for seed, row in enumerate(rows)]
-    assert np.mean(likeness) < 0.45  # chance in 16 dimensions: 0.2
+    assert np.mean(likeness) < 0.45  # chance in 16 dimensions: 0.2, and 0.04 about it
     assert all(np.isclose(np.linalg.norm(row), 1.0, atol=1e-5) for row in rows)
 
 

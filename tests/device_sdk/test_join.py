@@ -194,7 +194,7 @@ real = joining.fetch_unverified_chain
 def _answer(server: socket.socket, greeting: bytes) -> None:
     connection, _ = server.accept()
     with connection:
-        connection.settimeout(2)
+        connection.settimeout(60)
         connection.recv(65536)
         if greeting:
             connection.sendall(greeting)

@@ -18,17 +18,18 @@ from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
 _CONNECT = """
 import sys
+import threading
 from pathlib import Path
 from cryptography import x509
 from device_sdk.rpc import open_channel
 import grpc
 
 authority = x509.load_pem_x509_certificate(Path(sys.argv[2]).read_bytes())
+failed = threading.Event()
 with open_channel(sys.argv[1], authority) as channel:
-    try:
-        grpc.channel_ready_future(channel).result(timeout=2)
-    except grpc.FutureTimeoutError:
-        pass
+    told = lambda state: state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and failed.set()
+    channel.subscribe(told, try_to_connect=True)
+    assert failed.wait(60)  # the server hangs up once both have agreed, or not
 """
 """A program that uses nothing of Mien's but the device: what a test process has imported besides decides nothing."""
 
@@ -53,7 +54,7 @@ def versions_agreed(folder: Path, highest: ssl.TLSVersion) -> set[str | None]:
             except OSError:
                 return
             try:
-                raw.settimeout(10)
+                raw.settimeout(60)
                 with context.wrap_socket(raw, server_side=True) as tls:
                     agreed.add(tls.version())
             except OSError:
@@ -66,9 +67,9 @@ def versions_agreed(folder: Path, highest: ssl.TLSVersion) -> set[str | None]:
         command = [sys.executable, "-c", _CONNECT, address, str(folder / "ca.pem")]
         # The servers' own choice, which importing them put into this process' environment, must not help.
         environment = {name: value for name, value in os.environ.items() if name != "GRPC_SSL_CIPHER_SUITES"}
-        subprocess.run(command, check=True, timeout=60, env=environment)
+        subprocess.run(command, check=True, timeout=120, env=environment)
         listener.shutdown(socket.SHUT_RDWR)
-        server.join(20)
+        server.join(60)
     return agreed
 
 
