@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -302,3 +303,18 @@ def test_tails_of_real_recognisers_get_torchs_update_on_faces(name: str, tmp_pat
     assert expected.loss_after < expected.loss_before
     distance = relative(found, expected)  # a number: a failing comparison of arrays would print what faces became
     assert distance <= 1e-4
+
+
+def test_onnx_runtime_neither_numbers_the_device_nor_reports(tmp_path: Path) -> None:
+    """Its official builds keep an identifier of the device and what they are to send under the cache folder."""
+    code = (
+        "import sys, device_sdk.runtimes.onnx_runtime, onnxruntime\n"
+        "onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    homes = {name: str(tmp_path) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    graph = next(FOLDER.glob("*/embed.onnx"))
+    subprocess.run(
+        [sys.executable, "-c", code, str(graph)], cwd=ROOT, env={**environment, **homes}, timeout=240, check=True
+    )
+    assert list(tmp_path.rglob("*onnxruntime*")) == []
