@@ -12,8 +12,8 @@
         for outcome in device.participate(rounds=3): ...
 
 Importing this package is cheap: its names are loaded when they are first used, and torch only to embed or train.
-It speaks TLS 1.3 only, which has to be settled before gRPC is loaded; so it is settled here, as is what gRPC logs, and that
-ONNX Runtime reports nothing to its maker.
+It speaks TLS 1.3 only, which has to be settled before gRPC is loaded; so it is settled here, as is what gRPC logs, and
+that ONNX Runtime reports nothing to its maker.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ __all__ = [
 refuse_tls12()
 # gRPC's own notes, such as every failed handshake, would stand beside our sentence on it; set it to INFO to see them.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-# Official builds of ONNX Runtime number the device and tell Microsoft what is run, unless this says no before they load.
+# Official builds of ONNX Runtime number the device and tell Microsoft what they run, unless they are told not to before
+# they are loaded.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 _HOME_OF: Final = {
