@@ -41,7 +41,8 @@ __all__ = [
 class RoundRecord:
     """What is known of a round afterwards: who took part, and weighted means of the devices' losses.
 
-    `staleness` is how many models were made, in asynchronous mode, since the one that they trained on.
+    `staleness` is how many models were made, in asynchronous mode, since the one that they trained on. `workers` names
+    the engines of a cluster's workers.
     """
 
     round: int
@@ -50,6 +51,7 @@ class RoundRecord:
     loss_before: float
     loss_after: float
     staleness: int = 0
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def rounds(
             state, cohort = _validated_step(method.validation, task, part, state, total, cohort, engine.runtime, scores)
         else:
             state = method.server_step(task, part, state, total, revealed)
-        yield Step(state, cohort, _record(number, devices, total))
+        yield Step(state, cohort, _record(number, devices, trained))
 
 
 def _asynchronous_rounds(
@@ -167,7 +169,7 @@ def _asynchronous_rounds(
         cohort = replace(cohort, private={**cohort.private, **trained.private})
         total = weighed(spec, trained.total, version, landing.base)
         state = method.server_step(task, part, state, total, trained.revealed)
-        record = _record(version + 1, landing.devices, trained.total)
+        record = _record(version + 1, landing.devices, trained)
         yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
 
 
@@ -203,13 +205,15 @@ def _validated_step(
     return stage.server_step(task, part, state, total, scores.total()), replace(cohort, validator_private=private)
 
 
-def _record(number: int, devices: tuple[str, ...], total: Total) -> RoundRecord:
+def _record(number: int, devices: tuple[str, ...], trained: RoundResult) -> RoundRecord:
+    total = trained.total
     return RoundRecord(
         round=number,
         devices=devices,
         weight=float(total["weight"][0]),
         loss_before=_mean(total, "loss_before"),
         loss_after=_mean(total, "loss_after"),
+        workers=trained.workers,
     )
 
 

@@ -219,7 +219,8 @@ def _run(
     if not (run.model / "model.json").exists():
         write_model(trained, run.model)
     found = _evaluation(plan, model, trained, before, after, faces)
-    engine = {"name": choice.engine.name, "reason": choice.reason}
+    inner = sorted({name for record in run.records() for name in record.get("workers", ())})
+    engine = {"name": choice.engine.name, "reason": choice.reason, **({"workers": inner} if inner else {})}
     provenance_of_run = {
         **to_mapping(run.journal.header()),
         "engine": engine,
@@ -391,6 +392,7 @@ def _round_record(record: RoundRecord) -> dict[str, Any]:
         "weight": record.weight,
         **{name: loss for name, loss in losses.items() if not math.isnan(loss)},
         **({"staleness": record.staleness} if record.staleness else {}),
+        **({"workers": list(record.workers)} if record.workers else {}),
     }
 
 

@@ -75,12 +75,14 @@ class RoundWork:
 class RoundResult:
     """What devices made of one model: their sum, what they showed in clear, and what each keeps.
 
-    `partial` has not been opened, so that it can still be added to another shard's.
+    `partial` has not been opened, so that it can still be added to another shard's. `workers` names the engines that a
+    cluster's workers ran it with, each once and in order; empty where one process ran it.
     """
 
     partial: CohortSum = field(repr=False)
     revealed: dict[str, Arrays] = field(repr=False)
     private: dict[str, Arrays] = field(repr=False)
+    workers: tuple[str, ...] = ()
 
     @cached_property
     def total(self) -> Total:
@@ -153,7 +155,8 @@ def combined(shards: Sequence[RoundResult]) -> RoundResult:
         first.partial.merge(shard.partial)
         revealed |= shard.revealed
         private |= shard.private
-    return RoundResult(first.partial, revealed, private)
+    workers = {name for shard in shards for name in shard.workers}
+    return RoundResult(first.partial, revealed, private, tuple(sorted(workers)))
 
 
 def device_seed(task: TaskSpec, device: str, number: int) -> int:

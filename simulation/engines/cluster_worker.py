@@ -21,7 +21,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, ServerState
 from mien.specs import TaskSpec
 from simulation.cohort import Cohort, PublicFaces
-from simulation.engines.base import Engine, RoundResult, RoundWork
+from simulation.engines.base import Engine, RoundWork
 from simulation.engines.choice import Choice
 from simulation.sums import Sums
 
@@ -125,7 +125,7 @@ class Worker:
             common.number,
             common.sums,
         )
-        result: RoundResult = engine.train(work)
+        result = replace(engine.train(work), workers=(engine.name,))
         return self._seal.close(result, "result")
 
     def _server_state(self, common: Common) -> ServerState:

@@ -191,7 +191,9 @@ def test_faces_in_memory_are_sent_sealed_and_a_device_halfs_error_is_its_own(nod
     ring = replace(TASK, method="fedavg", cohort=CohortSpec(size=10, min_reports=3), privacy=PrivacySpec(min_cohort=3))
     with ClusterEngine(TINY.runtime(), MakeGated(tmp_path), per_shard=5) as engine:
         work = replace(work_of(ring), sums="ring")
-        total = engine.train(work).total
+        trained = engine.train(work)
+        total = trained.total
+        assert trained.workers == ("gated",)
         alone = SequentialEngine(TINY.runtime()).train(work).total  # one shard: in the ring any cut gives the same
         for lane in total.layout.summed:
             np.testing.assert_array_equal(total[lane.name], alone[lane.name])

@@ -15,7 +15,7 @@ from simulation.engines.choice import InWorker, Place, opened
 from simulation.experiment import parse, with_changes
 from simulation.models import read_model
 from simulation.population import num_images
-from simulation.runs import model_of, open_cohort, run_experiment
+from simulation.runs import RunFolder, model_of, open_cohort, run_experiment
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.test_experiment import SMALL
 
@@ -40,6 +40,10 @@ def test_an_experiment_on_a_cluster_is_the_sequential_one(tmp_path: Path, tempor
     told = json.loads((tmp_path / "cluster" / "evaluation.json").read_text())["run"]["engine"]
     assert told["name"] == "cluster"
     assert ", each with engine " in told["reason"]
+    assert told["workers"] == ["stacked"]
+    kept = {engine: RunFolder(tmp_path / engine).records() for engine in ("cluster", "sequential")}
+    assert [(record["engine"], record.get("workers")) for record in kept["cluster"]] == [("cluster", ["stacked"])]
+    assert [(record["engine"], record.get("workers")) for record in kept["sequential"]] == [("sequential", None)]
     there, here = (read_model(tmp_path / engine / "model").theta for engine in ("cluster", "sequential"))
     assert np.abs(there - model_of(spec.model, tmp_path).theta).max() > 1e-5
     np.testing.assert_allclose(there, here, atol=1e-6)
