@@ -1,6 +1,7 @@
 package mien.app;
 
 import android.app.Application;
+import java.nio.file.Path;
 import mien.app.keys.AndroidKeys;
 import mien.app.keys.Keys;
 import mien.client.store.Folder;
@@ -12,8 +13,8 @@ public class App extends Application {
     /** Returns what this process does its work with, made at the first call. */
     final synchronized Phone phone() {
         if (phone == null) {
-            Folder home = new Folder(getNoBackupFilesDir().toPath().resolve("mien"));
-            phone = new Phone(this, home, keys(home.folder("keys")));
+            Path home = getNoBackupFilesDir().toPath().resolve("mien"); // no copy of it would open elsewhere
+            phone = new Phone(this, home, keys(new Folder(home.resolve("keys"))));
         }
         return phone;
     }
@@ -21,5 +22,10 @@ public class App extends Application {
     /** Returns where the keys live; a test has them in files. */
     protected Keys keys(Folder wrapped) {
         return new AndroidKeys(this, wrapped);
+    }
+
+    /** Lets go of a phone whose everything was deleted: the next call begins anew. */
+    final synchronized void forget() {
+        phone = null;
     }
 }

@@ -2,6 +2,9 @@ package mien.app;
 
 import android.content.Context;
 import android.content.SharedPreferences;
+import java.util.EnumSet;
+import mien.client.fl.Agreement;
+import mien.client.secagg.Profile;
 
 /** What the owner has read, agreed to and chosen; nothing secret. */
 public final class Choices {
@@ -9,6 +12,10 @@ public final class Choices {
     private static final String RECOGNISES = "recognises";
     private static final String TRAINS = "trains";
     private static final String PAUSED = "paused";
+
+    private static final String FEWEST = "fewest";
+    private static final String NEXT_TRY = "next_try_ms";
+    private static final int DEFAULT_FEWEST = new Agreement().minCohort;
 
     private final SharedPreferences stored;
 
@@ -47,6 +54,29 @@ public final class Choices {
 
     public void pause(boolean paused) {
         stored.edit().putBoolean(PAUSED, paused).apply();
+    }
+
+    /** Returns the fewest phones over which a sum has to go that this phone is in. */
+    public int fewest() {
+        return stored.getInt(FEWEST, DEFAULT_FEWEST);
+    }
+
+    public void demand(int fewest) {
+        stored.edit().putInt(FEWEST, fewest).apply();
+    }
+
+    /** Returns what the owner agreed to, as the client checks it. */
+    public Agreement agreement() {
+        return new Agreement(fewest(), EnumSet.of(Profile.MALICIOUS_SERVER));
+    }
+
+    /** Returns before when the coordinator does not want to be asked again, in milliseconds since 1970; 0: any time. */
+    public long nextTryMs() {
+        return stored.getLong(NEXT_TRY, 0);
+    }
+
+    public void tryAgainAt(long unixMs) {
+        stored.edit().putLong(NEXT_TRY, unixMs).apply();
     }
 
     void forget() {

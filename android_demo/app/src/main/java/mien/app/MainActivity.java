@@ -5,9 +5,11 @@ import android.content.Intent;
 import android.os.Bundle;
 import android.widget.Button;
 import mien.app.join.JoinActivity;
-import mien.app.settings.SelfTestActivity;
+import mien.app.people.PeopleActivity;
+import mien.app.settings.SettingsActivity;
+import mien.app.training.TrainingActivity;
 import mien.app.welcome.WelcomeActivity;
-import mien.client.fl.Gallery;
+import mien.client.Status;
 
 /** Home: what to do next, and the ways to everything else. */
 public final class MainActivity extends Screen {
@@ -16,7 +18,14 @@ public final class MainActivity extends Screen {
         super.onCreate(saved);
         show(R.layout.main, R.string.app_name);
         Rows rows = new Rows(findViewById(R.id.rows));
-        rows.way(getString(R.string.self_test_title), getString(R.string.self_test_way), () -> open(SelfTestActivity.class));
+        rows.way(getString(R.string.people_title), getString(R.string.people_way), () -> open(PeopleActivity.class));
+        rows.way(getString(R.string.training_title), getString(R.string.training_way), () -> open(TrainingActivity.class));
+        rows.way(getString(R.string.settings_title), getString(R.string.settings_way), () -> open(SettingsActivity.class));
+    }
+
+    @Override
+    protected boolean isHome() {
+        return true;
     }
 
     @Override
@@ -25,29 +34,26 @@ public final class MainActivity extends Screen {
         say((CharSequence) null);
         if (!phone().choices.welcomed()) {
             next(R.string.next_welcome, R.string.next_welcome_text, R.string.next_welcome_do, WelcomeActivity.class);
-        } else if (!phone().hasJoined()) {
+        } else if (!phone().device.hasJoined()) {
             next(R.string.next_join, R.string.next_join_text, R.string.next_join_do, JoinActivity.class);
         } else {
-            work(this::numPeople, this::afterJoining);
+            work(this::settled, this::afterJoining);
         }
     }
 
-    private int[] numPeople() {
-        int trains = 0;
-        java.util.List<Gallery.Person> people = phone().device.gallery.people();
-        for (Gallery.Person person : people) {
-            trains += person.trains ? 1 : 0;
-        }
-        return new int[] {people.size(), trains};
+    private Status settled() {
+        phone().settle(this);
+        return phone().device.status();
     }
 
-    private void afterJoining(int[] counts) {
-        if (counts[0] == 0) {
+    private void afterJoining(Status status) {
+        if (status.modelId.isEmpty()) {
+            next(R.string.next_model, R.string.next_model_text, R.string.next_model_do, SettingsActivity.class);
+        } else if (status.numPeople == 0) {
             next(R.string.next_enrol, R.string.next_enrol_text, R.string.next_enrol_do, Places.ENROL.from(this));
-        } else if (counts[1] == 0) {
-            next(R.string.next_verify, R.string.next_no_training, R.string.next_verify_do, Places.VERIFY.from(this));
         } else {
-            next(R.string.next_verify, R.string.next_verify_text, R.string.next_verify_do, Places.VERIFY.from(this));
+            int text = status.numAgreed == 0 ? R.string.next_no_training : R.string.next_verify_text;
+            next(R.string.next_verify, text, R.string.next_verify_do, Places.VERIFY.from(this));
         }
     }
 

@@ -1,10 +1,14 @@
 package mien.app;
 
 import android.content.Context;
+import java.nio.file.Path;
 import java.util.Random;
 import mien.app.keys.Keys;
+import mien.app.training.Training;
+import mien.app.training.TrainingJob;
 import mien.client.Clock;
 import mien.client.Device;
+import mien.client.Status;
 import mien.client.store.Folder;
 
 /** What every screen works with: the device of Mien's on this phone, its keys, choices, and a thread to work on. */
@@ -13,15 +17,30 @@ public final class Phone {
     public final Choices choices;
     public final Work work;
     public final Owner owner = new Owner();
+    public final Training training = new Training(this);
     final Keys keys;
-    private final Folder home;
+    private final Path home;
 
-    Phone(Context context, Folder home, Keys keys) {
+    Phone(Context context, Path home, Keys keys) {
         this.home = home;
         this.keys = keys;
-        device = new Device(home, keys.sealing(), keys.identity(), Clock.system(), new Random());
+        device = new Device(new Folder(home), keys.sealing(), keys.identity(), Clock.system(), new Random());
         choices = new Choices(context);
         work = new Work();
+    }
+
+    /**
+     * Brings what depends on people's agreement into line with it: whether training is planned, whether the gallery opens
+     * while the phone is locked, and, beside whatever else is done, what the coordinator knows.
+     */
+    public void settle(Context context) {
+        Status status = device.status();
+        boolean trains = status.joined && status.numAgreed > 0 && !choices.paused();
+        TrainingJob.plan(context, trains);
+        keys.openWhileLocked(trains);
+        if (status.stillToTell) {
+            new Thread(device::tellParticipation, "mien-tell").start();
+        }
     }
 
     /** Returns the one of this process. */
@@ -29,8 +48,8 @@ public final class Phone {
         return ((App) context.getApplicationContext()).phone();
     }
 
-    /** Returns whether this phone belongs to a fleet. */
-    public boolean hasJoined() {
-        return home.has("identity.json");
+    /** Returns the folder of everything that this app keeps. */
+    Path home() {
+        return home;
     }
 }

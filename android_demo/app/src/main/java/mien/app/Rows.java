@@ -23,14 +23,16 @@ public final class Rows {
         return this;
     }
 
-    /** Adds a fact, with the mark that says how it stands; the text says it too. */
+    /** Adds a fact, with the mark that says how it stands (0: none); the text says it too. */
     public Rows fact(int mark, CharSequence title, CharSequence text) {
         View row = row(title, text);
         row.findViewById(R.id.row_next).setVisibility(View.GONE);
         row.setFocusable(true);
         ImageView shown = row.findViewById(R.id.row_mark);
-        shown.setImageResource(mark);
-        shown.setVisibility(View.VISIBLE);
+        if (mark != 0) {
+            shown.setImageResource(mark);
+            shown.setVisibility(View.VISIBLE);
+        }
         return this;
     }
 

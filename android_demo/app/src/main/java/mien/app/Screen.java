@@ -27,6 +27,11 @@ public abstract class Screen extends Activity {
         return false;
     }
 
+    /** Returns whether there is nothing to go back to. */
+    protected boolean isHome() {
+        return false;
+    }
+
     protected final Phone phone() {
         return Phone.of(this);
     }
@@ -52,7 +57,7 @@ public abstract class Screen extends Activity {
         TextView shown = findViewById(R.id.title);
         shown.setText(title);
         View back = findViewById(R.id.back);
-        back.setVisibility(isTaskRoot() ? View.GONE : View.VISIBLE);
+        back.setVisibility(isHome() ? View.GONE : View.VISIBLE);
         back.setOnClickListener(view -> onBackPressed());
     }
 

@@ -7,6 +7,7 @@ import mien.app.Extras;
 import mien.app.Places;
 import mien.app.R;
 import mien.app.Screen;
+import mien.app.Sentences;
 import mien.client.MienException;
 import mien.client.join.Identity;
 import mien.client.wire.Invite;
@@ -58,10 +59,21 @@ public final class JoinActivity extends Screen {
     }
 
     private void joined(Identity identity) {
-        say((CharSequence) null);
         invite.setText(null); // the token in it is used up, and nobody's business
         setText(R.id.joined, getString(R.string.join_joined, identity.population));
         step(R.id.joined);
+        say(getString(R.string.join_fetching));
+        work(() -> phone().device.update(), changed -> ready(), this::withoutModel);
+    }
+
+    private void ready() {
+        say((CharSequence) null);
+        setVisible(R.id.done, true);
+    }
+
+    /** It has joined all the same; home says how to go on. */
+    private void withoutModel(MienException error) {
+        say(getString(R.string.join_no_model, Sentences.of(getResources(), error)));
         setVisible(R.id.done, true);
     }
 

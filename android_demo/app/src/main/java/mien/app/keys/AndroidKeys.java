@@ -1,7 +1,6 @@
 package mien.app.keys;
 
 import android.content.Context;
-import java.security.KeyPair;
 import mien.client.join.IdentityKeys;
 import mien.client.store.Folder;
 import mien.client.store.KeyProvider;
@@ -23,22 +22,16 @@ public final class AndroidKeys implements Keys {
 
     @Override
     public IdentityKeys identity() {
-        return new IdentityKeys() {
-            @Override
-            public KeyPair loadOrCreate() {
-                return hardware.identity();
-            }
+        return hardware;
+    }
 
-            @Override
-            public void destroy() {
-                hardware.destroyIdentity();
-            }
-        };
+    @Override
+    public void openWhileLocked(boolean opens) {
+        sealing.openGallery(opens ? Opens.ALWAYS : Opens.WHILE_UNLOCKED);
     }
 
     @Override
     public void destroy() {
-        sealing.destroyAll();
         hardware.destroyAll();
     }
 }

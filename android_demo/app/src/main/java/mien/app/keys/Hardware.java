@@ -17,14 +17,15 @@ import javax.crypto.KeyGenerator;
 import javax.crypto.SecretKey;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.join.IdentityKeys;
 
 /**
  * AndroidKeyStore, and nothing but calls of it: a JVM has none, so that no test of ours runs this class.
  *
- * <p>Keys are made in StrongBox where the phone has one. They must work while the phone is locked, for it trains when
- * nobody holds it; before the first unlocking after a restart the files that they open are closed by Android itself.
+ * <p>Keys are made in StrongBox where the phone has one. Those that training needs work while the phone is locked, for it
+ * trains when nobody holds it; before the first unlocking after a restart Android itself keeps their files closed.
  */
-final class Hardware implements WrappingKeys {
+final class Hardware implements WrappingKeys, IdentityKeys {
     private static final String STORE = "AndroidKeyStore";
     private static final String IDENTITY = "mien.identity";
     private static final String WRAPPING = "mien.wrapping.";
@@ -38,19 +39,21 @@ final class Hardware implements WrappingKeys {
 
     /** Returns the AES-256 key that wraps the key of a name, made at the first call. */
     @Override
-    public SecretKey wrapping(String name) {
+    public SecretKey wrapping(String name, Opens opens) {
+        String alias = WRAPPING + opens.named(name);
         try {
-            SecretKey there = (SecretKey) store().getKey(WRAPPING + name, null);
-            return there == null ? makeWrapping(WRAPPING + name) : there;
+            SecretKey there = (SecretKey) store().getKey(alias, null);
+            return there == null ? makeWrapping(alias, opens) : there;
         } catch (GeneralSecurityException | IOException | ProviderException error) {
             throw failed(error);
         }
     }
 
-    private SecretKey makeWrapping(String alias) throws GeneralSecurityException {
+    private SecretKey makeWrapping(String alias, Opens opens) throws GeneralSecurityException {
         KeyGenParameterSpec.Builder spec =
                 new KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_ENCRYPT | KeyProperties.PURPOSE_DECRYPT)
                         .setKeySize(KEY_BITS)
+                        .setUnlockedDeviceRequired(opens == Opens.WHILE_UNLOCKED)
                         .setBlockModes(KeyProperties.BLOCK_MODE_GCM)
                         .setEncryptionPaddings(KeyProperties.ENCRYPTION_PADDING_NONE);
         KeyGenerator generator = KeyGenerator.getInstance(KeyProperties.KEY_ALGORITHM_AES, STORE);
@@ -63,7 +66,8 @@ final class Hardware implements WrappingKeys {
     }
 
     /** Returns the key that signs this phone's certificate request, connections and protocol messages. */
-    KeyPair identity() {
+    @Override
+    public KeyPair loadOrCreate() {
         try {
             KeyStore store = store();
             PrivateKey there = (PrivateKey) store.getKey(IDENTITY, null);
@@ -107,11 +111,12 @@ final class Hardware implements WrappingKeys {
     }
 
     @Override
-    public void destroyWrapping(String name) {
-        delete(WRAPPING + name);
+    public void destroyWrapping(String name, Opens opens) {
+        delete(WRAPPING + opens.named(name));
     }
 
-    void destroyIdentity() {
+    @Override
+    public void destroy() {
         delete(IDENTITY);
     }
 

@@ -14,6 +14,9 @@ import mien.client.store.Sealing;
  * itself, which takes minutes over the megabytes of a round; in memory they live as long as the process.
  */
 final class WrappedKeys implements KeyProvider {
+    /** The label of pictures, names and templates. */
+    static final String GALLERY = "gallery";
+
     private static final int KEY_BYTES = 32;
 
     private final Folder folder;
@@ -28,35 +31,52 @@ final class WrappedKeys implements KeyProvider {
     @Override
     public synchronized SecretKey key(String name) {
         SecretKey known = opened.get(name);
-        if (known != null) {
-            return known;
+        if (known == null) {
+            known = load(name);
+            opened.put(name, known);
         }
-        byte[] sealed = folder.read(name);
-        byte[] bytes;
-        if (sealed == null) {
-            bytes = new byte[KEY_BYTES];
-            new SecureRandom().nextBytes(bytes);
-            folder.write(name, Sealing.seal(wrapping.wrapping(name), bytes, context(name)));
-        } else {
-            bytes = Sealing.unseal(wrapping.wrapping(name), sealed, context(name), "a stored key");
+        return known;
+    }
+
+    private SecretKey load(String name) {
+        for (Opens opens : Opens.values()) {
+            byte[] sealed = folder.read(opens.named(name));
+            if (sealed != null) {
+                byte[] bytes = Sealing.unseal(wrapping.wrapping(name, opens), sealed, context(name), "a stored key");
+                return new SecretKeySpec(bytes, "AES");
+            }
         }
-        SecretKey key = new SecretKeySpec(bytes, "AES");
-        opened.put(name, key);
-        return key;
+        byte[] bytes = new byte[KEY_BYTES];
+        new SecureRandom().nextBytes(bytes);
+        SecretKey made = new SecretKeySpec(bytes, "AES");
+        store(name, made, name.equals(GALLERY) ? Opens.WHILE_UNLOCKED : Opens.ALWAYS);
+        return made;
+    }
+
+    /** Has the gallery's key open when it must: at night only where somebody agreed to training. */
+    synchronized void openGallery(Opens opens) {
+        if (folder.has(opens.other().named(GALLERY))) {
+            store(GALLERY, key(GALLERY), opens);
+            forget(GALLERY, opens.other());
+        }
+    }
+
+    private void store(String name, SecretKey key, Opens opens) {
+        byte[] sealed = Sealing.seal(wrapping.wrapping(name, opens), key.getEncoded(), context(name));
+        folder.write(opens.named(name), sealed);
+    }
+
+    private void forget(String name, Opens opens) {
+        wrapping.destroyWrapping(name, opens);
+        folder.delete(opens.named(name));
     }
 
     @Override
     public synchronized void destroy(String name) {
         opened.remove(name);
-        wrapping.destroyWrapping(name);
-        folder.delete(name);
-    }
-
-    synchronized void destroyAll() {
-        for (String name : folder.names()) {
-            destroy(name);
+        for (Opens opens : Opens.values()) {
+            forget(name, opens);
         }
-        opened.clear();
     }
 
     private static byte[] context(String name) {

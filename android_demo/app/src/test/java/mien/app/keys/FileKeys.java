@@ -1,12 +1,12 @@
 package mien.app.keys;
 
+import javax.crypto.SecretKey;
 import mien.client.join.FileIdentityKeys;
 import mien.client.join.IdentityKeys;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.KeyProvider;
 import mien.client.store.Vault;
-import javax.crypto.SecretKey;
 
 /** The app's keys with files where a phone has AndroidKeyStore, which no JVM has. */
 public final class FileKeys implements Keys {
@@ -31,20 +31,26 @@ public final class FileKeys implements Keys {
     }
 
     @Override
+    public void openWhileLocked(boolean opens) {
+        sealing.openGallery(opens ? Opens.ALWAYS : Opens.WHILE_UNLOCKED);
+    }
+
+    @Override
     public void destroy() {
-        sealing.destroyAll();
-        new Vault(folder.folder("identity"), files, "identity").wipe();
+        for (String file : folder.folder("store").names()) {
+            folder.folder("store").delete(file);
+        }
     }
 
     private final class Wrapping implements WrappingKeys {
         @Override
-        public SecretKey wrapping(String name) {
-            return files.key("wrapping-" + name);
+        public SecretKey wrapping(String name, Opens opens) {
+            return files.key("wrapping-" + opens.named(name));
         }
 
         @Override
-        public void destroyWrapping(String name) {
-            files.destroy("wrapping-" + name);
+        public void destroyWrapping(String name, Opens opens) {
+            files.destroy("wrapping-" + opens.named(name));
         }
     }
 }

@@ -1,0 +1,55 @@
+package mien.app.people;
+
+import android.content.Intent;
+import java.util.List;
+import mien.app.Extras;
+import mien.app.OwnersScreen;
+import mien.app.Places;
+import mien.app.R;
+import mien.app.Rows;
+import mien.client.fl.Gallery;
+
+/** Who is enrolled. */
+public final class PeopleActivity extends OwnersScreen {
+    private boolean isOpen;
+
+    @Override
+    protected boolean showsFaces() {
+        return true;
+    }
+
+    @Override
+    protected void open() {
+        isOpen = true;
+        show(R.layout.people, R.string.people_title);
+        onClick(R.id.enrol, () -> startActivity(Places.ENROL.from(this)));
+        onClick(R.id.delete_all, () -> startActivity(new Intent(this, DeleteActivity.class)));
+        refresh();
+    }
+
+    @Override
+    protected void onResume() {
+        super.onResume();
+        if (isOpen) {
+            refresh();
+        }
+    }
+
+    private void refresh() {
+        work(() -> phone().device.people(), this::showPeople);
+    }
+
+    private void showPeople(List<Gallery.Person> people) {
+        Rows rows = new Rows(findViewById(R.id.people));
+        for (Gallery.Person person : people) {
+            rows.way(person.name, Facts.of(this, person), () -> open(person.id));
+        }
+        setVisible(R.id.nobody, people.isEmpty());
+        // Nobody can be enrolled before there is a model to enrol with.
+        setVisible(R.id.enrol, phone().device.hasJoined() && phone().choices.recognises());
+    }
+
+    private void open(int person) {
+        startActivity(new Intent(this, PersonActivity.class).putExtra(Extras.PERSON, person));
+    }
+}

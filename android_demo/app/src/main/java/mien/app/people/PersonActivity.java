@@ -1,0 +1,65 @@
+package mien.app.people;
+
+import android.app.AlertDialog;
+import android.widget.Switch;
+import mien.app.Extras;
+import mien.app.OwnersScreen;
+import mien.app.R;
+import mien.client.fl.Gallery;
+
+/** One enrolled person: what is kept of them, their agreement to training, and removing them. */
+public final class PersonActivity extends OwnersScreen {
+    private int id;
+    private Switch trains;
+
+    @Override
+    protected boolean showsFaces() {
+        return true;
+    }
+
+    @Override
+    protected void open() {
+        id = getIntent().getIntExtra(Extras.PERSON, 0);
+        show(R.layout.person, R.string.person_title);
+        trains = findViewById(R.id.person_trains);
+        trains.setOnClickListener(view -> agree(trains.isChecked()));
+        onClick(R.id.person_remove, this::askToRemove);
+        work(() -> phone().device.gallery.person(id), this::showPerson);
+    }
+
+    private void showPerson(Gallery.Person person) {
+        setText(R.id.person_name, person.name);
+        setText(R.id.person_facts, Facts.of(this, person));
+        setText(R.id.person_trains_text, getString(person.trains ? R.string.person_trains_yes : R.string.person_trains_no));
+        trains.setChecked(person.trains);
+    }
+
+    private void agree(boolean agrees) {
+        work(
+                () -> {
+                    phone().device.setConsent(id, agrees);
+                    phone().settle(this);
+                    return phone().device.gallery.person(id);
+                },
+                this::showPerson);
+    }
+
+    private void askToRemove() {
+        new AlertDialog.Builder(this)
+                .setTitle(R.string.person_remove_title)
+                .setMessage(R.string.person_remove_text)
+                .setPositiveButton(R.string.person_remove, (dialog, which) -> remove())
+                .setNegativeButton(R.string.keep, null)
+                .show();
+    }
+
+    private void remove() {
+        work(
+                () -> {
+                    phone().device.remove(id);
+                    phone().settle(this);
+                    return id;
+                },
+                removed -> finish());
+    }
+}

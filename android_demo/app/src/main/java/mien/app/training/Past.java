@@ -1,0 +1,86 @@
+package mien.app.training;
+
+import android.content.Context;
+import java.util.ArrayList;
+import java.util.List;
+import mien.app.R;
+import mien.app.Say;
+import mien.app.Sentences;
+import mien.client.ErrorCode;
+import mien.client.fl.Journal;
+
+/** What happened, in the owner's language. */
+final class Past {
+    private Past() {}
+
+    /** Returns how a step ended. */
+    static String title(Context context, Journal.Entry entry) {
+        switch (entry.kind) {
+            case COUNTED:
+                return Say.count(context, R.plurals.past_counted, entry.numReports);
+            case NOT_COUNTED:
+                return context.getString(R.string.past_not_counted);
+            case FAILED:
+                return context.getString(R.string.past_failed);
+            case WAIT:
+                return context.getString(R.string.past_wait);
+            default:
+                return context.getString(R.string.past_not_now);
+        }
+    }
+
+    /** Returns when, and why; the reason in the program's own words is there for whoever has to mend it. */
+    static String text(Context context, Journal.Entry entry) {
+        List<String> lines = new ArrayList<>();
+        String when = Say.moment(context, entry.unixMs);
+        lines.add(entry.times > 1 ? context.getString(R.string.past_times, when, entry.times) : when);
+        switch (entry.kind) {
+            case COUNTED:
+            case WAIT:
+                break;
+            case NOT_NOW:
+                lines.add(missing(context, entry.reason));
+                break;
+            default:
+                lines.add(Sentences.of(context.getResources(), ErrorCode.of(entry.code)));
+                lines.add(context.getString(R.string.past_words, entry.reason));
+                break;
+        }
+        return String.join("\n", lines);
+    }
+
+    static int mark(Journal.Entry entry) {
+        switch (entry.kind) {
+            case COUNTED:
+                return R.drawable.icon_done;
+            case WAIT:
+            case NOT_NOW:
+                return R.drawable.icon_wait;
+            default:
+                return R.drawable.icon_open;
+        }
+    }
+
+    private static String missing(Context context, String words) {
+        List<String> names = new ArrayList<>();
+        for (String word : words.split(", ")) {
+            names.add(context.getString(missing(word)));
+        }
+        return String.join("\n", names);
+    }
+
+    private static int missing(String word) {
+        switch (word) {
+            case "charging":
+                return R.string.missing_charging;
+            case "unmetered":
+                return R.string.missing_unmetered;
+            case "idle":
+                return R.string.missing_idle;
+            case "busy":
+                return R.string.missing_busy;
+            default:
+                return R.string.missing_stopped;
+        }
+    }
+}

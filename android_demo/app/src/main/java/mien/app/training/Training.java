@@ -1,0 +1,151 @@
+package mien.app.training;
+
+import android.content.Context;
+import android.os.Handler;
+import android.os.Looper;
+import mien.app.Phone;
+import mien.client.Clock;
+import mien.client.MienException;
+import mien.client.fl.Disclosure;
+import mien.client.fl.Listener;
+import mien.client.fl.Outcome;
+
+/**
+ * Taking part in rounds, one at a time, on a thread of its own. It ends when it is stopped, when a condition ends, or when
+ * nothing can be done; what was trained until then is kept, and the next time goes on with it.
+ */
+public final class Training implements Listener {
+    /** A longer wait than this is left to the next time. */
+    private static final long LONGEST_WAIT_MS = 5 * 60_000;
+
+    private static final long LONGEST_END_MS = 60_000;
+
+    private final Handler main = new Handler(Looper.getMainLooper());
+    private final Phone phone;
+    private PhoneConditions conditions;
+    private Thread thread;
+    private Runnable onChange = () -> {};
+    private volatile String stage = "";
+    private volatile Disclosure told;
+
+    public Training(Phone phone) {
+        this.phone = phone;
+    }
+
+    /** Returns whether a thread takes part in rounds. */
+    public synchronized boolean isRunning() {
+        return thread != null;
+    }
+
+    /** Returns the word for what is being done; empty where nothing is. */
+    String stage() {
+        return stage;
+    }
+
+    /** Returns what the running round was said to send; null before it was. */
+    Disclosure told() {
+        return told;
+    }
+
+    /** Has something run on the main thread whenever anything here changes. */
+    void onChange(Runnable action) {
+        onChange = action;
+    }
+
+    /** Takes part by night, round after round, until stopped; then says so on the main thread. */
+    boolean startByNight(Context context, Runnable ended) {
+        return start(PhoneConditions.byNight(context), false, ended);
+    }
+
+    /** Takes part now, in one round. */
+    boolean startNow(Context context) {
+        return start(PhoneConditions.now(context), true, () -> {});
+    }
+
+    /** Begins unless it is running; returns whether it did. */
+    private synchronized boolean start(PhoneConditions allowed, boolean once, Runnable ended) {
+        if (thread != null) {
+            return false;
+        }
+        conditions = allowed;
+        stage = "connecting";
+        thread = new Thread(() -> run(allowed, once, ended), "mien-training");
+        thread.start();
+        changed();
+        return true;
+    }
+
+    /** Stops as soon as a step can be left. */
+    public synchronized void stop() {
+        if (thread != null) {
+            conditions.stop();
+            thread.interrupt();
+        }
+    }
+
+    /** Stops, and waits until the thread has let go of everything, a minute at most. */
+    public void stopAndWait() {
+        Thread running;
+        synchronized (this) {
+            stop();
+            running = thread;
+        }
+        if (running != null) {
+            try {
+                running.join(LONGEST_END_MS);
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    private void run(PhoneConditions allowed, boolean once, Runnable ended) {
+        try {
+            takePart(allowed, once);
+        } catch (MienException error) {
+            // The client's journal has it, where the screen finds it; the next time tries again.
+            phone.choices.tryAgainAt(System.currentTimeMillis() + Math.max(error.retryAfterMs(), LONGEST_WAIT_MS));
+        } finally {
+            synchronized (this) {
+                thread = null;
+            }
+            stage = "";
+            told = null;
+            changed();
+            main.post(ended);
+        }
+    }
+
+    private void takePart(PhoneConditions allowed, boolean once) {
+        while (!allowed.isStopped()) {
+            Outcome outcome = phone.device.participate(phone.choices.agreement(), allowed, this);
+            if (outcome.kind == Outcome.Kind.NOT_NOW || (outcome.round != null && once)) {
+                return;
+            }
+            if (outcome.kind == Outcome.Kind.WAIT) {
+                phone.choices.tryAgainAt(System.currentTimeMillis() + outcome.retryAfterMs);
+                if (outcome.retryAfterMs > LONGEST_WAIT_MS) {
+                    return;
+                }
+                progress("waiting");
+                Clock.system().sleep(outcome.retryAfterMs);
+            }
+        }
+    }
+
+    @Override
+    public void disclose(Disclosure disclosure) {
+        told = disclosure;
+        changed();
+    }
+
+    @Override
+    public void progress(String word) {
+        stage = word;
+        changed();
+    }
+
+    private void changed() {
+        main.post(() -> onChange.run());
+    }
+}

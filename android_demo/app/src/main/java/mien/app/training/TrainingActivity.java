@@ -1,0 +1,158 @@
+package mien.app.training;
+
+import android.os.Bundle;
+import android.os.Handler;
+import android.os.Looper;
+import android.widget.Button;
+import android.widget.Switch;
+import mien.app.R;
+import mien.app.Rows;
+import mien.app.Say;
+import mien.app.Screen;
+import mien.client.Status;
+import mien.client.fl.Disclosure;
+import mien.client.fl.Journal;
+
+/** Whether this phone takes part, what it waits for, what it sent and received, and what it left out and why. */
+public final class TrainingActivity extends Screen {
+    private static final int MOST_PAST = 8;
+    private static final long LOOK_AGAIN_MS = 2_000;
+
+    private final Handler again = new Handler(Looper.getMainLooper());
+    private final Runnable facts = this::showFacts;
+    private Switch takesPart;
+
+    @Override
+    protected void onCreate(Bundle saved) {
+        super.onCreate(saved);
+        show(R.layout.training, R.string.training_title);
+        takesPart = findViewById(R.id.training_switch);
+        takesPart.setOnClickListener(view -> pause(!takesPart.isChecked()));
+        onClick(R.id.training_now, this::startOrStop);
+    }
+
+    @Override
+    protected void onResume() {
+        super.onResume();
+        phone().training.onChange(this::refresh);
+        refresh();
+        showFacts();
+    }
+
+    @Override
+    protected void onPause() {
+        phone().training.onChange(() -> {});
+        again.removeCallbacks(facts);
+        super.onPause();
+    }
+
+    private void refresh() {
+        work(() -> phone().device.status(), this::showStatus);
+    }
+
+    private void showStatus(Status status) {
+        showState(status);
+        takesPart.setChecked(!phone().choices.paused());
+        new Rows(findViewById(R.id.training_sent))
+                .fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes))
+                .fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes))
+                .fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), getString(R.string.sums_text));
+        Rows past = new Rows(findViewById(R.id.training_past));
+        int left = MOST_PAST;
+        for (Journal.Entry entry : status.journal) {
+            if (left-- > 0) {
+                past.fact(Past.mark(entry), Past.title(this, entry), Past.text(this, entry));
+            }
+        }
+        setVisible(R.id.training_past_title, !status.journal.isEmpty());
+    }
+
+    private void showState(Status status) {
+        boolean can = status.joined && status.numAgreed > 0;
+        boolean runs = phone().training.isRunning();
+        Button now = findViewById(R.id.training_now);
+        now.setText(runs ? R.string.training_stop : R.string.training_now);
+        setVisible(R.id.training_now, can);
+        setVisible(R.id.training_now_text, can && !runs);
+        takesPart.setEnabled(can);
+        if (runs) {
+            state(R.string.training_runs, running());
+        } else if (!status.joined) {
+            state(R.string.training_not_joined, getString(R.string.training_not_joined_text));
+        } else if (!can) {
+            state(R.string.training_nobody, getString(R.string.training_nobody_text));
+        } else if (phone().choices.paused()) {
+            state(R.string.training_paused, getString(R.string.training_paused_text));
+        } else {
+            state(R.string.training_waits, waiting(status));
+        }
+    }
+
+    private void state(int title, String text) {
+        setText(R.id.training_state, getString(title));
+        setText(R.id.training_text, text);
+    }
+
+    private String running() {
+        String stage = getString(Stages.sentence(phone().training.stage()));
+        Disclosure told = phone().training.told();
+        if (told == null) {
+            return stage;
+        }
+        String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
+        return stage + "\n" + sends;
+    }
+
+    private String waiting(Status status) {
+        StringBuilder text = new StringBuilder(getString(R.string.training_waits_text));
+        long next = phone().choices.nextTryMs();
+        if (next > System.currentTimeMillis()) {
+            text.append('\n').append(getString(R.string.training_not_before, Say.moment(this, next)));
+        }
+        Journal.Entry last = status.lastRound();
+        if (last == null) {
+            text.append('\n').append(getString(R.string.training_never));
+        } else {
+            text.append('\n').append(getString(R.string.training_last, Say.moment(this, last.unixMs), Past.title(this, last)));
+        }
+        return text.toString();
+    }
+
+    /** Shows what training at night waits for, and looks again while the screen is there. */
+    private void showFacts() {
+        PhoneConditions night = PhoneConditions.byNight(this);
+        Rows rows = new Rows(findViewById(R.id.training_facts));
+        fact(rows, night, PhoneConditions.Condition.CHARGING, R.string.charging, R.string.charging_no);
+        fact(rows, night, PhoneConditions.Condition.UNMETERED, R.string.unmetered, R.string.unmetered_no);
+        fact(rows, night, PhoneConditions.Condition.IDLE, R.string.idle, R.string.idle_no);
+        again.removeCallbacks(facts);
+        again.postDelayed(facts, LOOK_AGAIN_MS);
+    }
+
+    private void fact(Rows rows, PhoneConditions night, PhoneConditions.Condition condition, int title, int ifNot) {
+        boolean holds = night.holds(condition);
+        int mark = holds ? R.drawable.icon_done : R.drawable.icon_open;
+        rows.fact(mark, getString(title), getString(holds ? R.string.condition_met : ifNot));
+    }
+
+    private void pause(boolean paused) {
+        phone().choices.pause(paused);
+        if (paused) {
+            phone().training.stop();
+        }
+        work(
+                () -> {
+                    phone().settle(this);
+                    return phone().device.status();
+                },
+                this::showStatus);
+    }
+
+    private void startOrStop() {
+        if (phone().training.isRunning()) {
+            phone().training.stop();
+        } else {
+            phone().training.startNow(getApplicationContext());
+        }
+    }
+}

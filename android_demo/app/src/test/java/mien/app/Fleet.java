@@ -1,0 +1,104 @@
+package mien.app;
+
+import java.io.IOException;
+import java.math.BigInteger;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyPair;
+import java.security.KeyPairGenerator;
+import java.security.PrivateKey;
+import java.security.PublicKey;
+import java.security.Signature;
+import java.security.spec.ECGenParameterSpec;
+import java.util.Date;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import mien.app.keys.FileKeys;
+import mien.client.store.Folder;
+import mien.client.wire.Bytes;
+import mien.client.wire.Json;
+import org.bouncycastle.asn1.ASN1EncodableVector;
+import org.bouncycastle.asn1.ASN1Integer;
+import org.bouncycastle.asn1.DERBitString;
+import org.bouncycastle.asn1.DERSequence;
+import org.bouncycastle.asn1.x500.X500Name;
+import org.bouncycastle.asn1.x509.AlgorithmIdentifier;
+import org.bouncycastle.asn1.x509.Extension;
+import org.bouncycastle.asn1.x509.ExtensionsGenerator;
+import org.bouncycastle.asn1.x509.GeneralName;
+import org.bouncycastle.asn1.x509.GeneralNames;
+import org.bouncycastle.asn1.x509.SubjectPublicKeyInfo;
+import org.bouncycastle.asn1.x509.TBSCertificate;
+import org.bouncycastle.asn1.x509.Time;
+import org.bouncycastle.asn1.x509.V3TBSCertificateGenerator;
+import org.bouncycastle.asn1.x9.X9ObjectIdentifiers;
+
+/** A registrar's paperwork without the registrar: a phone that has joined a fleet whose servers are away. */
+public final class Fleet {
+    private static final AlgorithmIdentifier ECDSA = new AlgorithmIdentifier(X9ObjectIdentifiers.ecdsa_with_SHA256);
+    private static final X500Name AUTHORITY = new X500Name("CN=Mien test authority");
+    private static final long DAY_MS = 24L * 60 * 60 * 1000;
+
+    private Fleet() {}
+
+    /** Stores in a phone's home what joining stores there; nobody answers at the address. */
+    public static void join(Path home) throws GeneralSecurityException, IOException {
+        KeyPair authority = keyPair();
+        PublicKey own = new FileKeys(new Folder(home.resolve("keys"))).identity().loadOrCreate().getPublic();
+        String device = Bytes.hex(Bytes.sha256(own.getEncoded())).substring(0, 32);
+        byte[] ca = certificate(AUTHORITY, authority.getPublic(), authority.getPrivate());
+        byte[] leaf =
+                certificate(
+                        new X500Name(new org.bouncycastle.asn1.x500.RDN[0]), own, authority.getPrivate(),
+                        "mien:device:" + device, "mien:population:demo");
+        Map<String, Object> stored = new LinkedHashMap<>();
+        stored.put("device_id", device);
+        stored.put("population", "demo");
+        stored.put("registrar_address", "localhost:9");
+        stored.put("coordinator_address", "localhost:9");
+        stored.put("certificate", Bytes.hex(leaf));
+        stored.put("registrar_ca", Bytes.hex(ca));
+        stored.put("coordinator_ca", Bytes.hex(ca));
+        stored.put("invite_sha256", Bytes.hex(Bytes.sha256(new byte[0])));
+        stored.put("release_key", "");
+        Files.write(home.resolve("identity.json"), Json.write(stored).getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static KeyPair keyPair() throws GeneralSecurityException {
+        KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
+        generator.initialize(new ECGenParameterSpec("secp256r1"));
+        return generator.generateKeyPair();
+    }
+
+    private static byte[] certificate(X500Name subject, PublicKey key, PrivateKey signer, String... uris)
+            throws GeneralSecurityException, IOException {
+        V3TBSCertificateGenerator generator = new V3TBSCertificateGenerator();
+        generator.setSerialNumber(new ASN1Integer(BigInteger.ONE));
+        generator.setSignature(ECDSA);
+        generator.setIssuer(AUTHORITY);
+        generator.setStartDate(new Time(new Date(System.currentTimeMillis() - DAY_MS)));
+        generator.setEndDate(new Time(new Date(System.currentTimeMillis() + 90 * DAY_MS)));
+        generator.setSubject(subject);
+        generator.setSubjectPublicKeyInfo(SubjectPublicKeyInfo.getInstance(key.getEncoded()));
+        if (uris.length > 0) {
+            GeneralName[] names = new GeneralName[uris.length];
+            for (int i = 0; i < uris.length; i++) {
+                names[i] = new GeneralName(GeneralName.uniformResourceIdentifier, uris[i]);
+            }
+            ExtensionsGenerator extensions = new ExtensionsGenerator();
+            extensions.addExtension(Extension.subjectAlternativeName, false, new GeneralNames(names));
+            generator.setExtensions(extensions.generate());
+        }
+        TBSCertificate unsigned = generator.generateTBSCertificate();
+        Signature signature = Signature.getInstance("SHA256withECDSA");
+        signature.initSign(signer);
+        signature.update(unsigned.getEncoded("DER"));
+        ASN1EncodableVector parts = new ASN1EncodableVector();
+        parts.add(unsigned);
+        parts.add(ECDSA);
+        parts.add(new DERBitString(signature.sign()));
+        return new DERSequence(parts).getEncoded("DER");
+    }
+}

@@ -1,0 +1,146 @@
+package mien.app.people;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotEquals;
+import static org.junit.Assert.assertTrue;
+
+import android.app.Activity;
+import android.app.AlertDialog;
+import android.app.KeyguardManager;
+import android.content.Intent;
+import android.view.ViewGroup;
+import android.view.WindowManager;
+import android.widget.EditText;
+import android.widget.Switch;
+import android.widget.TextView;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import mien.app.Extras;
+import mien.app.Phone;
+import mien.app.R;
+import mien.app.ScreenRunner;
+import mien.client.fl.Gallery;
+import org.junit.Test;
+import org.robolectric.Robolectric;
+import org.robolectric.RuntimeEnvironment;
+import org.robolectric.Shadows;
+import org.robolectric.annotation.Config;
+import org.robolectric.shadows.ShadowAlertDialog;
+
+/** Who is enrolled, their agreement, removing them, and deleting everything, over a real gallery in a folder. */
+public class PeopleTest extends ScreenRunner {
+    @Test
+    public void peopleAreListedForTheOwnerAlone() throws IOException {
+        enrol("Ada", 5, true);
+        enrol("Grace", 3, false);
+        Activity screen = opened(PeopleActivity.class);
+        ViewGroup people = screen.findViewById(R.id.people);
+        assertEquals(2, people.getChildCount());
+        TextView facts = people.getChildAt(0).findViewById(R.id.row_text);
+        assertTrue(facts.getText().toString(), facts.getText().toString().startsWith("5 pictures, enrolled "));
+        assertTrue("no screenshot shows names", isSecure(screen));
+        draw(screen, "people");
+    }
+
+    @Test
+    public void aLockedPhoneAsksFirst() {
+        enrol("Ada", 5, true);
+        KeyguardManager lock = RuntimeEnvironment.getApplication().getSystemService(KeyguardManager.class);
+        Shadows.shadowOf(lock).setIsDeviceSecure(true);
+        Shadows.shadowOf(lock).setIsKeyguardSecure(true);
+        Activity screen = Robolectric.buildActivity(PeopleActivity.class).setup().get();
+        assertEquals(null, screen.findViewById(R.id.people));
+        Intent asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        assertEquals("android.app.action.CONFIRM_DEVICE_CREDENTIAL", asked.getAction());
+        Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_CANCELED, null);
+        assertTrue("whoever cannot answer sees nothing", screen.isFinishing());
+
+        screen = Robolectric.buildActivity(PeopleActivity.class).setup().get();
+        asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_OK, null);
+        Activity answered = screen;
+        await("people are shown", () -> ((ViewGroup) answered.findViewById(R.id.people)).getChildCount() == 1);
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN_NIGHT)
+    public void agreementIsWithdrawnAndGiven() throws IOException {
+        int ada = enrol("Ada", 5, true);
+        Activity screen = opened(PersonActivity.class, ada);
+        Switch trains = screen.findViewById(R.id.person_trains);
+        await("the person is shown", trains::isChecked);
+        trains.performClick();
+        await("agreement is withdrawn", () -> !person(ada).trains);
+        await("that is said", () -> text(screen, R.id.person_trains_text).equals(screen.getString(R.string.person_trains_no)));
+        draw(screen, "person-de-night");
+        trains.performClick();
+        await("agreement is given", () -> person(ada).trains);
+    }
+
+    @Test
+    public void removingAsksFirst() throws IOException {
+        int ada = enrol("Ada", 5, true);
+        enrol("Grace", 3, false);
+        Activity screen = opened(PersonActivity.class, ada);
+        await("the person is shown", () -> text(screen, R.id.person_name).equals("Ada"));
+        draw(screen, "person");
+        screen.findViewById(R.id.person_remove).performClick();
+        AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
+        assertEquals("nothing is removed before the answer", 2, phone().device.people().size());
+        asks.getButton(AlertDialog.BUTTON_POSITIVE).performClick();
+        await("the screen closes", screen::isFinishing);
+        assertEquals(1, phone().device.people().size());
+        assertEquals("Grace", phone().device.people().get(0).name);
+    }
+
+    @Test
+    public void everythingIsDeletedAfterTheWordWasTyped() throws IOException {
+        enrol("Ada", 5, true);
+        phone().choices.agree(true, true);
+        Path home = RuntimeEnvironment.getApplication().getNoBackupFilesDir().toPath().resolve("mien");
+        Activity screen = opened(DeleteActivity.class);
+        EditText word = screen.findViewById(R.id.delete_word);
+        word.setText("no");
+        assertFalse(screen.findViewById(R.id.delete_do).isEnabled());
+        word.setText("delete ");
+        assertTrue(screen.findViewById(R.id.delete_do).isEnabled());
+        draw(screen, "delete");
+        Phone before = phone();
+        screen.findViewById(R.id.delete_do).performClick();
+        await("everything is deleted", () -> isShown(screen, R.id.deleted));
+        assertEquals(screen.getString(R.string.deleted_never_joined), text(screen, R.id.deleted_text));
+        assertFalse(Files.exists(home));
+        assertNotEquals("a new phone begins", before, phone());
+        assertFalse(phone().choices.welcomed());
+        assertTrue(phone().device.people().isEmpty());
+    }
+
+    private static int enrol(String name, int pictures, boolean agrees) {
+        byte[][] crops = new byte[pictures][112 * 112 * 3];
+        return phone().device.gallery.enrol(name, crops, new float[] {1, 0}, "model", System.currentTimeMillis(), agrees);
+    }
+
+    private static Gallery.Person person(int id) {
+        return phone().device.gallery.person(id);
+    }
+
+    private static boolean isSecure(Activity screen) {
+        return (screen.getWindow().getAttributes().flags & WindowManager.LayoutParams.FLAG_SECURE) != 0;
+    }
+
+    private static Activity opened(Class<? extends Activity> kind) {
+        Activity screen = Robolectric.buildActivity(kind).setup().get();
+        ViewGroup people = screen.findViewById(R.id.people);
+        if (people != null) {
+            await("people are shown", () -> people.getChildCount() > 0);
+        }
+        return screen;
+    }
+
+    private static Activity opened(Class<? extends Activity> kind, int person) {
+        Intent intent = new Intent().putExtra(Extras.PERSON, person);
+        return Robolectric.buildActivity(kind, intent).setup().get();
+    }
+}
