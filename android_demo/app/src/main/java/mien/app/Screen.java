@@ -83,12 +83,23 @@ public abstract class Screen extends Activity {
     }
 
     protected final void say(MienException error) {
-        say(Sentences.of(getResources(), error));
+        complain(Sentences.of(getResources(), error));
     }
 
     /** Shows a message below the title, and has a screen reader say it; null takes it away. */
     protected final void say(CharSequence text) {
+        message(text, R.drawable.card_tint, R.color.on_tint);
+    }
+
+    /** The same for what did not work, or must not go on. */
+    protected final void complain(CharSequence text) {
+        message(text, R.drawable.card_danger, R.color.on_danger_tint);
+    }
+
+    private void message(CharSequence text, int ground, int colour) {
         TextView message = findViewById(R.id.message);
+        message.setBackgroundResource(ground);
+        message.setTextColor(getColor(colour));
         message.setText(text);
         message.setVisibility(text == null ? View.GONE : View.VISIBLE);
     }

@@ -18,6 +18,10 @@ public final class Sentences {
 
     private static int id(ErrorCode code) {
         switch (code) {
+            case IMAGE:
+                return R.string.error_image;
+            case LOW_QUALITY:
+                return R.string.error_low_quality;
             case NOT_ENROLLED:
                 return R.string.error_not_enrolled;
             case ALREADY_EXISTS:

@@ -1,20 +1,29 @@
 package mien.app;
 
+import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.math.BigInteger;
+import java.net.InetAddress;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.security.KeyPair;
 import java.security.KeyPairGenerator;
+import java.security.KeyStore;
 import java.security.PrivateKey;
 import java.security.PublicKey;
 import java.security.Signature;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
 import java.security.spec.ECGenParameterSpec;
 import java.util.Date;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLServerSocket;
+import javax.net.ssl.SSLSocket;
 import mien.app.keys.FileKeys;
 import mien.client.store.Folder;
 import mien.client.wire.Bytes;
@@ -23,6 +32,7 @@ import org.bouncycastle.asn1.ASN1EncodableVector;
 import org.bouncycastle.asn1.ASN1Integer;
 import org.bouncycastle.asn1.DERBitString;
 import org.bouncycastle.asn1.DERSequence;
+import org.bouncycastle.asn1.x500.RDN;
 import org.bouncycastle.asn1.x500.X500Name;
 import org.bouncycastle.asn1.x509.AlgorithmIdentifier;
 import org.bouncycastle.asn1.x509.Extension;
@@ -51,7 +61,7 @@ public final class Fleet {
         byte[] ca = certificate(AUTHORITY, authority.getPublic(), authority.getPrivate());
         byte[] leaf =
                 certificate(
-                        new X500Name(new org.bouncycastle.asn1.x500.RDN[0]), own, authority.getPrivate(),
+                        new X500Name(new RDN[0]), own, authority.getPrivate(),
                         "mien:device:" + device, "mien:population:demo");
         Map<String, Object> stored = new LinkedHashMap<>();
         stored.put("device_id", device);
@@ -64,6 +74,37 @@ public final class Fleet {
         stored.put("invite_sha256", Bytes.hex(Bytes.sha256(new byte[0])));
         stored.put("release_key", "");
         Files.write(home.resolve("identity.json"), Json.write(stored).getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Returns a server that shows a certificate of its own making to whoever asks, and no more; close it. */
+    public static SSLServerSocket stranger() throws GeneralSecurityException, IOException {
+        KeyPair own = keyPair();
+        byte[] shown = certificate(AUTHORITY, own.getPublic(), own.getPrivate());
+        Certificate certificate =
+                CertificateFactory.getInstance("X.509").generateCertificate(new ByteArrayInputStream(shown));
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        store.load(null, null);
+        store.setKeyEntry("own", own.getPrivate(), new char[0], new Certificate[] {certificate});
+        KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        keys.init(store, new char[0]);
+        SSLContext context = SSLContext.getInstance("TLSv1.3");
+        context.init(keys.getKeyManagers(), null, null);
+        SSLServerSocket server =
+                (SSLServerSocket) context.getServerSocketFactory().createServerSocket(0, 5, InetAddress.getLoopbackAddress());
+        new Thread(() -> show(server), "stranger").start();
+        return server;
+    }
+
+    private static void show(SSLServerSocket server) {
+        while (true) {
+            try (SSLSocket asked = (SSLSocket) server.accept()) {
+                asked.startHandshake();
+            } catch (IOException closed) {
+                if (server.isClosed()) {
+                    return;
+                }
+            }
+        }
     }
 
     private static KeyPair keyPair() throws GeneralSecurityException {

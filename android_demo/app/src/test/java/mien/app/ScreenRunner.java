@@ -11,6 +11,7 @@ import android.widget.TextView;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
+import java.security.GeneralSecurityException;
 import java.util.function.BooleanSupplier;
 import org.junit.runner.RunWith;
 import org.robolectric.RobolectricTestRunner;
@@ -35,6 +36,11 @@ public abstract class ScreenRunner {
 
     protected static Phone phone() {
         return ((App) RuntimeEnvironment.getApplication()).phone();
+    }
+
+    /** Has this phone belong to a fleet whose servers are away. */
+    protected static void join() throws IOException, GeneralSecurityException {
+        Fleet.join(phone().home());
     }
 
     /** Returns what a screen shows at an id. */
@@ -76,6 +82,7 @@ public abstract class ScreenRunner {
 
     private static void draw(Activity screen, String name, int atMost) throws IOException {
         View all = screen.getWindow().getDecorView();
+        all.jumpDrawablesToCurrentState();
         int height = HEIGHT;
         lay(all, HEIGHT);
         View scrolling = screen.findViewById(R.id.scrolling);

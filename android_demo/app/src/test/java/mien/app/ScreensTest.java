@@ -5,8 +5,15 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
+import android.view.View;
+import android.view.ViewGroup;
 import android.widget.CheckBox;
+import android.widget.TextView;
 import java.io.IOException;
+import java.security.GeneralSecurityException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
 import mien.app.join.JoinActivity;
 import mien.app.settings.SelfTestActivity;
 import mien.app.welcome.WelcomeActivity;
@@ -31,6 +38,53 @@ public class ScreensTest extends ScreenRunner {
         home.findViewById(R.id.next).performClick();
         opened = Shadows.shadowOf(home).getNextStartedActivity().getComponent().getClassName();
         assertEquals(JoinActivity.class.getName(), opened);
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN_NIGHT, fontScale = 2f)
+    public void homeWithLargeTypeByNight() throws IOException {
+        phone().choices.agree(true, true);
+        Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        assertEquals("Als Nächstes: einer Flotte beitreten", text(home, R.id.next_title));
+        drawWhole(home, "home-de-night-large");
+    }
+
+    @Test
+    public void homeOfAPhoneThatJoined() throws IOException, GeneralSecurityException {
+        join();
+        phone().choices.agree(true, true);
+        Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        await("a model is asked for", () -> text(home, R.id.next_title).equals(home.getString(R.string.next_model)));
+        phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        Activity ready = Robolectric.buildActivity(MainActivity.class).setup().get();
+        await("it is ready", () -> text(ready, R.id.next_title).equals(ready.getString(R.string.next_verify)));
+        assertEquals(ready.getString(R.string.next_verify_text), text(ready, R.id.next_text));
+        draw(ready, "home");
+    }
+
+    @Test
+    public void whatCanBeTouchedIsLargeEnough() {
+        for (Class<? extends Activity> kind : Arrays.asList(MainActivity.class, WelcomeActivity.class, JoinActivity.class)) {
+            Activity screen = Robolectric.buildActivity(kind).setup().get();
+            View all = screen.getWindow().getDecorView();
+            int least = Math.round(48 * screen.getResources().getDisplayMetrics().density);
+            for (View each : touchable(all, new ArrayList<>())) {
+                assertTrue(kind.getSimpleName() + ": " + each + " is " + each.getHeight(), each.getHeight() >= least);
+            }
+        }
+    }
+
+    private static List<View> touchable(View view, List<View> found) {
+        boolean isForReading = view instanceof TextView && ((TextView) view).isTextSelectable();
+        if (view.isClickable() && view.isShown() && view.getHeight() > 0 && !isForReading) {
+            found.add(view);
+        }
+        if (view instanceof ViewGroup) {
+            for (int i = 0; i < ((ViewGroup) view).getChildCount(); i++) {
+                touchable(((ViewGroup) view).getChildAt(i), found);
+            }
+        }
+        return found;
     }
 
     @Test

@@ -47,7 +47,7 @@ public final class JoinActivity extends Screen {
             setText(R.id.coordinator, Fingerprint.grouped(read.coordinatorCaSha256));
             step(R.id.asked);
         } catch (MienException error) {
-            say(getString(R.string.join_not_whole));
+            complain(getString(R.string.join_not_whole));
         }
     }
 
@@ -73,7 +73,7 @@ public final class JoinActivity extends Screen {
 
     /** It has joined all the same; home says how to go on. */
     private void withoutModel(MienException error) {
-        say(getString(R.string.join_no_model, Sentences.of(getResources(), error)));
+        complain(getString(R.string.join_no_model, Sentences.of(getResources(), error)));
         setVisible(R.id.done, true);
     }
 

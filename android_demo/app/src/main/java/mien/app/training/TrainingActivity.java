@@ -53,10 +53,12 @@ public final class TrainingActivity extends Screen {
     private void showStatus(Status status) {
         showState(status);
         takesPart.setChecked(!phone().choices.paused());
-        new Rows(findViewById(R.id.training_sent))
-                .fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes))
-                .fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes))
-                .fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), getString(R.string.sums_text));
+        Rows sent = new Rows(findViewById(R.id.training_sent));
+        sent.fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes));
+        sent.fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes));
+        if (status.numPrivateSums > 0) {
+            sent.fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), getString(R.string.sums_text));
+        }
         Rows past = new Rows(findViewById(R.id.training_past));
         int left = MOST_PAST;
         for (Journal.Entry entry : status.journal) {
@@ -72,8 +74,8 @@ public final class TrainingActivity extends Screen {
         boolean runs = phone().training.isRunning();
         Button now = findViewById(R.id.training_now);
         now.setText(runs ? R.string.training_stop : R.string.training_now);
-        setVisible(R.id.training_now, can);
-        setVisible(R.id.training_now_text, can && !runs);
+        setVisible(R.id.training_now, runs || (can && !phone().choices.paused()));
+        setVisible(R.id.training_now_text, can && !runs && !phone().choices.paused());
         takesPart.setEnabled(can);
         if (runs) {
             state(R.string.training_runs, running());

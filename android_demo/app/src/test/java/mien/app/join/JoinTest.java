@@ -1,0 +1,96 @@
+package mien.app.join;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import android.app.Activity;
+import android.content.Intent;
+import android.widget.EditText;
+import java.io.IOException;
+import java.security.GeneralSecurityException;
+import javax.net.ssl.SSLServerSocket;
+import mien.app.Extras;
+import mien.app.Fleet;
+import mien.app.R;
+import mien.app.ScreenRunner;
+import org.junit.Test;
+import org.robolectric.Robolectric;
+import org.robolectric.Shadows;
+import org.robolectric.annotation.Config;
+
+/** Joining, as far as it comes without a registrar: what an invite names, and what is said when it does not work. */
+public class JoinTest extends ScreenRunner {
+    private static final String PINS =
+            "&rf=00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+                    + "&cf=ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
+                    + "&t=AAAAAAAAAAAAAAAAAAAAAAAA";
+
+    @Test
+    public void whatIsNoWholeInviteIsSaidToBeNone() throws IOException {
+        Activity screen = opened();
+        typed(screen, "mien://join?r=registrar.example:7440&rf=0011");
+        assertEquals(screen.getString(R.string.join_not_whole), text(screen, R.id.message));
+        assertTrue(isShown(screen, R.id.asking));
+        draw(screen, "join-not-whole");
+    }
+
+    @Test
+    public void whoRunsItIsShownBeforeAnythingIsSent() throws IOException {
+        Activity screen = opened();
+        typed(screen, " mien://join?r=registrar.example:7440" + PINS + "\n");
+        assertFalse(isShown(screen, R.id.message));
+        assertEquals("registrar.example:7440", text(screen, R.id.address));
+        String registrar = text(screen, R.id.registrar);
+        assertTrue(registrar, registrar.startsWith("0011 2233 4455 6677\n8899 aabb"));
+        assertTrue(isShown(screen, R.id.join));
+        assertFalse(phone().device.hasJoined());
+        drawWhole(screen, "join-compare");
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN)
+    public void aScannedInviteIsTakenAsOneThatWasPasted() throws IOException {
+        Activity screen = opened();
+        screen.findViewById(R.id.scan).performClick();
+        Intent asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        assertEquals("mien.app.scan.ScanActivity", asked.getComponent().getClassName());
+        Intent found = new Intent().putExtra(Extras.INVITE, "mien://join?r=registrar.example:7440" + PINS);
+        Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_OK, found);
+        assertTrue(isShown(screen, R.id.asked));
+        drawWhole(screen, "join-compare-de");
+    }
+
+    @Test
+    @Config(qualifiers = NIGHT)
+    public void whoIsNotWhoTheInviteNamesGetsNoToken() throws IOException, GeneralSecurityException {
+        try (SSLServerSocket stranger = Fleet.stranger()) {
+            Activity screen = opened();
+            typed(screen, "mien://join?r=localhost:" + stranger.getLocalPort() + PINS);
+            screen.findViewById(R.id.join).performClick();
+            await("it is refused", () -> text(screen, R.id.message).equals(screen.getString(R.string.error_fingerprint)));
+            assertTrue("another try is possible", screen.findViewById(R.id.join).isEnabled());
+            assertFalse(phone().device.hasJoined());
+            drawWhole(screen, "join-stranger-night");
+        }
+    }
+
+    @Test
+    public void nobodyAnswering() throws IOException, GeneralSecurityException {
+        SSLServerSocket gone = Fleet.stranger();
+        gone.close();
+        Activity screen = opened();
+        typed(screen, "mien://join?r=localhost:" + gone.getLocalPort() + PINS);
+        screen.findViewById(R.id.join).performClick();
+        await("that is said", () -> text(screen, R.id.message).equals(screen.getString(R.string.error_unreachable)));
+    }
+
+    private static Activity opened() {
+        return Robolectric.buildActivity(JoinActivity.class).setup().get();
+    }
+
+    private static void typed(Activity screen, String invite) {
+        ((EditText) screen.findViewById(R.id.invite)).setText(invite);
+        screen.findViewById(R.id.look).performClick();
+    }
+}

@@ -1,0 +1,198 @@
+package mien.app.training;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotNull;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
+
+import android.app.Activity;
+import android.app.job.JobInfo;
+import android.app.job.JobScheduler;
+import android.content.Context;
+import android.net.ConnectivityManager;
+import android.net.NetworkCapabilities;
+import android.os.BatteryManager;
+import android.os.PowerManager;
+import android.view.View;
+import android.view.ViewGroup;
+import android.widget.Switch;
+import android.widget.TextView;
+import java.io.IOException;
+import java.security.GeneralSecurityException;
+import java.util.Arrays;
+import java.util.Collections;
+import mien.app.R;
+import mien.app.ScreenRunner;
+import mien.client.fl.Agreement;
+import mien.client.fl.Journal;
+import mien.client.fl.Outcome;
+import mien.client.fl.Outcomes;
+import org.junit.Test;
+import org.robolectric.Robolectric;
+import org.robolectric.RuntimeEnvironment;
+import org.robolectric.Shadows;
+import org.robolectric.annotation.Config;
+import org.robolectric.shadows.ShadowNetworkCapabilities;
+
+/** Taking part: what a phone waits for, what it did, what is planned for the night. */
+public class TrainingTest extends ScreenRunner {
+    private static final long NOON_MS = 1_790_000_000_000L;
+
+    @Test
+    public void conditionsAreEachMetOrNot() {
+        PhoneConditions night = PhoneConditions.byNight(context());
+        at(true, true, false);
+        assertEquals(Collections.emptyList(), night.unmet());
+        at(false, false, true);
+        assertEquals(Arrays.asList("charging", "unmetered", "idle"), night.unmet());
+        assertEquals("its owner may look and hold it", Collections.singletonList("unmetered"), PhoneConditions.now(context()).unmet());
+        at(true, true, false);
+        night.stop();
+        assertEquals(Collections.singletonList("stopped"), night.unmet());
+    }
+
+    @Test
+    public void whoHasNotJoinedHasNothingToTakePartIn() throws IOException {
+        Activity screen = opened();
+        assertEquals(screen.getString(R.string.training_not_joined), text(screen, R.id.training_state));
+        assertFalse(isShown(screen, R.id.training_now));
+        assertFalse(screen.findViewById(R.id.training_switch).isEnabled());
+        draw(screen, "training-not-joined");
+    }
+
+    @Test
+    public void aPhoneThatTrainsSaysWhatItDid() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, false, true);
+        Journal journal = phone().device.journal;
+        journal.note(Outcomes.refused("config", "task 'all' lets the coordinator see sums over 4 devices, less than 16"), NOON_MS);
+        journal.note(Outcomes.counted(24), NOON_MS + 3_600_000);
+        journal.count(4_300_000, 4_800_000);
+        Activity screen = opened();
+        assertEquals(screen.getString(R.string.training_waits), text(screen, R.id.training_state));
+        assertTrue(text(screen, R.id.training_text), text(screen, R.id.training_text).contains("in a sum over 24 phones"));
+        assertEquals("Met", rowText(screen, R.id.training_facts, 0));
+        assertEquals(screen.getString(R.string.unmetered_no), rowText(screen, R.id.training_facts, 1));
+        assertEquals("4.30 MB", rowText(screen, R.id.training_sent, 0));
+        assertTrue("the newest first", rowTitle(screen, R.id.training_past, 0).startsWith("Counted"));
+        String why = rowText(screen, R.id.training_past, 1);
+        assertTrue(why, why.contains("more than you agreed to") && why.contains("less than 16"));
+        drawWhole(screen, "training");
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN_NIGHT, fontScale = 1.5f)
+    public void itIsPausedAndResumed() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        Activity screen = opened();
+        Switch takesPart = screen.findViewById(R.id.training_switch);
+        phone().settle(context());
+        assertNotNull(planned());
+        takesPart.performClick();
+        await("it is paused", () -> text(screen, R.id.training_state).equals("Angehalten"));
+        assertNull("nothing is planned while it is paused", planned());
+        drawWhole(screen, "training-paused-de-night-large");
+        takesPart.performClick();
+        await("it is resumed", () -> planned() != null);
+        assertFalse(phone().choices.paused());
+    }
+
+    @Test
+    public void theNightIsPlannedOnceSomebodyAgreed() throws IOException, GeneralSecurityException {
+        phone().settle(context());
+        assertNull("nobody agreed", planned());
+        int ada = joinAndEnrol();
+        phone().settle(context());
+        JobInfo job = planned();
+        assertTrue(job.isRequireCharging() && job.isRequireDeviceIdle() && job.isPersisted() && job.isPeriodic());
+        assertTrue(job.getRequiredNetwork().hasCapability(NetworkCapabilities.NET_CAPABILITY_NOT_METERED));
+        phone().device.setConsent(ada, false);
+        phone().settle(context());
+        assertNull("agreement was withdrawn", planned());
+    }
+
+    @Test
+    public void aJobThatFindsItsConditionsGoneEndsAndNotesWhy() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(false, true, true);
+        TrainingJob job = Robolectric.buildService(TrainingJob.class).create().get();
+        assertTrue("it works beside the main thread", job.onStartJob(null));
+        await("it ends", () -> Shadows.shadowOf(job).getIsJobFinished());
+        assertFalse(phone().training.isRunning());
+        Journal.Entry entry = phone().device.journal.entries().get(0);
+        assertEquals(Outcome.Kind.NOT_NOW, entry.kind);
+        assertEquals("charging, idle", entry.reason);
+        Activity screen = opened();
+        assertTrue(rowText(screen, R.id.training_past, 0).endsWith("Not on the charger.\nIn use."));
+    }
+
+    @Test
+    public void stoppingEndsARoundThatCannotReachAnybody() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        Activity screen = opened();
+        assertTrue(isShown(screen, R.id.training_now));
+        screen.findViewById(R.id.training_now).performClick();
+        await("it runs", () -> text(screen, R.id.training_state).equals(screen.getString(R.string.training_runs)));
+        assertEquals(screen.getString(R.string.training_stop), text(screen, R.id.training_now));
+        draw(screen, "training-runs");
+        screen.findViewById(R.id.training_now).performClick();
+        await("it stops", () -> !phone().training.isRunning());
+        await("that is shown", () -> text(screen, R.id.training_state).equals(screen.getString(R.string.training_waits)));
+    }
+
+    @Test
+    public void theTermsOfTheAgreementAreTheOwners() {
+        assertEquals(new Agreement().minCohort, phone().choices.agreement().minCohort);
+        phone().choices.demand(64);
+        assertEquals(64, phone().choices.agreement().minCohort);
+    }
+
+    private static int joinAndEnrol() throws IOException, GeneralSecurityException {
+        join();
+        byte[][] crops = new byte[4][112 * 112 * 3];
+        return phone().device.gallery.enrol("Ada", crops, new float[] {1, 0}, "model", NOON_MS, true);
+    }
+
+    private static Activity opened() {
+        Activity screen = Robolectric.buildActivity(TrainingActivity.class).setup().get();
+        await("the state is shown", () -> !text(screen, R.id.training_state).isEmpty());
+        return screen;
+    }
+
+    private static Context context() {
+        return RuntimeEnvironment.getApplication();
+    }
+
+    private static JobInfo planned() {
+        return context().getSystemService(JobScheduler.class).getPendingJob(1);
+    }
+
+    private static String rowText(Activity screen, int column, int row) {
+        return part(screen, column, row, R.id.row_text);
+    }
+
+    private static String rowTitle(Activity screen, int column, int row) {
+        return part(screen, column, row, R.id.row_title);
+    }
+
+    private static String part(Activity screen, int column, int row, int id) {
+        View shown = ((ViewGroup) screen.findViewById(column)).getChildAt(row);
+        return ((TextView) shown.findViewById(id)).getText().toString();
+    }
+
+    /** Has Android tell how this phone lies there. */
+    private static void at(boolean charging, boolean unmetered, boolean inUse) {
+        Shadows.shadowOf(context().getSystemService(BatteryManager.class)).setIsCharging(charging);
+        Shadows.shadowOf(context().getSystemService(PowerManager.class)).setIsInteractive(inUse);
+        ConnectivityManager network = context().getSystemService(ConnectivityManager.class);
+        NetworkCapabilities has = ShadowNetworkCapabilities.newInstance();
+        if (unmetered) {
+            Shadows.shadowOf(has).addCapability(NetworkCapabilities.NET_CAPABILITY_NOT_METERED);
+        } else {
+            Shadows.shadowOf(has).removeCapability(NetworkCapabilities.NET_CAPABILITY_NOT_METERED);
+        }
+        Shadows.shadowOf(network).setNetworkCapabilities(network.getActiveNetwork(), has);
+    }
+}
