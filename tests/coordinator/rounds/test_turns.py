@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from coordinator.rounds.pulse import Together
 from coordinator.rounds.turns import Turns
-from tests.integration.house import run
+from tests.simulation.fleet.virtual import VirtualLoop
 
 NEVER_S = 3600.0
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    """Play a story on virtual time: no machine is too slow for it."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(story)
 
 
 async def settled() -> None:
