@@ -47,7 +47,7 @@ from tests.integration.real_fleet import small_model
 KEYS, SHARES, UPLOAD = rounds_pb2.KEYS, rounds_pb2.SHARES, rounds_pb2.UPLOAD
 CONSISTENCY, UNMASK = rounds_pb2.CONSISTENCY, rounds_pb2.UNMASK
 OVER: Final = (rounds_pb2.CLOSED, rounds_pb2.ABORTED)
-SECONDS: Final = 20.0
+SECONDS: Final = 60.0
 """How long the coordinator waits for the phone before a test fails."""
 
 

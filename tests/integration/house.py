@@ -155,12 +155,13 @@ class House:
         )
 
     @contextlib.asynccontextmanager
-    async def devices(self, population: str, count: int) -> AsyncIterator[list[LightDevice]]:
-        """Open connections of new devices."""
+    async def devices(self, population: str, count: int, *, known: bool = False) -> AsyncIterator[list[LightDevice]]:
+        """Open connections of new devices; `known` ones have the same names in every run, and draw the same by them."""
+        keys = [ec.derive_private_key(1000 + number, ec.SECP256R1()) if known else None for number in range(count)]
         async with contextlib.AsyncExitStack() as stack:
             yield [
-                await stack.enter_async_context(LightDevice(self.address, self.device(population)))
-                for _ in range(count)
+                await stack.enter_async_context(LightDevice(self.address, self.device(population, key=key)))
+                for key in keys
             ]
 
     @contextlib.asynccontextmanager

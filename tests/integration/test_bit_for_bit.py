@@ -38,7 +38,7 @@ PHONES = {
 }
 ROUNDS = 2
 PUBLIC = PublicFaces(np.concatenate([noise_crops(50 + k, 2) for k in range(4)]), np.repeat(np.arange(4), 2))
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def test_the_model_is_the_reference_engines(home: House, name: str) -> None:
     task = case.task(name)
 
     async def story() -> tuple[list[str], list[str]]:
-        async with home.operator() as operator, home.devices(name, DEVICES) as devices:
+        async with home.operator() as operator, home.devices(name, DEVICES, known=True) as devices:
             status = await operator.submit(task, name)
             phones = [Phone(d, *faces_of(i, several=case.several), home) for i, d in enumerate(devices)]
             for _ in range(ROUNDS):

@@ -134,7 +134,7 @@ class Story:
 
             options = {"participation.min_cohort": 3, "participation.allow_plain_sums": False}
             with self.fleet.open(name, tell=tell, **options) as device:
-                return list(device.participate(rounds=1, idle_s=60.0))
+                return list(device.participate(rounds=1, idle_s=120.0))
 
         with ThreadPoolExecutor(len(names)) as pool:
             outcomes = list(pool.map(one, names))

@@ -83,7 +83,7 @@ def participate(fleet: RealFleet, name: str, events: list[Event]) -> list[RoundO
         faces = fleet.folder / "faces" / name
         validate = name in VALIDATORS
         return list(
-            device.participate(rounds=ROUNDS, idle_s=30.0, source=faces, source_aligned=True, validate=validate)
+            device.participate(rounds=ROUNDS, idle_s=120.0, source=faces, source_aligned=True, validate=validate)
         )
 
 

@@ -158,8 +158,10 @@ def participate(fleet: RealFleet, name: str, events: list[Event]) -> list[RoundO
 
     with fleet.open(name, tell=tell) as device:
         if name != SOURCE:
-            return list(device.participate(rounds=ROUNDS, idle_s=20.0))
-        return list(device.participate(rounds=ROUNDS, idle_s=20.0, source=fleet.folder / "source", source_aligned=True))
+            return list(device.participate(rounds=ROUNDS, idle_s=120.0))
+        return list(
+            device.participate(rounds=ROUNDS, idle_s=120.0, source=fleet.folder / "source", source_aligned=True)
+        )
 
 
 @pytest.mark.parametrize("name", CASES)

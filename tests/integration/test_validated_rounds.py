@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.client import Coordinator
 from mien.contribution import Arrays
@@ -165,11 +164,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 @asynccontextmanager
 async def everybody(house: House, population: str) -> Any:
     """Open everybody's connections. Names are the same in every run, and with them the weights that are drawn."""
-    async with AsyncExitStack() as stack:
-        devices = []
-        for number in range(TRAINERS + VALIDATORS):
-            credentials = house.device(population, key=ec.derive_private_key(1000 + number, ec.SECP256R1()))
-            devices.append(await stack.enter_async_context(LightDevice(house.address, credentials)))
+    async with house.devices(population, TRAINERS + VALIDATORS, known=True) as devices:
         await asyncio.gather(*(device.hello() for device in devices))
         yield (
             [Trainer(device, crops_of(i), house) for i, device in enumerate(devices[:TRAINERS])],
