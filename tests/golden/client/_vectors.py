@@ -22,6 +22,7 @@ from mien.secagg.planner import largest_group, plan_numbers, smallest_sum
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
 from mien.wire.canonical import model_to_json, task_sha256, task_to_json
 from mien.wire.invite import Invite
+from tests.golden.client._vision_vectors import vision
 
 Json = dict[str, Any]
 
@@ -301,4 +302,5 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "sealed.json": sealed,
     "invites.json": invites,
     "bundles.json": releases,
+    "vision.json": vision,
 }

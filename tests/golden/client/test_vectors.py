@@ -61,6 +61,36 @@ def test_tasks_mean_what_was_written() -> None:
         assert (smallest_sum(task), largest_group(task)) == (case["smallest_sum"], case["largest_sum"])
 
 
+def test_pictures_look_as_written() -> None:
+    """Processors round differently: pixels may be one grey level apart."""
+    _assert_close(json.loads(text_of("vision.json")), load("vision.json"))
+
+
+def _assert_close(now: Any, written: Any) -> None:
+    if isinstance(written, dict):
+        assert now.keys() == written.keys()
+        for name, value in written.items():
+            if name in ("rgb", "sample"):
+                pixels = [np.frombuffer(bytes.fromhex(text), np.uint8).astype(int) for text in (now[name], value)]
+                np.testing.assert_allclose(*pixels, atol=1)
+            else:
+                _assert_close(now[name], value)
+    elif isinstance(written, list):
+        assert len(now) == len(written)
+        for ours, theirs in zip(now, written, strict=True):
+            _assert_close(ours, theirs)
+    elif isinstance(written, float):
+        assert now == pytest.approx(written, abs=1e-3)
+    else:
+        assert now == written
+
+
+def test_every_reason_to_refuse_a_picture_is_there() -> None:
+    file = load("vision.json")
+    seen = {word for case in file["appearances"] + file["geometries"] for word in case["words"]}
+    assert seen == set(file["hints"])
+
+
 def test_every_reason_to_refuse_a_task_is_there() -> None:
     refused = load("tasks.json")["refused"]
     assert [case["why"] for case in refused] == list(REFUSED)

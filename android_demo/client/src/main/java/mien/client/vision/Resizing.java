@@ -121,7 +121,8 @@ final class Resizing {
         final int[] ofFirst;
         final int[] ofSecond;
 
-        Between(int small, int large) {
+        /** Beyond the outermost columns the nearest counts alone; of rows both are the nearest one, and round apart. */
+        Between(int small, int large, boolean isAcross) {
             first = new int[large];
             second = new int[large];
             ofFirst = new int[large];
@@ -131,21 +132,20 @@ final class Resizing {
                 float at = (float) ((i + 0.5) * scale - 0.5);
                 int whole = (int) Math.floor(at);
                 float part = at - whole;
-                if (whole < 0 || whole >= small - 1) {
-                    whole = Math.max(0, Math.min(small - 1, whole));
+                if (isAcross && (whole < 0 || whole >= small - 1)) {
                     part = 0;
                 }
-                first[i] = whole;
-                second[i] = Math.min(whole + 1, small - 1);
-                ofFirst[i] = Math.round((1 - part) * (1 << COEFFICIENT_BITS));
-                ofSecond[i] = Math.round(part * (1 << COEFFICIENT_BITS));
+                first[i] = Math.max(0, Math.min(small - 1, whole));
+                second[i] = Math.max(0, Math.min(small - 1, whole + 1));
+                ofFirst[i] = (int) Math.rint((1 - part) * (1 << COEFFICIENT_BITS));
+                ofSecond[i] = (int) Math.rint(part * (1 << COEFFICIENT_BITS));
             }
         }
     }
 
     private static Frame enlarged(Frame frame, int width, int height) {
-        Between across = new Between(frame.width, width);
-        Between down = new Between(frame.height, height);
+        Between across = new Between(frame.width, width, true);
+        Between down = new Between(frame.height, height, false);
         Frame large = Frame.blank(width, height);
         int[][] rows = {new int[3 * width], new int[3 * width]};
         int[] known = {-1, -1};
