@@ -6,6 +6,7 @@ import com.google.protobuf.WireFormat;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -18,7 +19,8 @@ import mien.client.wire.Bytes;
  * YuNet's model file, changed as far as ONNX Runtime needs.
  *
  * <p>The file says that its picture is 640x640, while the network takes any whose sides are multiples of 32; and it gives
- * block sizes to vectors that have one scale, which ONNX Runtime refuses. Both are left out; no number is changed.
+ * block sizes to vectors that have one scale, which ONNX Runtime refuses. Both are left out, and
+ * what nothing uses, of which it would warn; no number is changed.
  */
 final class YuNetGraph implements GraphSource {
     static final String SHA256 = "49f000ec501fef24739071fc7e68267d32209045b6822c0c72dce1da25726f10";
@@ -74,9 +76,12 @@ final class YuNetGraph implements GraphSource {
 
     private static byte[] graph(byte[] graph) throws IOException {
         Set<String> single = new HashSet<>();
+        Set<String> used = new HashSet<>();
         each(graph, (field, value) -> {
             if (field == GRAPH_INITIALIZER && isSingle(value)) {
                 single.add(texts(value, TENSOR_NAME)[0]);
+            } else if (field == GRAPH_NODE) {
+                used.addAll(Arrays.asList(texts(value, NODE_INPUT)));
             }
             return value;
         });
@@ -84,6 +89,8 @@ final class YuNetGraph implements GraphSource {
             switch (field) {
                 case GRAPH_NODE:
                     return node(value, single);
+                case GRAPH_INITIALIZER:
+                    return used.contains(texts(value, TENSOR_NAME)[0]) ? value : null;
                 case GRAPH_INPUT:
                 case GRAPH_OUTPUT:
                     return shapeless(value);
