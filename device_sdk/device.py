@@ -30,7 +30,7 @@ from device_sdk.join import join, renew, renewal_due
 from device_sdk.keystore import KeyStore, open_key_store
 from device_sdk.liveness import PadCheck, checked
 from device_sdk.manners import TrainingBudget
-from device_sdk.models import Model, ModelStore
+from device_sdk.models import KnownModel, Model, ModelStore
 from device_sdk.participate import (
     Counted,
     Event,
@@ -47,7 +47,7 @@ from device_sdk.releases import ReleaseGuard
 from device_sdk.runtimes import load_runtime
 from device_sdk.source import SourceFaces, read_source
 from device_sdk.standing import LastRound, said_of_threshold
-from device_sdk.stored_personal import Form
+from device_sdk.stored_personal import Form, StoredPersonal
 from device_sdk.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.verify import Outcome, identify, verify
 from mien.bundles import BundleManifest
@@ -97,6 +97,8 @@ class DeviceStatus:
     of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
     `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
     `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
+    `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
+    and the released model decides.
     """
 
     home: str
@@ -119,6 +121,7 @@ class DeviceStatus:
     last_round_unix_s: int | None = None
     last_round_counted: bool | None = None
     threshold_by_hand: float | None = None
+    personal_model_is_stale: bool = False
 
 
 class Device:
@@ -305,9 +308,12 @@ class Device:
         if recogniser.variant is not None:
             return None
         stored = self.gallery.personal(recogniser.model_id)
-        if stored is None or stored.released_threshold != self.operating_point(recogniser.model).value:
+        if stored is None or not self._is_fitted_to(stored, recogniser.model):
             return None
         return PersonalRecogniser(recogniser, stored)
+
+    def _is_fitted_to(self, stored: StoredPersonal, model: KnownModel) -> bool:
+        return stored.released_threshold == self.operating_point(model).value
 
     def remove(self, name: str) -> Person:
         """Remove a person and everything that was made of them."""
@@ -404,7 +410,7 @@ class Device:
         """Tell whether a form can be loaded without a network."""
         return self.models.has(model_of(form)) and (not variant_of(form) or self.variants.has(form))
 
-    def operating_point(self, model: Model, variant: Variant | None = None) -> Operating:
+    def operating_point(self, model: KnownModel, variant: Variant | None = None) -> Operating:
         """Return the threshold that decides with a model, or with a variant of it."""
         settings = self.config.values.verification
         return operating_point(model, variant, threshold=settings.threshold, max_fmr=settings.max_fmr)
@@ -711,6 +717,7 @@ class Device:
         identity = self.identity if self._identity_files.joined() else None
         people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
         last = self.gallery.last_round
+        personal, serves = self._stored_personal()
         return DeviceStatus(
             home=str(self.home.root),
             keystore=self._key_store.kind,
@@ -726,12 +733,13 @@ class Device:
             num_private_sums=len(self.attempts.participations()) if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
             asked_to_stay_out=self.gallery.wants_out,
-            personal_model=self._personal_form(self.gallery.form_id),  # no variant has one
+            personal_model=personal.form if personal is not None and serves else None,
             liveness_check=str(self._pad.report) if self._pad else None,
             tier=self._tier(),
             last_round_unix_s=None if last is None else last.unix_s,
             last_round_counted=None if last is None else last.counted,
             threshold_by_hand=self.config.values.verification.threshold,
+            personal_model_is_stale=serves is False,
         )
 
     def _tier(self) -> str | None:
@@ -744,13 +752,20 @@ class Device:
         except (NotFoundError, IntegrityError, VersionError):
             return "a variant that is missing here"
 
-    def _personal_form(self, form: str | None) -> str | None:
-        stored = self.gallery.personal(form) if form else None
-        return None if stored is None else stored.form
+    def _stored_personal(self) -> tuple[StoredPersonal | None, bool | None]:
+        """Return the personal model of the form in use, and whether it decides; None where nothing can decide."""
+        form = self.gallery.form_id
+        stored = self.gallery.personal(form) if form else None  # no variant has one
+        if stored is None:
+            return None, None
+        try:
+            return stored, self._is_fitted_to(stored, self.models.known(stored.model_id))
+        except (ConfigError, NotFoundError):
+            return stored, None
 
     def _backbone(self, model_id: str | None) -> str | None:
         try:
-            return self.models.spec(model_id).backbone if model_id else None
+            return self.models.known(model_id).spec.backbone if model_id else None
         except NotFoundError:
             return None
 

@@ -36,11 +36,17 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model with its parameters, checked against its id."""
+class KnownModel:
+    """What is known of a model besides its parameters."""
 
     model_id: str
     spec: ModelSpec
+
+
+@dataclass(frozen=True)
+class Model(KnownModel):
+    """A model with its parameters, checked against its id."""
+
     layout: ParameterLayout
     theta: Vector = field(repr=False)
     public_shard: Blob | None
@@ -67,9 +73,9 @@ class ModelStore:
         stored = self._manifest(manifest.model_id)
         return stored.spec_json == manifest.spec_json and stored.public_shard == manifest.public_shard
 
-    def spec(self, model: str) -> ModelSpec:
+    def known(self, model: str) -> KnownModel:
         """Return what is known of a stored model besides its parameters; raises NotFoundError."""
-        return _described(self._manifest(model))[0]
+        return KnownModel(model, _described(self._manifest(model))[0])
 
     def load(self, model: str) -> Model:
         """Return a stored model; raises NotFoundError when it was never fetched, CorruptDataError when damaged."""
@@ -165,7 +171,8 @@ class ModelStore:
         """Return the stored models of the same layout."""
         layout_sha256 = _described(manifest)[0].layout_sha256
         names = [path.stem for path in self._folder.glob("*.json")] if self._folder.exists() else []
-        return [name for name in sorted(names) if self.has(name) and self.spec(name).layout_sha256 == layout_sha256]
+        known = [self.known(name) for name in sorted(names) if self.has(name)]
+        return [model.model_id for model in known if model.spec.layout_sha256 == layout_sha256]
 
     def _check(self, manifest: Manifest) -> None:
         """Raise CorruptDataError for a manifest whose sizes or names cannot be."""

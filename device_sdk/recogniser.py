@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from device_sdk.enrolled import Template
-from device_sdk.models import Model
+from device_sdk.models import KnownModel, Model
 from device_sdk.variants import LoadedVariant
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods.base import Crops, Embeddings, Runtime
@@ -103,7 +103,7 @@ class Operating:
 
 
 def operating_point(
-    model: Model,
+    model: KnownModel,
     variant: Variant | None = None,
     *,
     threshold: float | None = None,

@@ -120,6 +120,11 @@ def _to_do(status: DeviceStatus, now_unix_s: float) -> Iterator[str]:
         yield "The certificate has ended: ask the operator for a new invite, then mien-device join."
     elif _ends_s(status) - now_unix_s < _ENDS_SOON_S:
         yield "The certificate ends soon: mien-device update renews it."
+    if status.personal_model_is_stale:
+        yield (
+            "The personal model was made for another threshold, so the released model serves alone: "
+            "mien-device personalise fits the personal model again."
+        )
     if status.num_people == 0:
         yield "Enrol somebody: mien-device enroll NAME FOLDER."
     elif status.num_agreed == 0:

@@ -93,7 +93,7 @@ def test_a_model_is_fetched_once_and_then_needs_no_network(server: Server, store
     np.testing.assert_array_equal(fetched.theta, THETA)
     assert store.has(wanted.model_id)
     loaded = store.load(wanted.model_id)
-    assert loaded.spec == SPEC == store.spec(wanted.model_id)
+    assert loaded.spec == SPEC == store.known(wanted.model_id).spec
     shard = store.load_shard(loaded)
     assert shard is not None
     assert (shard.licence, shard.crops.shape) == ("CC0", (2, 112, 112, 3))

@@ -23,6 +23,7 @@ from device_sdk.trained import Pending
 from device_sdk.verify import Match, Unknown, identify, verify
 from mien.errors import ConfigError, NotFoundError, UnreachableError
 from mien.methods.fedfr import PREVIOUS
+from mien.wire.canonical import model_to_json, to_canonical_json
 from mien.wire.tensors import PublicShard
 from simulation.synthetic import committed_faces
 from tests.device_sdk.people import noise_crops
@@ -157,8 +158,28 @@ def test_under_another_threshold_than_it_was_made_for_the_released_model_serves(
         recogniser.model, spec=replace(recogniser.model.spec, thresholds=(*sface().spec.thresholds, strict))
     )
     with Device.open(tmp_path / "phone", options={"keystore": "file", **option}) as device:
+        features = np.random.default_rng(0).standard_normal((3, recogniser.input.dim)).astype(np.float32)
+        device.gallery.enroll("Ada", noise_crops(1), recogniser.template(features), now_unix_s=0, consent=True)
         device.gallery.keep_personal(stored(recogniser), device.gallery.state)
         assert (device._personal(replace(recogniser, model=model)) is not None) == serves
+        known = {"model_id": model.model_id, "spec_json": model_to_json(model.spec, model.layout).decode()}
+        described = to_canonical_json({**known, "theta": ["0" * 64, 4 * model.layout.size], "public_shard": None})
+        device.home.models.mkdir(parents=True)
+        (device.home.models / f"{model.model_id}.json").write_bytes(described)
+        status = device.status()
+        assert (status.personal_model, status.personal_model_is_stale) == ("released" if serves else None, not serves)
+
+
+@pytest.mark.parametrize("option", [{}, {"verification.threshold": 0.75}])
+def test_a_personal_model_of_a_model_that_is_not_here_serves_nobody(
+    tmp_path: Path, recogniser: Recogniser, option: dict[str, float]
+) -> None:
+    with Device.open(tmp_path / "phone", options={"keystore": "file", **option}) as device:
+        features = np.random.default_rng(0).standard_normal((3, recogniser.input.dim)).astype(np.float32)
+        device.gallery.enroll("Ada", noise_crops(1), recogniser.template(features), now_unix_s=0, consent=True)
+        device.gallery.keep_personal(stored(recogniser), device.gallery.state)
+        status = device.status()
+        assert (status.personal_model, status.personal_model_is_stale) == (None, False)
 
 
 def test_new_rotations_and_keys_leave_it_in_use(gallery: Gallery, recogniser: Recogniser) -> None:

@@ -66,6 +66,8 @@ def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
         ({"keystore": "platform"}, "operating system's key store"),
         ({"threshold_by_hand": 0.3}, "0.300 (verification.threshold): it is right for int8 only if it was measured"),
         ({"measures_models": False}, "does not measure new models"),
+        ({"personal_model": "released"}, "int8, with a personal model for the people here."),
+        ({"personal_model_is_stale": True}, "mien-device personalise fits the personal model again"),
     ],
 )
 def test_what_differs_is_said(changes: dict[str, object], part: str) -> None:
