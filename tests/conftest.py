@@ -1,15 +1,26 @@
-"""Servers that several folders of tests use: started once a session, only where a test asks for them."""
+"""What all tests share: how examples are drawn, and servers, started once a session where a test asks for them."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import postgres, s3
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
+
+# Every run tries the same examples, however long a busy machine takes to draw them; `make fuzz` tries others.
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and with them the programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

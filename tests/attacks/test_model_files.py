@@ -22,7 +22,9 @@ from tests.golden._reference_sface import dequantised
 from tests.mien.backbones._models import wheel_model
 from tests.mien.backbones._tflite_writer import write_mobilefacenet192
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture(scope="module")
