@@ -32,8 +32,8 @@ def test_engines_give_one_update_and_figures(turns: dict[str, _device.Turn]) -> 
     assert 0 < relative(torch, exact, start) < 1e-4
     for engine in ("torch", "onnxruntime", "executorch"):
         turn = turns[engine]
-        assert 0 < turn.step_s < 1
-        assert 0 < turn.embed_s < 1
+        assert 0 < turn.step_s < 60
+        assert 0 < turn.embed_s < 60
         assert 0 < turn.step_peak_mb < 500
         assert turn.process_peak_mb > turn.step_peak_mb
     # No torch in that process.

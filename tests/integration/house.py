@@ -30,7 +30,7 @@ from tests.integration.light_device import LAYOUT, SECONDS, SPEC, THETA, Credent
 from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 60.0
+READY_S = 120.0
 STOP_S = 60.0
 SHORT_S = 4.0
 

@@ -22,7 +22,7 @@ from tests.servers import free_port
 
 USER = "mien"
 PASSWORD = "p@ss:word/éa?"  # every character that a URL has to quote
-READY_S = 60.0
+READY_S = 120.0
 _END_OTHERS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.servers import free_port
 
-READY_S = 60.0
+READY_S = 120.0
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test-id",
     "AWS_SECRET_ACCESS_KEY": "test-secret",

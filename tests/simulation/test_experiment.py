@@ -148,8 +148,9 @@ class TestRun:
         """Start a run as a process and kill it after its first round."""
         command = [sys.executable, "-m", "simulation", "run", str(experiment), "--out", str(folder)]
         command = [str(Path(sys.executable).parent / "mien-sim"), *command[3:]]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 120
+        # Last in the queue for the processor: whoever watches it is there in time to kill it.
+        process = subprocess.Popen(["nice", "-n", "19", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 240
         while not (folder / "checkpoint.bin").exists():
             assert process.poll() is None, "the run ended too early"
             assert time.monotonic() < end, "the run did not come to a round"

@@ -182,7 +182,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder / "out"),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    # Last in the queue for the processor: whoever watches it is there in time to kill it.
+    first = subprocess.Popen(
+        ["nice", "-n", "19", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     end = time.monotonic() + 240
     while not list((folder / "out").glob("runs/*/checkpoint.bin")):
         assert first.poll() is None, "the sweep ended too early"

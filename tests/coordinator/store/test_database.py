@@ -108,7 +108,7 @@ def test_programs_that_begin_at_once_migrate_once(postgres_url: str) -> None:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    errors = [process.communicate(timeout=60)[1] for process in started]
+    errors = [process.communicate(timeout=120)[1] for process in started]
     assert [process.returncode for process in started] == [0] * 2, errors
     engine = open_engine(postgres_url)
     assert schema_revision(engine) == SCHEMA
