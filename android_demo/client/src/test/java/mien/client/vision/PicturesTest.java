@@ -9,7 +9,9 @@ import static org.junit.Assert.assertTrue;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Random;
 import mien.client.ErrorCode;
+import mien.client.MienException;
 import mien.client.Raised;
 import mien.client.Vectors;
 import org.junit.Test;
@@ -204,6 +206,31 @@ public class PicturesTest {
         for (int[] each : strides) {
             Raised.by(ErrorCode.IMAGE, "strides", () -> small(each[0], each[1], each[2], each[3]));
         }
+    }
+
+    @Test
+    public void anyStridesAndBuffersMakeAFrameOrAreRefused() {
+        Random random = new Random(7);
+        int numMade = 0;
+        for (int i = 0; i < 3000; i++) {
+            int width = random.nextInt(7) - 1;
+            int height = random.nextInt(7) - 1;
+            try {
+                Frame frame = new Yuv(width, height, plane(random), plane(random), plane(random))
+                        .upright(90 * random.nextInt(4), random.nextBoolean());
+                assertEquals(3 * width * height, frame.pixels().length);
+                numMade++;
+            } catch (MienException error) {
+                assertEquals(error.getMessage(), ErrorCode.IMAGE, error.code());
+            }
+        }
+        assertTrue(numMade + " frames", numMade > 100 && numMade < 2000);
+    }
+
+    private static Yuv.Plane plane(Random random) {
+        ByteBuffer buffer = ByteBuffer.allocate(random.nextInt(64));
+        buffer.position(random.nextInt(Math.min(4, buffer.capacity() + 1)));
+        return new Yuv.Plane(buffer, random.nextInt(14) - 1, random.nextInt(3));
     }
 
     /** 4x4 pixels with as many bytes as strides of 4, 1, 2 and 1 need. */
