@@ -333,8 +333,8 @@ class Site:
         for victim in self.victims:
             victim.send(signal.SIGTERM)
         for victim in self.victims:
-            if not await victim.gone(30.0):
-                self.stuck.append("a coordinator did not stop within 30 s of SIGTERM")
+            if not await victim.gone(60.0):
+                self.stuck.append("a coordinator did not stop within 60 s of SIGTERM")
                 await victim.kill()
         await self.with_store(self.auditor.check_end)
         command = [sys.executable, "-m", "coordinator.cli", "audit", "verify", "--json", "--home"]

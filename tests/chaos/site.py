@@ -26,7 +26,7 @@ from tests.chaos.shim import Disk
 from tests.integration.house import ROOT, House
 from tests.servers import free_port
 
-READY_S = 60.0
+READY_S = 120.0
 
 
 class Launcher:
