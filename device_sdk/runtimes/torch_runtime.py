@@ -386,6 +386,7 @@ class _Training:
                 list(self._private.values()),
                 local.lr if local.private_lr is None else local.private_lr,
                 local.momentum if local.private_momentum is None else local.private_momentum,
+                keeps_velocity=True,
             ),
         )
         for name, velocity in zip(self._private, self._groups[1].velocities, strict=True):
@@ -515,9 +516,12 @@ class _Group:
         momentum: float,
         weight_decay: float = 0.0,
         rule: _TensorRule | None = None,
+        *,
+        keeps_velocity: bool = False,
     ) -> None:
         self.tensors = tensors
-        self.velocities = [torch.zeros_like(tensor) for tensor in tensors]
+        has_velocity = keeps_velocity or momentum > 0  # else a step's change is its gradient, and is not copied
+        self.velocities = [torch.zeros_like(tensor) for tensor in tensors] if has_velocity else []
         self._lr = lr
         self._momentum = momentum
         self._weight_decay = weight_decay
@@ -526,12 +530,13 @@ class _Group:
     @torch.no_grad()
     def step(self, gradients: list[Tensor], rate: float = 1.0) -> None:
         """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v."""
-        for i, (tensor, velocity, g) in enumerate(zip(self.tensors, self.velocities, gradients, strict=True)):
-            gradient = g.add(tensor, alpha=self._weight_decay)
-            velocity.mul_(self._momentum).add_(
-                gradient if self._rule is None else self._rule.apply(i, tensor, gradient)
-            )
-            tensor.sub_(velocity, alpha=rate * self._lr)
+        for i, (tensor, gradient) in enumerate(zip(self.tensors, gradients, strict=True)):
+            change = gradient.add(tensor, alpha=self._weight_decay) if self._weight_decay else gradient
+            if self._rule is not None:
+                change = self._rule.apply(i, tensor, change)
+            if self.velocities:
+                change = self.velocities[i].mul_(self._momentum).add_(change)
+            tensor.sub_(change, alpha=rate * self._lr)
 
 
 def _as_tensors(arrays: Arrays, device: torch.device) -> Tensors:

@@ -54,8 +54,11 @@ def load_tensors(
     """Overwrite some of a module's tensors, given by name, with their elements of `theta`."""
     for name in names:
         start, tensor = layout.offsets[name], tensors[name]
-        values = np.array(theta[start : start + tensor.numel()])  # a copy: torch warns of read-only memory
-        tensor.copy_(torch.from_numpy(values).view(tensor.shape))
+        values = theta[start : start + tensor.numel()].reshape(tensor.shape)
+        if tensor.device.type == "cpu":
+            np.copyto(tensor.detach().numpy(), values)
+        else:
+            tensor.copy_(torch.from_numpy(values.copy()))  # a copy: torch warns of read-only memory
 
 
 def fold_batch_norm(backbone: Backbone) -> Backbone:
