@@ -31,7 +31,7 @@ public final class Phone {
 
     /**
      * Brings what depends on people's agreement into line with it: whether training is planned, whether the gallery opens
-     * while the phone is locked, and, beside whatever else is done, what the coordinator knows.
+     * while the phone is locked, and, as soon as it answers, what the coordinator knows.
      */
     public void settle(Context context) {
         Status status = device.status();
@@ -39,7 +39,7 @@ public final class Phone {
         TrainingJob.plan(context, trains);
         keys.openWhileLocked(trains);
         if (status.stillToTell) {
-            new Thread(device::tellParticipation, "mien-tell").start();
+            work.ask(device::tellParticipation, told -> {}, error -> {});
         }
     }
 

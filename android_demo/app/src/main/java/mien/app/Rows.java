@@ -27,7 +27,7 @@ public final class Rows {
     public Rows fact(int mark, CharSequence title, CharSequence text) {
         View row = row(title, text);
         row.findViewById(R.id.row_next).setVisibility(View.GONE);
-        row.setFocusable(true);
+        row.setScreenReaderFocusable(true);
         ImageView shown = row.findViewById(R.id.row_mark);
         if (mark != 0) {
             shown.setImageResource(mark);

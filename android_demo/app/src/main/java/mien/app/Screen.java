@@ -63,23 +63,29 @@ public abstract class Screen extends Activity {
 
     /** Does a job beside the main thread, and then something with its result, unless the screen has gone. */
     protected final <T> void work(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
-        phone().work.run(
-                job,
-                result -> {
-                    if (!isDestroyed()) {
-                        done.accept(result);
-                    }
-                },
-                error -> {
-                    if (!isDestroyed()) {
-                        failed.accept(error);
-                    }
-                });
+        phone().work.run(job, whileHere(done), whileHere(failed));
     }
 
-    /** The same, where a sentence is all that is to be done about an error. */
+    /** The same for a job that asks the network. */
+    protected final <T> void ask(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
+        phone().work.ask(job, whileHere(done), whileHere(failed));
+    }
+
+    private <T> Consumer<T> whileHere(Consumer<T> action) {
+        return value -> {
+            if (!isDestroyed()) {
+                action.accept(value);
+            }
+        };
+    }
+
+    /** Where a sentence is all that is to be done about an error. */
     protected final <T> void work(Supplier<T> job, Consumer<T> done) {
         work(job, done, this::say);
+    }
+
+    protected final <T> void ask(Supplier<T> job, Consumer<T> done) {
+        ask(job, done, this::say);
     }
 
     protected final void say(MienException error) {

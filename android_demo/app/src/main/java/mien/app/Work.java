@@ -9,16 +9,31 @@ import java.util.function.Supplier;
 import mien.client.MienException;
 
 /**
- * One thread on which everything slow happens (disk, keys, network, networks of neurons), one thing after another; what
- * comes of it is told on the main thread.
+ * Two threads beside the main one, on each of which one thing happens after another: one for what this phone does alone
+ * (disk, keys, embedding), one for what asks the network and may wait for minutes. What comes of it is told on the main
+ * thread.
  */
 public final class Work {
-    private final ExecutorService thread =
-            Executors.newSingleThreadExecutor(job -> new Thread(job, "mien-work"));
+    private final ExecutorService here = thread("mien-here");
+    private final ExecutorService network = thread("mien-network");
     private final Handler main = new Handler(Looper.getMainLooper());
 
-    /** Does a job; then, on the main thread, either hands over its result or says how it failed. */
+    private static ExecutorService thread(String name) {
+        return Executors.newSingleThreadExecutor(job -> new Thread(job, name));
+    }
+
+    /** Does a job that needs nobody else; then, on the main thread, hands over its result or says how it failed. */
     public <T> void run(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
+        run(here, job, done, failed);
+    }
+
+    /** The same for a job that asks the network. */
+    public <T> void ask(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
+        run(network, job, done, failed);
+    }
+
+    private <T> void run(
+            ExecutorService thread, Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
         thread.execute(
                 () -> {
                     try {

@@ -15,6 +15,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import mien.app.join.JoinActivity;
+import mien.app.people.DeleteActivity;
 import mien.app.settings.SelfTestActivity;
 import mien.app.welcome.WelcomeActivity;
 import org.junit.Test;
@@ -105,6 +106,25 @@ public class ScreensTest extends ScreenRunner {
         assertTrue(welcome.isFinishing());
         assertTrue(phone().choices.recognises());
         assertFalse("training was not agreed to", phone().choices.trains());
+    }
+
+    @Test
+    public void whatWasAgreedToIsTakenBack() throws IOException {
+        phone().choices.agree(true, true);
+        int ada = phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
+        welcome.findViewById(R.id.recognises).performClick();
+        assertTrue(isShown(welcome, R.id.withdraw));
+        drawWhole(welcome, "welcome-withdraw");
+        welcome.findViewById(R.id.withdraw).performClick();
+        String opened = Shadows.shadowOf(welcome).getNextStartedActivity().getComponent().getClassName();
+        assertEquals(DeleteActivity.class.getName(), opened);
+        welcome.findViewById(R.id.recognises).performClick();
+        assertFalse("training is not agreed to again by itself", ((CheckBox) welcome.findViewById(R.id.trains)).isChecked());
+        welcome.findViewById(R.id.agree).performClick();
+        await("it is taken back for everybody", welcome::isFinishing);
+        assertFalse(phone().device.gallery.stillTrains(ada));
+        assertTrue(phone().choices.recognises());
     }
 
     @Test

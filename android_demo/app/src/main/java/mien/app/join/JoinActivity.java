@@ -55,7 +55,7 @@ public final class JoinActivity extends Screen {
         String url = text();
         findViewById(R.id.join).setEnabled(false);
         say(getString(R.string.join_working));
-        work(() -> phone().device.join(url), this::joined, this::failed);
+        ask(() -> phone().device.join(url), this::joined, this::failed);
     }
 
     private void joined(Identity identity) {
@@ -63,7 +63,7 @@ public final class JoinActivity extends Screen {
         setText(R.id.joined, getString(R.string.join_joined, identity.population));
         step(R.id.joined);
         say(getString(R.string.join_fetching));
-        work(() -> phone().device.update(), changed -> ready(), this::withoutModel);
+        ask(() -> phone().device.update(), changed -> ready(), this::withoutModel);
     }
 
     private void ready() {

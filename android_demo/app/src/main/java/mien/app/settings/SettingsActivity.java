@@ -90,7 +90,7 @@ public final class SettingsActivity extends Screen {
 
     private void update() {
         say(getString(R.string.model_updating));
-        work(
+        ask(
                 () -> phone().device.update(),
                 changed -> {
                     say(getString(changed ? R.string.model_updated : R.string.model_current));

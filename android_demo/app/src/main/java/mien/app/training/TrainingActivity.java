@@ -5,6 +5,7 @@ import android.os.Handler;
 import android.os.Looper;
 import android.widget.Button;
 import android.widget.Switch;
+import java.util.List;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.Say;
@@ -21,6 +22,7 @@ public final class TrainingActivity extends Screen {
     private final Handler again = new Handler(Looper.getMainLooper());
     private final Runnable facts = this::showFacts;
     private Switch takesPart;
+    private List<String> shownUnmet;
 
     @Override
     protected void onCreate(Bundle saved) {
@@ -122,13 +124,18 @@ public final class TrainingActivity extends Screen {
 
     /** Shows what training at night waits for, and looks again while the screen is there. */
     private void showFacts() {
+        again.removeCallbacks(facts);
+        again.postDelayed(facts, LOOK_AGAIN_MS);
         PhoneConditions night = PhoneConditions.byNight(this);
+        List<String> unmet = night.unmet();
+        if (unmet.equals(shownUnmet)) {
+            return; // a screen reader would lose its place in rows made anew
+        }
+        shownUnmet = unmet;
         Rows rows = new Rows(findViewById(R.id.training_facts));
         fact(rows, night, PhoneConditions.Condition.CHARGING, R.string.charging, R.string.charging_no);
         fact(rows, night, PhoneConditions.Condition.UNMETERED, R.string.unmetered, R.string.unmetered_no);
         fact(rows, night, PhoneConditions.Condition.IDLE, R.string.idle, R.string.idle_no);
-        again.removeCallbacks(facts);
-        again.postDelayed(facts, LOOK_AGAIN_MS);
     }
 
     private void fact(Rows rows, PhoneConditions night, PhoneConditions.Condition condition, int title, int ifNot) {
