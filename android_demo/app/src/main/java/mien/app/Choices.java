@@ -15,6 +15,7 @@ public final class Choices {
 
     private static final String FEWEST = "fewest";
     private static final String NEXT_TRY = "next_try_ms";
+    private static final String LOOKED = "looked_ms";
     private static final int DEFAULT_FEWEST = new Agreement().minCohort;
 
     private final SharedPreferences stored;
@@ -77,6 +78,15 @@ public final class Choices {
 
     public void tryAgainAt(long unixMs) {
         stored.edit().putLong(NEXT_TRY, unixMs).apply();
+    }
+
+    /** Returns when this phone last looked for a newer model. */
+    long lookedMs() {
+        return stored.getLong(LOOKED, 0);
+    }
+
+    void looked(long unixMs) {
+        stored.edit().putLong(LOOKED, unixMs).apply();
     }
 
     void forget() {

@@ -6,6 +6,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Comparator;
 import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import mien.app.training.TrainingJob;
@@ -14,6 +18,8 @@ import mien.client.MienException;
 
 /** Deleting everything that this app has on the phone. */
 public final class Deleting {
+    private static final long PATIENCE_MS = 25_000;
+
     private Deleting() {}
 
     /** What came of it besides. */
@@ -30,14 +36,18 @@ public final class Deleting {
     }
 
     /**
-     * Stops training, has the coordinator leave this phone out if it answers, and destroys keys, certificate, pictures,
-     * models and choices. Slow. Throws where a key or a file withstood: then it may be tried again.
+     * Stops training, has the coordinator leave this phone out if it answers soon, and destroys keys, certificate,
+     * pictures, models and choices. Slow. Throws where a key or a file withstood: then it may be tried again.
      */
     public static Done everything(Context context) {
+        return everything(context, PATIENCE_MS);
+    }
+
+    static Done everything(Context context, long patienceMs) {
         Phone phone = Phone.of(context);
         TrainingJob.plan(context, false);
         phone.training.stopAndWait();
-        Done done = leave(phone);
+        Done done = leave(phone, patienceMs);
         phone.keys.destroy();
         deleteFiles(phone.home());
         phone.choices.forget();
@@ -45,18 +55,40 @@ public final class Deleting {
         return done;
     }
 
-    /** Leaves the fleet; what is damaged, so that nothing can be said to anybody, is deleted all the same. */
-    private static Done leave(Phone phone) {
+    /** Leaves the fleet; what is damaged or away, so that nothing can be said to anybody, is deleted all the same. */
+    private static Done leave(Phone phone, long patienceMs) {
         String deviceId = "";
+        FutureTask<Boolean> leaving = new FutureTask<>(phone.device::leave);
         try {
-            if (phone.device.hasJoined()) {
-                deviceId = phone.device.identity().deviceId;
-                return new Done(deviceId, phone.device.leave());
+            if (!phone.device.hasJoined()) {
+                phone.device.wipe();
+                return new Done("", true);
             }
-            phone.device.wipe();
-            return new Done("", true);
+            deviceId = phone.device.identity().deviceId;
+            Thread thread = new Thread(leaving, "mien-leaving");
+            thread.start();
+            return new Done(deviceId, told(leaving, thread, patienceMs));
         } catch (MienException error) {
             return new Done(deviceId, false);
+        }
+    }
+
+    /** Returns whether the coordinator could be told; by then the thread has ended. */
+    private static boolean told(FutureTask<Boolean> leaving, Thread thread, long patienceMs) {
+        try {
+            return leaving.get(patienceMs, TimeUnit.MILLISECONDS);
+        } catch (TimeoutException | ExecutionException | InterruptedException error) {
+            leaving.cancel(true);
+            join(thread);
+            return false;
+        }
+    }
+
+    private static void join(Thread thread) {
+        try {
+            thread.join(PATIENCE_MS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
         }
     }
 

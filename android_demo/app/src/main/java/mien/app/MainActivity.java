@@ -47,6 +47,7 @@ public final class MainActivity extends Screen {
     }
 
     private void afterJoining(Status status) {
+        phone().lookForModel(getApplicationContext());
         if (status.modelId.isEmpty()) {
             next(R.string.next_model, R.string.next_model_text, R.string.next_model_do, SettingsActivity.class);
         } else if (status.numPeople == 0) {

@@ -13,6 +13,8 @@ import mien.client.store.Folder;
 
 /** What every screen works with: the device of Mien's on this phone, its keys, choices, and a thread to work on. */
 public final class Phone {
+    private static final long A_DAY_MS = 24L * 60 * 60 * 1000;
+
     public final Device device;
     public final Choices choices;
     public final Work work;
@@ -40,6 +42,18 @@ public final class Phone {
         keys.openWhileLocked(trains);
         if (status.stillToTell) {
             work.ask(device::tellParticipation, told -> {}, error -> {});
+        }
+    }
+
+    /**
+     * Has a newer model fetched and all templates made anew with it, at most once a day and over a network that costs
+     * nothing. What fails is left to another day, or to Settings, where its owner sees why.
+     */
+    void lookForModel(Context context) {
+        long now = System.currentTimeMillis();
+        if (now - choices.lookedMs() >= A_DAY_MS && Training.mayFetch(context)) {
+            choices.looked(now);
+            work.ask(device::update, changed -> {}, error -> {});
         }
     }
 

@@ -46,7 +46,7 @@ public final class DeleteActivity extends OwnersScreen {
         isWorking = true;
         findViewById(R.id.delete_do).setEnabled(false);
         say(getString(R.string.delete_working));
-        ask(() -> Deleting.everything(this), this::deleted, this::failed);
+        work(() -> Deleting.everything(this), this::deleted, this::failed);
     }
 
     private void failed(MienException error) {

@@ -3,6 +3,9 @@ package mien.app.training;
 import android.content.Context;
 import android.os.Handler;
 import android.os.Looper;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
 import mien.app.Phone;
 import mien.client.Clock;
 import mien.client.MienException;
@@ -19,6 +22,8 @@ public final class Training implements Listener {
     private static final long LONGEST_WAIT_MS = 5 * 60_000;
 
     private static final long LONGEST_END_MS = 60_000;
+    /** In these the thread asks itself whether it may go on, and writes what must not be lost. */
+    private static final Set<String> COMPUTING = new HashSet<>(Arrays.asList("training", "trained"));
 
     private final Handler main = new Handler(Looper.getMainLooper());
     private final Phone phone;
@@ -30,6 +35,11 @@ public final class Training implements Listener {
 
     public Training(Phone phone) {
         this.phone = phone;
+    }
+
+    /** Returns whether megabytes may be fetched now. */
+    public static boolean mayFetch(Context context) {
+        return PhoneConditions.now(context).unmet().isEmpty();
     }
 
     /** Returns whether a thread takes part in rounds. */
@@ -75,11 +85,13 @@ public final class Training implements Listener {
         return true;
     }
 
-    /** Stops as soon as a step can be left. */
+    /** Stops as soon as a step can be left: at once while it waits for others, after a step of training else. */
     public synchronized void stop() {
         if (thread != null) {
             conditions.stop();
-            thread.interrupt();
+            if (!COMPUTING.contains(stage)) {
+                thread.interrupt();
+            }
         }
     }
 
