@@ -53,9 +53,18 @@ public final class MainActivity extends Screen {
         } else if (status.numPeople == 0) {
             next(R.string.next_enrol, R.string.next_enrol_text, R.string.next_enrol_do, Places.ENROL.from(this));
         } else {
-            int text = status.numAgreed == 0 ? R.string.next_no_training : R.string.next_verify_text;
-            next(R.string.next_verify, text, R.string.next_verify_do, Places.VERIFY.from(this));
+            next(R.string.next_verify, training(status), R.string.next_verify_do, Places.VERIFY.from(this));
         }
+    }
+
+    private int training(Status status) {
+        if (status.numAgreed == 0) {
+            return R.string.next_no_training;
+        }
+        if (status.numAgreed > Phone.MOST_WHO_TRAIN) {
+            return R.string.next_many;
+        }
+        return phone().choices.paused() ? R.string.next_paused : R.string.next_verify_text;
     }
 
     private void next(int title, int text, int action, Class<? extends Activity> screen) {

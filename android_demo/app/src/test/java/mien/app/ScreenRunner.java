@@ -3,10 +3,12 @@ package mien.app;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
+import android.app.Dialog;
 import android.graphics.Bitmap;
 import android.graphics.Canvas;
 import android.os.Looper;
 import android.view.View;
+import android.widget.ScrollView;
 import android.widget.TextView;
 import java.io.File;
 import java.io.FileOutputStream;
@@ -80,18 +82,32 @@ public abstract class ScreenRunner {
         draw(screen, name, TALLEST);
     }
 
+    /** Writes a picture of a dialog by itself. */
+    protected static void drawDialog(Dialog dialog, String name) throws IOException {
+        View all = dialog.getWindow().getDecorView();
+        all.measure(
+                View.MeasureSpec.makeMeasureSpec(WIDTH, View.MeasureSpec.EXACTLY),
+                View.MeasureSpec.makeMeasureSpec(HEIGHT, View.MeasureSpec.AT_MOST));
+        all.layout(0, 0, WIDTH, all.getMeasuredHeight());
+        write(all, all.getMeasuredHeight(), name);
+    }
+
     private static void draw(Activity screen, String name, int atMost) throws IOException {
         View all = screen.getWindow().getDecorView();
         all.jumpDrawablesToCurrentState();
         int height = HEIGHT;
         lay(all, HEIGHT);
         View scrolling = screen.findViewById(R.id.scrolling);
-        if (atMost > HEIGHT && scrolling instanceof android.widget.ScrollView) {
-            View inside = ((android.widget.ScrollView) scrolling).getChildAt(0);
+        if (atMost > HEIGHT && scrolling instanceof ScrollView) {
+            View inside = ((ScrollView) scrolling).getChildAt(0);
             int hidden = inside.getHeight() + scrolling.getPaddingBottom() - scrolling.getHeight();
             height = Math.min(atMost, HEIGHT + Math.max(0, hidden));
             lay(all, height);
         }
+        write(all, height, name);
+    }
+
+    private static void write(View all, int height, String name) throws IOException {
         Bitmap picture = Bitmap.createBitmap(WIDTH, height, Bitmap.Config.ARGB_8888);
         all.draw(new Canvas(picture));
         File file = new File(System.getProperty("mien.pictures"), name + ".png");

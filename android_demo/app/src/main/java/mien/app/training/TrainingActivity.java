@@ -6,6 +6,7 @@ import android.os.Looper;
 import android.widget.Button;
 import android.widget.Switch;
 import java.util.List;
+import mien.app.Phone;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.Say;
@@ -72,7 +73,7 @@ public final class TrainingActivity extends Screen {
     }
 
     private void showState(Status status) {
-        boolean can = status.joined && status.numAgreed > 0;
+        boolean can = status.joined && status.numAgreed == Phone.MOST_WHO_TRAIN;
         boolean runs = phone().training.isRunning();
         Button now = findViewById(R.id.training_now);
         now.setText(runs ? R.string.training_stop : R.string.training_now);
@@ -83,6 +84,8 @@ public final class TrainingActivity extends Screen {
             state(R.string.training_runs, running());
         } else if (!status.joined) {
             state(R.string.training_not_joined, getString(R.string.training_not_joined_text));
+        } else if (status.numAgreed > Phone.MOST_WHO_TRAIN) {
+            state(R.string.training_many, getString(R.string.training_many_text, status.numAgreed));
         } else if (!can) {
             state(R.string.training_nobody, getString(R.string.training_nobody_text));
         } else if (phone().choices.paused()) {

@@ -88,6 +88,7 @@ public class PeopleTest extends ScreenRunner {
         draw(screen, "person");
         screen.findViewById(R.id.person_remove).performClick();
         AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
+        drawDialog(asks, "person-remove");
         assertEquals("nothing is removed before the answer", 2, phone().device.people().size());
         asks.getButton(AlertDialog.BUTTON_POSITIVE).performClick();
         await("the screen closes", screen::isFinishing);
