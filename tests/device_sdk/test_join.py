@@ -36,6 +36,7 @@ from mien.wire.invite import Invite
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.programs import mien_device
+from tests.servers import free_port
 
 DAY_S = 86400.0
 
@@ -166,9 +167,7 @@ def test_a_used_invite_is_refused(registrar: LocalRegistrar, files: IdentityFile
 
 
 def test_nobody_at_the_address(registrar: LocalRegistrar, files: IdentityFiles) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     error = refusal(replace(invite_of(registrar), registrar_address=address), files)
     assert isinstance(error, UnreachableError)
     assert address in error.message
