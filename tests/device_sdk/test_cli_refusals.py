@@ -42,7 +42,7 @@ class Phone:
             capture_output=True,
             text=True,
             env=ENVIRONMENT,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         return done.returncode, [line for line in done.stderr.splitlines() if not line.startswith("warning")]

@@ -82,7 +82,10 @@ def test_training_does_not_stop_itself(tmp_path: Path) -> None:
     ("answer", "unmetered"),
     [("u 1", False), ("u 2", True), ("u 3", False), ("u 4", True), ("u 0", None), ("nonsense", None), ("", None)],
 )
-def test_the_network_is_asked(tmp_path: Path, answer: str, unmetered: bool | None) -> None:
+def test_the_network_is_asked(
+    tmp_path: Path, answer: str, unmetered: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_sdk.conditions._BUS_PATIENCE_S", 60.0)  # a busy machine starts a program slowly
     program = bus(tmp_path, f'[ "$6" = Metered ] && echo "{answer}"')
     assert asked(tmp_path, busctl=program).told()["unmetered"] is unmetered
 

@@ -207,7 +207,7 @@ def test_a_real_secret_service_keeps_the_keys(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.stdout == "platform ['device.db', 'keystore.json']\nFalse\n", done.stderr

@@ -153,7 +153,7 @@ def test_killed_at_any_step_no_older_release_gets_in_and_the_newer_one_does(
     home, release = tmp_path / "phone", NEWER[newer]
     shutil.copytree(offered.home, home)
     offered.release = release
-    died = subprocess.run([sys.executable, "-c", DYING, str(home), when, step], check=False, timeout=60)
+    died = subprocess.run([sys.executable, "-c", DYING, str(home), when, step], check=False, timeout=240)
     assert died.returncode == -signal.SIGKILL
 
     old, new = ((one.manifest.model_id, one.threshold) for one in (OLDER, release))

@@ -371,7 +371,7 @@ def test_the_session_keeps_to_one_length() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["fetch", "accept", "keep", "reembed", "keep_only"])
 def test_killed_at_any_step_of_a_switch_one_form_serves(shop: Shop, home: Path, step: str, when: str) -> None:
-    died = subprocess.run([sys.executable, "-c", DYING, str(home), "int8", when, step], check=False, timeout=60)
+    died = subprocess.run([sys.executable, "-c", DYING, str(home), "int8", when, step], check=False, timeout=240)
     assert died.returncode == -signal.SIGKILL
     with opened(home, "int8") as phone:
         assert in_use(phone) in ((MODEL, 0.3), (FIRST.form_id, 0.9))

@@ -30,7 +30,7 @@ def mien_sim(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
         cwd=cwd,
         env=environment,
     )

@@ -219,7 +219,7 @@ def test_another_process_reads_the_same_file(made: Path) -> None:
         for _ in range(2)
     ]  # fmt: skip
     expected = int(store.crops_of(2).astype(np.int64).sum())
-    assert [int(process.communicate(timeout=60)[0]) for process in sums] == [expected] * 2
+    assert [int(process.communicate(timeout=240)[0]) for process in sums] == [expected] * 2
 
 
 # Experiments
