@@ -190,25 +190,26 @@ def judge(
 ) -> Judgement:
     """Return the branch fitted to all own embeddings, judged on pictures and public people that were left out of it.
 
-    Half of the public people teach, the others measure. Own pictures are left out in up to five turns. Errors as
-    `check_enough`.
+    Half of the public people teach it, the others measure its thresholds. Whether it is better is judged with the
+    halves changed over, own pictures left out in up to five turns: a threshold that came out too low by the chance of
+    who measured it would look like a gain, and choose itself. Errors as `check_enough`.
     """
     rng = np.random.default_rng(seed)
     check_enough(label_N, public_label_M)
     people = rng.permutation(np.unique(public_label_M))
-    teaches_M = np.isin(public_label_M, people[: len(people) // 2])
-    teach_MD, measure = public_MD[teaches_M], _Measure(public_MD[~teaches_M], public_label_M[~teaches_M])
+    is_first_M = np.isin(public_label_M, people[: len(people) // 2])
+    first, second = (_Public(public_MD[half_M], public_label_M[half_M]) for half_M in (is_first_M, ~is_first_M))
     rank_N = np.array([(label_N[:i] == label_N[i]).sum() for i in range(len(label_N))])
     turns = min(5, int(np.bincount(label_N).min()))
     scores: list[list[tuple[float, bool, bool]]] = [[] for _ in range(int(label_N.max()) + 1)]
     for turn in range(turns):
         out_N = rank_N % turns == turn
-        branch = fit(own_ND[~out_N], label_N[~out_N], teach_MD, spec)
+        branch = fit(own_ND[~out_N], label_N[~out_N], second.unit, spec)
         for k, results in enumerate(scores):
-            at = _carried(branch, own_ND[~out_N & (label_N == k)], measure, released_threshold, rng)
+            at = _carried(branch, own_ND[~out_N & (label_N == k)], first, released_threshold, rng)
             results.extend(at.left_out(own_ND[out_N & (label_N == k)]))
-    branch = fit(own_ND, label_N, teach_MD, spec)
-    final = [_carried(branch, own_ND[label_N == k], measure, released_threshold, rng) for k in range(len(scores))]
+    branch = fit(own_ND, label_N, first.unit, spec)
+    final = [_carried(branch, own_ND[label_N == k], second, released_threshold, rng) for k in range(len(scores))]
     gains = np.array([gain for results in scores for gain, _, _ in results])
     error = float(gains.std(ddof=1) / math.sqrt(len(gains)))
     return Judgement(branch, tuple(map(_threshold, final, scores)), float(gains.mean()), error)
@@ -236,8 +237,8 @@ def check_enough(label_N: Indices, public_label_M: Indices) -> None:
 
 
 @dataclass(frozen=True)
-class _Measure:
-    """Public embeddings (M, D) of people who did not teach, and whose each is."""
+class _Public:
+    """Public embeddings (M, D) of some people, and whose each is."""
 
     unit: Floats = field(repr=False)
     label: Indices = field(repr=False)
@@ -266,7 +267,7 @@ class _Carried:
 
 
 def _carried(
-    branch: Branch, own_ND: Floats, measure: _Measure, released_threshold: float, rng: np.random.Generator
+    branch: Branch, own_ND: Floats, measure: _Public, released_threshold: float, rng: np.random.Generator
 ) -> _Carried:
     """Return one person's template under both models, with what their non-mated scores make of the threshold."""
     template_D = template(own_ND)

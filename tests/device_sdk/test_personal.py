@@ -27,10 +27,10 @@ from mien.wire.canonical import model_to_json, to_canonical_json
 from mien.wire.tensors import PublicShard
 from simulation.synthetic import committed_faces
 from tests.device_sdk.people import noise_crops
-from tests.device_sdk.synthetic import STRANGER, images_of, sface
+from tests.device_sdk.synthetic import images_of, sface
 
-OWNER = "african_0000"
-"""One of the committed identities for whom a branch is better than SFace alone; for STRANGER it is not."""
+OWNER, STRANGER = "caucasian_0002", "asian_0007"
+"""Two of the committed identities: for the first a branch is better than SFace alone, for the other it is not."""
 NUM_PUBLIC = 30
 
 

@@ -119,6 +119,24 @@ def test_a_branch_that_overfits_is_not_called_better() -> None:
     assert not judged.is_better
 
 
+def test_a_threshold_that_chance_made_low_does_not_choose_itself() -> None:
+    """One person and the same pictures, whichever public faces a model brings: the judgement knows nothing of how many
+    strangers the threshold will let pass. Judged by who measures it, the two are correlated by 0.9.
+    """
+    own, label = pictures(population(1, seed=2), 3, 2000, noise=0.25)
+    strangers, _ = pictures(population(1500, seed=900), 1, 901, noise=0.25)
+    released = template(own)
+    threshold = float(np.quantile(strangers @ released, 0.99))
+    gains, passing = [], []
+    for draw in range(30):
+        public, public_label = pictures(population(60, seed=3000 + draw), 5, 4000 + draw, noise=0.25)
+        judged = judge(own, label, public, public_label, threshold, SPEC, seed=0)
+        gains.append(judged.gain)
+        (personal,) = judged.branch(released[None])
+        passing.append((judged.branch(strangers) @ personal >= judged.thresholds[0].value).mean())
+    assert abs(np.corrcoef(gains, passing)[0, 1]) < 0.5
+
+
 def test_the_judgement_names_what_is_missing() -> None:
     own, label = pictures(population(1, seed=1), 2, seed=2)
     public, public_label = pictures(population(60, seed=3), 2, seed=4)
