@@ -69,8 +69,8 @@ class _ExecutorchEngine:
         self._modules.pop(graph.file, None)
         self._data.pop(graph.file, None)
 
-    def run(self, graph: Graph, feed: Feed) -> dict[str, Any]:
-        """Return the outputs of a program by name."""
+    def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
+        """Return the outputs of a program by name, each in memory of its own."""
         bounds = self._bounds_of(graph)
         inputs = [self._tensor(name, feed[name], bounds[name]) for name in graph.inputs]
         try:

@@ -35,16 +35,19 @@ TAIL_BATCH: Final = 32
 _WEIGHTS: Final = f"per_crop.{SAMPLE_WEIGHT}"
 _NO_CORRECTION: Final = np.zeros(1, np.float32)
 Feed = dict[str, NDArray[np.float32]]
+_UNDISTILLED: Final[Feed] = {"constant.distillation": np.zeros((), np.float32)}
 Flags = NDArray[np.bool_]
 
 
 class Engine(Protocol):
     """What runs a graph: named tensors in, named tensors out."""
 
-    def run(self, graph: Graph, feed: Feed) -> dict[str, Any]:
+    def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name; `feed` may hold more than its inputs.
 
-        Raises ConfigError for tensors that do not fit the graph, CorruptDataError for a graph that cannot be loaded.
+        `into` has arrays that an engine may write the outputs of these names to, each of its output's shape. They may
+        be inputs: of a step its vectors, that nothing else reads once what they become is known. Raises ConfigError
+        for tensors that do not fit the graph, CorruptDataError for a graph that cannot be loaded.
         """
 
     def most_images(self, graph: Graph) -> int:
@@ -258,7 +261,7 @@ class _Training:
         self._rule = _checked(objective.step_rule, part)
         self._parameters = parameters
         self.values = np.concatenate([parameters[f"parameter.{name}"].reshape(-1) for name in part.names])
-        self._received = self.values if self._rule.proximal else None
+        self._received = self.values.copy() if self._rule.proximal else None
         self.private: Arrays = {name: np.array(objective.private[name], np.float32) for name, _ in self._form.private}
         self.private_velocity: Arrays = {
             name: np.array(objective.velocity.get(name, np.zeros_like(values)), np.float32)
@@ -280,7 +283,8 @@ class _Training:
 
     def release(self) -> None:
         """Give back what steps hold, which is most of what training takes; results lie in it until they are copied."""
-        self.values, self._velocity = self.values.copy(), np.zeros(0, np.float32)
+        self._velocity = np.zeros(0, np.float32)
+        self.values = np.require(self.values, requirements="O")
         self.private = {name: values.copy() for name, values in self.private.items()}
         self.private_velocity = {name: values.copy() for name, values in self.private_velocity.items()}
         self._engine.engine.release(self._graph)
@@ -290,10 +294,18 @@ class _Training:
         everything = Batch(np.arange(len(images)), np.zeros(len(images), np.bool_), 1.0)
         emb_ND = images.embed_all({**self._parameters, **self._trained_now()})
         rows = {**self._rows(everything, len(images)), "embeddings": emb_ND}
-        fixed = {**self._constant_feed, **self._private_feed()}
-        total = weight = 0.0
-        # A mean over images, so it can be worked out in pieces.
-        for piece in self._engine.pieces("loss", len(images), len(images), form=self._form.name):
+        if adds_up_over_pieces(self._objective):
+            return self._mean_loss(rows)
+        # The one term weighs images, the other counts them: their means are taken apart, and each over pieces.
+        counted = {**rows, _WEIGHTS: np.ones(len(images), np.float32)}
+        divergence = self._mean_loss(counted) - self._mean_loss(counted, _UNDISTILLED)
+        return self._mean_loss(rows, _UNDISTILLED) + divergence
+
+    def _mean_loss(self, rows: Feed, changed: Feed | None = None) -> float:
+        """Return the mean loss over all images by weight, worked out in pieces; `changed` constants replace others."""
+        fixed = {**self._constant_feed, **self._private_feed(), **(changed or {})}
+        num_images, total, weight = len(rows["embeddings"]), 0.0, 0.0
+        for piece in self._engine.pieces("loss", num_images, num_images, form=self._form.name):
             feed = {**fixed, **{name: values[piece] for name, values in rows.items()}}
             share = float(rows[_WEIGHTS][piece].sum()) if _WEIGHTS in rows else float(len(feed["embeddings"]))
             if share:
@@ -371,15 +383,16 @@ class _Training:
             carried = {name: momentum * v + so_far.private[name] for name, v in self.private_velocity.items()}
             feed |= {f"velocity.{name}": values / np.float32(share) for name, values in carried.items()}
             feed["private_momentum"] = _number(1.0)
-        out = self._run(feed)
+        # What a step starts from is of no use after it; without a second copy of it a step takes less memory.
+        out = self._run(feed, {"trained_out": self.values, "velocity_out": self._velocity})
         self.values, self._velocity = out["trained_out"], out["velocity_out"]
         self.private = {name: out[f"private_out.{name}"] for name in self.private}
         self.private_velocity = {name: out[f"velocity_out.{name}"] for name in self.private}
         if share < 1:
             self.private_velocity = {name: v * np.float32(share) for name, v in self.private_velocity.items()}
 
-    def _run(self, feed: Feed) -> dict[str, Any]:
-        out = self._engine.engine.run(self._graph, feed)
+    def _run(self, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
+        out = self._engine.engine.run(self._graph, feed, into)
         if not np.isfinite(out["loss"]):
             raise NonFiniteError("the training loss is NaN or infinite; lower local.lr")
         return out

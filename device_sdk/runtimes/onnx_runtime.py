@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+import numpy as np
 import onnxruntime
 
 from device_sdk.export.manifest import Graph, GraphFolder, GraphKind
@@ -58,19 +59,17 @@ class _OnnxEngine:
         """Give back the memory that a graph's session holds."""
         self._sessions.pop(graph.file, None)
 
-    def run(self, graph: Graph, feed: Feed) -> dict[str, Any]:
-        """Return the outputs of a graph by name."""
+    def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
+        """Return the outputs of a graph by name, those that `into` names in its arrays."""
         session = self._session(graph)
-        names = [output.name for output in session.get_outputs()]
-        wanted = {given.name for given in session.get_inputs()}
+        given = {each.name: feed[each.name] for each in session.get_inputs() if each.name in feed}
         try:
-            results = session.run(names, {name: values for name, values in feed.items() if name in wanted})
-        except _REFUSALS as error:
+            return _run(session, given) if into is None else _run_into(session, given, into)
+        except (*_REFUSALS, RuntimeError) as error:  # of bound outputs it refuses in the plainest class
             raise ConfigError(
                 f"ONNX Runtime refused {graph.file}: the tensors that the task gives do not fit each other or the "
                 "graph; export the graphs again, or use torch"
             ) from error
-        return dict(zip(names, results, strict=True))
 
     def _session(self, graph: Graph) -> onnxruntime.InferenceSession:
         if graph.file not in self._sessions:
@@ -102,3 +101,28 @@ class _OnnxEngine:
             # In the order of the traced step, which frees a map before it makes the next.
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         return options
+
+
+def _run(session: onnxruntime.InferenceSession, feed: Feed) -> dict[str, Any]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def _run_into(session: onnxruntime.InferenceSession, feed: Feed, into: Feed) -> dict[str, Any]:
+    """Return the outputs, those of `into` written where they lie.
+
+    An array may be an input too: a step reads its vectors into pieces first, and once more in the operator that writes
+    the output, element by element.
+    """
+    binding = session.io_binding()
+    for name, values in feed.items():
+        binding.bind_cpu_input(name, np.asarray(values, order="C"))
+    names = [output.name for output in session.get_outputs()]
+    for name in names:
+        if name in into:
+            binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(into[name]))
+        else:
+            binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    found = zip(names, binding.get_outputs(), strict=True)
+    return {name: into[name] if name in into else value.numpy() for name, value in found}

@@ -61,6 +61,23 @@ def test_losses_of_many_images_are_their_mean_by_weight() -> None:
     assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=3), 1e-5)
 
 
+@pytest.mark.parametrize("weights", ["unequal", "some zero"])
+def test_losses_of_many_images_are_right_also_where_one_term_is_not_weighted(weights: str) -> None:
+    """The divergence counts each image once, and more images than a program takes are worked out in pieces."""
+    many = made_up_crops(15, seed=4)
+    objective = objective_of(standard_forms("cosface_distilled")[0], len(many), 8)
+    given = np.linspace(0.2, 3.0, len(many), dtype=np.float32)
+    given[: 10 if weights == "some zero" else 0] = 0.0  # the first piece has no weight at all
+    objective = replace(objective, per_crop={**objective.per_crop, "sample_weight": given})
+    local = replace(LOCAL, batch_size=1, lr=1e-4, private_lr=1e-4, epochs=1)
+    if weights == "some zero":
+        local = replace(local, batch_size=5, steps=1)
+    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), many, objective, local, seed=3)
+    expected = TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=3)
+    assert found.loss_before == pytest.approx(expected.loss_before, rel=1e-5)
+    assert found.loss_after == pytest.approx(expected.loss_after, rel=1e-4)
+
+
 def test_batches_beyond_a_programs_bound_are_trained_in_pieces() -> None:
     many = made_up_crops(LIMITS["B"] + 1, seed=4)
     objective, local = objective_of(standard_forms("cosface")[0], len(many), 8), replace(LOCAL, batch_size=0)

@@ -105,6 +105,21 @@ def test_schedules_are_torchs(local: LocalSpec) -> None:
         assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, local, seed), 1e-5)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_steps_that_write_over_their_vectors_touch_nothing_that_they_were_given(momentum: float) -> None:
+    """The model, the objective's tensors and a rule that draws to where training began are the caller's."""
+    theta, rule = TINY.theta.copy(), StepRule(proximal=0.5)
+    objective = replace(objective_of(standard_forms("cosface")[0], 6, 8), step_rule=rule)
+    given = {name: values.copy() for name, values in objective.private.items()}
+    local = LocalSpec(lr=0.1, epochs=4, batch_size=2, momentum=momentum)
+    part = TINY.part("*")
+    found = tiny_onnx_runtime().train(theta, part, CROPS, objective, local, seed=1)
+    np.testing.assert_array_equal(theta, TINY.theta)
+    for name, values in given.items():
+        np.testing.assert_array_equal(objective.private[name], values)
+    assert_same(found, TINY.runtime().train(theta, part, CROPS, objective, local, seed=1), 1e-4)
+
+
 @pytest.mark.parametrize("pieces_of", [1, 2, 3, 100])
 @pytest.mark.parametrize("name", ["positive_hinge", "cosface"])
 def test_pieces_of_a_batch_take_the_whole_batchs_step(name: str, pieces_of: int) -> None:
