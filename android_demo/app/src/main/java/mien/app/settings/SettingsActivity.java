@@ -29,6 +29,7 @@ public final class SettingsActivity extends Screen {
         new Rows(findViewById(R.id.settings_app))
                 .way(getString(R.string.self_test_title), getString(R.string.self_test_way), () -> open(SelfTestActivity.class))
                 .way(getString(R.string.licences_title), getString(R.string.licences_way), () -> open(LicencesActivity.class))
+                .fact(0, getString(R.string.language), getString(R.string.language_text))
                 .fact(0, getString(R.string.version), version());
     }
 

@@ -116,7 +116,7 @@ public final class Training implements Listener {
             takePart(allowed, once);
         } catch (MienException error) {
             // The client's journal has it, where the screen finds it; the next time tries again.
-            phone.choices.tryAgainAt(System.currentTimeMillis() + Math.max(error.retryAfterMs(), LONGEST_WAIT_MS));
+            phone.choices.tryAgainAt(System.currentTimeMillis() + error.retryAfterMs());
         } finally {
             synchronized (this) {
                 thread = null;
