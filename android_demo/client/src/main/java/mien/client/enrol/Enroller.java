@@ -8,6 +8,9 @@ public interface Enroller {
     /** Returns the cosine from which on two faces are one person's; minus infinity where it is not known. */
     double threshold();
 
-    /** Stores a person as a whole or not at all; returns their number. Throws ALREADY_EXISTS for a name that is taken. */
+    /**
+     * Stores a person as a whole or not at all; returns their number. The crops are overwritten afterwards. Throws
+     * ALREADY_EXISTS for a name that is taken.
+     */
     int enrol(String name, byte[][] crops, Consent consent);
 }
