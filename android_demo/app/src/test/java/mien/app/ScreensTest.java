@@ -8,6 +8,7 @@ import android.app.Activity;
 import android.view.View;
 import android.view.ViewGroup;
 import android.widget.CheckBox;
+import android.widget.ImageView;
 import android.widget.TextView;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
@@ -16,7 +17,10 @@ import java.util.Arrays;
 import java.util.List;
 import mien.app.join.JoinActivity;
 import mien.app.people.DeleteActivity;
+import mien.app.settings.LicencesActivity;
 import mien.app.settings.SelfTestActivity;
+import mien.app.settings.SettingsActivity;
+import mien.app.training.TrainingActivity;
 import mien.app.welcome.WelcomeActivity;
 import org.junit.Test;
 import org.robolectric.Robolectric;
@@ -64,13 +68,19 @@ public class ScreensTest extends ScreenRunner {
     }
 
     @Test
-    public void whatCanBeTouchedIsLargeEnough() {
-        for (Class<? extends Activity> kind : Arrays.asList(MainActivity.class, WelcomeActivity.class, JoinActivity.class)) {
+    public void whatCanBeTouchedIsLargeEnoughAndSaysWhatItIs() {
+        List<Class<? extends Activity>> kinds =
+                Arrays.asList(
+                        MainActivity.class, WelcomeActivity.class, JoinActivity.class, TrainingActivity.class,
+                        SettingsActivity.class, DeleteActivity.class, SelfTestActivity.class, LicencesActivity.class);
+        for (Class<? extends Activity> kind : kinds) {
             Activity screen = Robolectric.buildActivity(kind).setup().get();
             View all = screen.getWindow().getDecorView();
             int least = Math.round(48 * screen.getResources().getDisplayMetrics().density);
             for (View each : touchable(all, new ArrayList<>())) {
                 assertTrue(kind.getSimpleName() + ": " + each + " is " + each.getHeight(), each.getHeight() >= least);
+                boolean isPicture = each instanceof ImageView;
+                assertTrue(kind.getSimpleName() + ": " + each, !isPicture || each.getContentDescription() != null);
             }
         }
     }
