@@ -235,8 +235,12 @@ def _real_cases(folder: Path, args: argparse.Namespace, *, everything: bool = Fa
         parts = [default] if name.endswith("_adapter") else [default, whole]
         for part in [each for each in parts if args.part == "both" or (each is whole) == (args.part == "full")]:
             engines: tuple[GraphEngine, ...] = (args.engine,) if args.engine else ("onnxruntime", "executorch")
-            # ExecuTorch's program of a whole network takes minutes to make.
-            forms = every if everything else few[:1] if part is whole and "executorch" in engines else few
+            # ExecuTorch's program of a whole network takes minutes to make: there the table has a form of each kind.
+            kinds = tuple(form for form in every if form.name in QUICK_FORMS)
+            if everything:
+                forms = kinds if part is whole else every
+            else:
+                forms = few[:1] if part is whole and "executorch" in engines else few
             forms = tuple(form for form in forms if not args.form or form.name in args.form)
             _common.progress(f"{name}: making the graphs of {part.size} parameters")
             graphs = folder_for(folder, model.layout)
