@@ -9,7 +9,9 @@ import mien.app.training.TrainingJob;
 import mien.client.Clock;
 import mien.client.Device;
 import mien.client.Status;
+import mien.client.enrol.Lockout;
 import mien.client.store.Folder;
+import mien.client.store.Vault;
 
 /** What every screen works with: the device of Mien's on this phone, its keys, choices, and a thread to work on. */
 public final class Phone {
@@ -23,15 +25,19 @@ public final class Phone {
     public final Work work;
     public final Owner owner = new Owner();
     public final Training training = new Training(this);
+    /** How long faces are not looked at after too many were refused. */
+    public final Lockout lockout;
     final Keys keys;
     private final Path home;
 
     Phone(Context context, Path home, Keys keys) {
         this.home = home;
         this.keys = keys;
-        device = new Device(new Folder(home), keys.sealing(), keys.identity(), Clock.system(), new Random());
+        Folder folder = new Folder(home);
+        device = new Device(folder, keys.sealing(), keys.identity(), Clock.system(), new Random());
         choices = new Choices(context);
         work = new Work();
+        lockout = new Lockout(new Vault(folder.folder("lockout"), keys.sealing(), "lockout"), new PhoneClock());
     }
 
     /**

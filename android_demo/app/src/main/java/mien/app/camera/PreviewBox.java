@@ -1,7 +1,7 @@
 package mien.app.camera;
 
 import android.content.Context;
-import android.util.AttributeSet;
+import android.graphics.Color;
 import android.util.Size;
 import android.widget.FrameLayout;
 
@@ -11,10 +11,7 @@ public final class PreviewBox extends FrameLayout {
 
     public PreviewBox(Context context) {
         super(context);
-    }
-
-    public PreviewBox(Context context, AttributeSet attributes) {
-        super(context, attributes);
+        setBackgroundColor(Color.DKGRAY); // until there is a picture
     }
 
     /** Sets the aspect, by the size of upright pictures. */

@@ -1,6 +1,7 @@
 package mien.app.scan;
 
 import android.content.Intent;
+import android.content.pm.ActivityInfo;
 import android.os.Bundle;
 import android.view.View;
 import android.widget.Button;
@@ -33,6 +34,7 @@ public final class ScanActivity extends Screen implements Viewfinder.Looker {
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
+        setRequestedOrientation(ActivityInfo.SCREEN_ORIENTATION_LOCKED);
         showFilling(R.layout.scan, R.string.scan_title);
         hint = findViewById(R.id.scan_hint);
         torch = findViewById(R.id.scan_torch);

@@ -10,6 +10,8 @@ import org.robolectric.Shadows;
 
 /** Stands in the camera's place: shows the pictures that a test gives it, one when it is told to. */
 public final class PictureFrameSource implements FrameSource {
+    private static final int SENSOR_DEG = 270;
+
     private final PreviewBox box;
     private final ImageView image;
     private final boolean hasTorch;
@@ -70,6 +72,14 @@ public final class PictureFrameSource implements FrameSource {
         thread.start();
         thread.join();
         Shadows.shadowOf(Looper.getMainLooper()).idle();
+    }
+
+    /** Delivers what a front camera that lies across sees, twice: a hint needs a steady view. */
+    public void look(Bitmap upright) throws InterruptedException {
+        Yuv picture = Pictures.yuv(upright, SENSOR_DEG);
+        for (int times = 0; times < 2 && listener != null; times++) {
+            show(picture, SENSOR_DEG, upright);
+        }
     }
 
     public void fail(Trouble trouble) {

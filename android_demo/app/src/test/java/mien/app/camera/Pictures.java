@@ -1,9 +1,11 @@
 package mien.app.camera;
 
 import android.graphics.Bitmap;
+import android.graphics.BitmapFactory;
 import android.graphics.Canvas;
 import android.graphics.Color;
 import android.graphics.Matrix;
+import java.io.File;
 import java.nio.ByteBuffer;
 import mien.client.vision.Yuv;
 
@@ -38,6 +40,13 @@ public final class Pictures {
 
     private static Yuv.Plane plane(byte[] bytes, int rowStride) {
         return new Yuv.Plane(ByteBuffer.wrap(bytes), rowStride, 1);
+    }
+
+    /** Returns what an upright camera sees of a synthetic person (nobody's face) before a grey wall. */
+    public static Bitmap face(String person, int number) {
+        String name = String.format("simulation/synthetic/faces/test/%s/%02d.jpg", person, number);
+        Bitmap face = BitmapFactory.decodeFile(new File(System.getProperty("mien.root"), name).getPath());
+        return placed(face, 480, 640, Color.rgb(120, 120, 120));
     }
 
     /** Returns a picture in the middle of a larger one of one colour. */

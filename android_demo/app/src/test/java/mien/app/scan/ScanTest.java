@@ -92,6 +92,24 @@ public class ScanTest extends ScreenRunner {
     }
 
     @Test
+    @Config(qualifiers = "w720dp-h360dp-land-xhdpi")
+    public void acrossTheWordsLieBesideThePicture() {
+        allow();
+        ScanActivity screen = open().get();
+        View all = screen.getWindow().getDecorView();
+        all.measure(
+                View.MeasureSpec.makeMeasureSpec(1440, View.MeasureSpec.EXACTLY),
+                View.MeasureSpec.makeMeasureSpec(720, View.MeasureSpec.EXACTLY));
+        all.layout(0, 0, 1440, 720);
+        View pictures = screen.findViewById(R.id.camera_place);
+        int[] place = new int[2];
+        screen.findViewById(R.id.scan_hint).getLocationInWindow(place);
+        assertTrue("beside", place[0] >= pictures.getRight());
+        assertTrue("no part is hidden", place[1] >= 0 && pictures.getHeight() > 0);
+        assertTrue(camera[0].preview().getHeight() <= pictures.getHeight());
+    }
+
+    @Test
     public void theLightGoesOnAndOff() {
         allow();
         ActivityController<ScanActivity> screen = open();

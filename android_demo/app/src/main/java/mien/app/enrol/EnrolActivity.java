@@ -1,0 +1,294 @@
+package mien.app.enrol;
+
+import android.content.pm.ActivityInfo;
+import android.content.res.Resources;
+import android.text.Editable;
+import android.text.TextWatcher;
+import android.view.HapticFeedbackConstants;
+import android.widget.CheckBox;
+import android.widget.EditText;
+import android.widget.TextView;
+import java.text.Normalizer;
+import mien.app.OwnersScreen;
+import mien.app.R;
+import mien.app.camera.Cameras;
+import mien.app.camera.Faces;
+import mien.app.camera.FrameSource;
+import mien.app.camera.Guide;
+import mien.app.camera.Viewfinder;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.enrol.Consent;
+import mien.client.enrol.DeviceEnroller;
+import mien.client.enrol.EnrolmentSession;
+import mien.client.enrol.Pose;
+import mien.client.fl.Gallery;
+import mien.client.vision.FaceReader;
+import mien.client.vision.Frame;
+import mien.client.vision.Yuv;
+
+/**
+ * Enrols a person: they agree first, then the camera takes pictures in three poses, then all of it is stored or nothing.
+ * It may be left at any time; what was taken until then is forgotten.
+ */
+public final class EnrolActivity extends OwnersScreen implements Viewfinder.Looker {
+    /** Two of each pose. */
+    private static final int NUM_PICTURES = 6;
+
+    private Viewfinder viewfinder;
+    private Guide guide;
+    private volatile EnrolmentSession session;
+    private EnrolmentSession.Progress shown;
+    private String name = "";
+    private boolean isInFront;
+    private boolean isStoring;
+
+    @Override
+    protected boolean showsFaces() {
+        return true;
+    }
+
+    @Override
+    protected void open() {
+        askForConsent();
+    }
+
+    // Agreeing
+
+    private void askForConsent() {
+        show(R.layout.enrol_consent, R.string.enrol_title);
+        setText(R.id.enrol_what, getResources().getQuantityString(R.plurals.enrol_what, NUM_PICTURES, NUM_PICTURES));
+        EditText field = findViewById(R.id.enrol_name);
+        field.setText(name);
+        field.addTextChangedListener(new Changed());
+        onClick(R.id.enrol_recognises, this::allowBeginning);
+        onClick(R.id.enrol_begin, this::prepare);
+        allowBeginning();
+    }
+
+    private void allowBeginning() {
+        boolean isAgreed = this.<CheckBox>findViewById(R.id.enrol_recognises).isChecked();
+        boolean isNamed = !nameInField().isEmpty();
+        findViewById(R.id.enrol_begin).setEnabled(isAgreed && isNamed);
+    }
+
+    private String nameInField() {
+        String typed = this.<EditText>findViewById(R.id.enrol_name).getText().toString();
+        return Normalizer.normalize(typed, Normalizer.Form.NFC).trim();
+    }
+
+    private void prepare() {
+        name = nameInField();
+        boolean trains = this.<CheckBox>findViewById(R.id.enrol_trains).isChecked();
+        Consent consent = trains ? Consent.RECOGNISE_AND_TRAIN : Consent.RECOGNISE;
+        findViewById(R.id.enrol_begin).setEnabled(false);
+        setVisible(R.id.enrol_preparing, true);
+        work(() -> begun(consent), this::look, this::sayWhyNot);
+    }
+
+    /** Returns a session that may begin; whatever can refuse this person does so before the camera looks. */
+    private EnrolmentSession begun(Consent consent) {
+        for (Gallery.Person person : phone().device.people()) {
+            if (person.name.equals(name)) {
+                throw new MienException(ErrorCode.ALREADY_EXISTS, "somebody of that name is enrolled; choose another");
+            }
+        }
+        FaceReader reader = Faces.prepare(getApplicationContext(), phone().device);
+        return new EnrolmentSession(name, consent, reader, new DeviceEnroller(phone().device), NUM_PICTURES);
+    }
+
+    private void sayWhyNot(MienException error) {
+        setVisible(R.id.enrol_preparing, false);
+        allowBeginning();
+        say(error);
+    }
+
+    // Looking
+
+    private void look(EnrolmentSession begun) {
+        session = begun;
+        shown = null;
+        setRequestedOrientation(ActivityInfo.SCREEN_ORIENTATION_LOCKED);
+        showFilling(R.layout.enrol_look, R.string.enrol_title);
+        onClick(R.id.enrol_cancel, this::finish);
+        guide = Guide.face(this);
+        FrameSource camera = Cameras.open(this, FrameSource.Facing.FRONT, Faces.LEAST_PIXELS);
+        viewfinder = new Viewfinder(this, camera, guide, R.string.enrol_why, this);
+        show(begun.progress());
+        viewfinder.begin();
+        if (isInFront) {
+            viewfinder.onResume();
+        }
+    }
+
+    @Override
+    public void onFrame(Yuv picture, int rotationDeg) {
+        EnrolmentSession current = session;
+        if (current == null) {
+            return;
+        }
+        Frame frame = picture.upright(rotationDeg, false);
+        try {
+            EnrolmentSession.Progress progress = current.offer(frame);
+            runOnUiThread(() -> take(current, progress));
+        } catch (MienException error) {
+            runOnUiThread(() -> fail(current, error));
+        } finally {
+            frame.wipe();
+        }
+    }
+
+    @Override
+    public void onLooking(boolean isLooking, boolean hasTorch) {
+        setVisible(R.id.enrol_hint, isLooking);
+    }
+
+    private void take(EnrolmentSession of, EnrolmentSession.Progress progress) {
+        if (of != session) {
+            return;
+        }
+        show(progress);
+        if (progress.isComplete()) {
+            store(of);
+        }
+    }
+
+    private void show(EnrolmentSession.Progress progress) {
+        if (shown != null && progress.numTaken > shown.numTaken) {
+            guide.performHapticFeedback(HapticFeedbackConstants.VIRTUAL_KEY);
+        }
+        if (shown == null || progress.numTaken != shown.numTaken) {
+            guide.setProgress(progress.numTaken / (float) progress.numWanted);
+            setText(R.id.enrol_progress, getString(R.string.enrol_progress, progress.numTaken, progress.numWanted));
+        }
+        shown = progress;
+        int sentence = progress.hint != null ? Faces.sentence(progress.hint) : sentence(progress.pose);
+        TextView hint = findViewById(R.id.enrol_hint);
+        String text = getString(sentence);
+        if (!text.contentEquals(hint.getText())) { // a screen reader says it once
+            hint.setText(text);
+        }
+    }
+
+    private static int sentence(Pose pose) {
+        if (pose == null) {
+            return R.string.enrol_storing;
+        }
+        return pose == Pose.LEFT
+                ? R.string.enrol_turn_left
+                : pose == Pose.RIGHT ? R.string.enrol_turn_right : R.string.look_straight;
+    }
+
+    // Storing
+
+    private void store(EnrolmentSession complete) {
+        session = null;
+        isStoring = true;
+        viewfinder.end();
+        viewfinder = null;
+        setVisible(R.id.enrol_hint, true);
+        setVisible(R.id.enrol_cancel, false);
+        work(() -> stored(complete), this::showDone, error -> fail(null, error));
+    }
+
+    private EnrolmentSession.Enrolled stored(EnrolmentSession complete) {
+        EnrolmentSession.Enrolled enrolled = complete.finish();
+        phone().settle(this);
+        return enrolled;
+    }
+
+    private void fail(EnrolmentSession of, MienException error) {
+        if (of != session) {
+            return; // it was left meanwhile
+        }
+        isStoring = false;
+        forget();
+        askForConsent();
+        if (error.code() == ErrorCode.LOW_QUALITY) {
+            complain(getText(R.string.enrol_unlike));
+        } else {
+            say(error);
+        }
+    }
+
+    private void showDone(EnrolmentSession.Enrolled enrolled) {
+        isStoring = false;
+        show(R.layout.enrol_done, R.string.enrol_title);
+        Resources words = getResources();
+        setText(R.id.enrol_done_title, getString(R.string.enrol_done_title, name));
+        setText(R.id.enrol_done_text, words.getQuantityString(R.plurals.enrol_done, enrolled.numUsed, enrolled.numUsed));
+        setVisible(R.id.enrol_left_out, enrolled.numRefused > 0);
+        setText(
+                R.id.enrol_left_out,
+                words.getQuantityString(R.plurals.enrol_left_out, enrolled.numRefused, enrolled.numRefused));
+        onClick(R.id.enrol_end, this::finish);
+        setRequestedOrientation(ActivityInfo.SCREEN_ORIENTATION_UNSPECIFIED);
+        setResult(RESULT_OK);
+    }
+
+    // Leaving
+
+    private void forget() {
+        if (viewfinder != null) {
+            viewfinder.end();
+            viewfinder = null;
+        }
+        if (session != null) {
+            session.cancel();
+            session = null;
+        }
+        setRequestedOrientation(ActivityInfo.SCREEN_ORIENTATION_UNSPECIFIED);
+    }
+
+    /** What is just being stored is there in a moment; it cannot be half cancelled. */
+    @Override
+    public void onBackPressed() {
+        if (!isStoring) {
+            super.onBackPressed();
+        }
+    }
+
+    @Override
+    protected void onDestroy() {
+        forget();
+        super.onDestroy();
+    }
+
+    @Override
+    protected void onResume() {
+        super.onResume();
+        isInFront = true;
+        if (viewfinder != null) {
+            viewfinder.onResume();
+        }
+    }
+
+    @Override
+    protected void onPause() {
+        isInFront = false;
+        if (viewfinder != null) {
+            viewfinder.onPause();
+        }
+        super.onPause();
+    }
+
+    @Override
+    public void onRequestPermissionsResult(int request, String[] permissions, int[] results) {
+        if (viewfinder != null) {
+            viewfinder.onPermission(request, results);
+        }
+    }
+
+    private final class Changed implements TextWatcher {
+        @Override
+        public void beforeTextChanged(CharSequence text, int start, int count, int after) {}
+
+        @Override
+        public void onTextChanged(CharSequence text, int start, int before, int count) {}
+
+        @Override
+        public void afterTextChanged(Editable text) {
+            allowBeginning();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+package mien.app;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Random;
+import mien.client.store.Folder;
+import mien.client.wire.Bytes;
+import mien.client.wire.Json;
+
+/**
+ * The tiny network of the tests with its exported graphs, which ONNX Runtime runs as it runs any other. Its parameters
+ * average over 16 squares of a face and mix them: it tells pictures apart by their light, and people hardly.
+ */
+public final class TinyModel {
+    private static final String LAYOUT = "1b9d8983c3ae2895adcda1f714e56bb908fd2a66cfc23d834d3580086443acf2";
+    private static final String SPEC =
+            "{\"layout\":["
+                    + "{\"kind\":\"parameter\",\"name\":\"stem.0.weight\",\"shape\":[3,3,3,3]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"stem.0.bias\",\"shape\":[3]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"stem.1.weight\",\"shape\":[3]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"mix.0.weight\",\"shape\":[4,3,3,3]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"mix.0.bias\",\"shape\":[4]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"mix.1.weight\",\"shape\":[4]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"embedding.1.weight\",\"shape\":[8,64]},"
+                    + "{\"kind\":\"parameter\",\"name\":\"embedding.1.bias\",\"shape\":[8]}],"
+                    + "\"spec\":{\"backbone\":\"tiny\",\"input\":{\"colour\":\"RGB\",\"dim\":8,\"height\":112,"
+                    + "\"mean\":127.5,\"scale\":128.0,\"width\":112},\"layout_sha256\":\"LAYOUT\",\"source\":\"made up\","
+                    + "\"terms\":\"none\",\"thresholds\":[{\"value\":THRESHOLD,\"fmr\":0.001,\"dataset\":\"made up\","
+                    + "\"model_id\":\"MODEL\"}],\"trainable\":[\"mix.*\",\"embedding.*\"]}}";
+
+    private TinyModel() {}
+
+    /** Puts the model on a phone, as if it had been fetched, with the cosine from which on faces are one person's. */
+    public static void install(Phone phone, double threshold) throws IOException {
+        float[] theta = theta();
+        String modelId = Bytes.hex(Bytes.sha256(Bytes.unhex(LAYOUT), Bytes.littleEndian(theta)));
+        Folder models = new Folder(phone.home()).folder("models");
+        String name = Bytes.hex(Bytes.sha256(Bytes.littleEndian(theta)));
+        models.write(name, Bytes.littleEndian(theta));
+        Map<String, Object> manifest = new LinkedHashMap<>();
+        manifest.put("spec_json", Bytes.hex(Bytes.utf8(spec(modelId, threshold))));
+        manifest.put("theta", name);
+        models.write(modelId + ".json", Bytes.utf8(Json.write(manifest)));
+        Folder graphs = new Folder(phone.home()).folder("graphs").folder(LAYOUT);
+        for (File file : new File(System.getProperty("mien.root"), "tests/data/graphs/" + LAYOUT).listFiles()) {
+            graphs.write(file.getName(), Files.readAllBytes(file.toPath()));
+        }
+        phone.device.gallery.reembed(modelId, crops -> new float[8]);
+    }
+
+    /** Returns parameters that pass colours on, and in the end mix how they differ from their mean over the face. */
+    private static float[] theta() {
+        float[] stem = passing(3, 3);
+        float[] mix = passing(4, 3);
+        float[] embedding = new float[8 * 64];
+        Random random = new Random(7);
+        for (int row = 0; row < 8; row++) {
+            for (int channel = 0; channel < 3; channel++) {
+                float mean = 0;
+                int at = row * 64 + channel * 16;
+                for (int i = 0; i < 16; i++) {
+                    embedding[at + i] = (float) random.nextGaussian();
+                    mean += embedding[at + i] / 16;
+                }
+                for (int i = 0; i < 16; i++) {
+                    embedding[at + i] -= mean;
+                }
+            }
+        }
+        float[] ones = {1, 1, 1, 1};
+        float[][] all = {stem, new float[3], Arrays.copyOf(ones, 3), mix, new float[4], ones, embedding, new float[8]};
+        float[] theta = new float[0];
+        for (float[] part : all) {
+            int at = theta.length;
+            theta = Arrays.copyOf(theta, at + part.length);
+            System.arraycopy(part, 0, theta, at, part.length);
+        }
+        return theta;
+    }
+
+    /** Returns a convolution of 3 x 3 that gives out what comes in; what has nothing to pass on is nought. */
+    private static float[] passing(int out, int in) {
+        float[] weights = new float[out * in * 9];
+        for (int channel = 0; channel < in; channel++) {
+            weights[(channel * in + channel) * 9 + 4] = 1;
+        }
+        return weights;
+    }
+
+    private static String spec(String modelId, double threshold) {
+        return SPEC.replace("LAYOUT", LAYOUT).replace("MODEL", modelId).replace("THRESHOLD", String.valueOf(threshold));
+    }
+}

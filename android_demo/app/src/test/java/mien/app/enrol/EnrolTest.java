@@ -1,0 +1,180 @@
+package mien.app.enrol;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
+
+import android.Manifest;
+import android.app.Activity;
+import android.app.Application;
+import android.graphics.Bitmap;
+import android.graphics.Color;
+import android.view.View;
+import android.widget.CheckBox;
+import android.widget.EditText;
+import java.io.IOException;
+import mien.app.R;
+import mien.app.ScreenRunner;
+import mien.app.TinyModel;
+import mien.app.camera.PictureFrameSource;
+import mien.app.camera.Pictures;
+import mien.client.fl.Gallery;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+import org.robolectric.Robolectric;
+import org.robolectric.RuntimeEnvironment;
+import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
+import org.robolectric.annotation.Config;
+
+/** Enrolling synthetic people before a camera, with the real detector, a real network and a real gallery beneath. */
+public class EnrolTest extends ScreenRunner {
+    private static final String ADA = "african_0030";
+    /** Pictures of hers: straight, to her left, to her right, and again. */
+    private static final int[] SWEEP = {1, 3, 2, 7, 4, 5};
+
+    private static final double EVERYBODY_IS_ALIKE = -0.99;
+    private static final double NOBODY_IS_ALIKE = 0.99;
+
+    private PictureFrameSource[] camera;
+
+    @Before
+    public void prepare() throws IOException {
+        camera = PictureFrameSource.install(false);
+        Shadows.shadowOf((Application) RuntimeEnvironment.getApplication()).grantPermissions(Manifest.permission.CAMERA);
+        TinyModel.install(phone(), EVERYBODY_IS_ALIKE);
+        phone().owner.came();
+    }
+
+    @After
+    public void putCameraBack() {
+        PictureFrameSource.uninstall();
+    }
+
+    private static ActivityController<EnrolActivity> open() {
+        return Robolectric.buildActivity(EnrolActivity.class).setup();
+    }
+
+    private static void agree(Activity screen, String name, boolean trains) {
+        ((EditText) screen.findViewById(R.id.enrol_name)).setText(name);
+        screen.findViewById(R.id.enrol_recognises).performClick();
+        if (trains) {
+            screen.findViewById(R.id.enrol_trains).performClick();
+        }
+    }
+
+    private void begin(Activity screen, String name, boolean trains) {
+        agree(screen, name, trains);
+        screen.findViewById(R.id.enrol_begin).performClick();
+        await("the camera looks", () -> camera[0] != null && camera[0].listener != null);
+    }
+
+    @Test
+    public void nobodyIsEnrolledWithoutTheirConsent() throws IOException {
+        Activity screen = open().get();
+        View begin = screen.findViewById(R.id.enrol_begin);
+        CheckBox recognises = screen.findViewById(R.id.enrol_recognises);
+        CheckBox trains = screen.findViewById(R.id.enrol_trains);
+        assertFalse("nothing is agreed to beforehand", recognises.isChecked() || trains.isChecked());
+        ((EditText) screen.findViewById(R.id.enrol_name)).setText("Ada");
+        assertFalse(begin.isEnabled());
+        trains.performClick();
+        assertFalse("training alone is no consent", begin.isEnabled());
+        recognises.performClick();
+        assertTrue(begin.isEnabled());
+        drawWhole(screen, "enrol-consent");
+        ((EditText) screen.findViewById(R.id.enrol_name)).setText("  ");
+        assertFalse("a name is needed", begin.isEnabled());
+        assertNull("the camera is not touched", camera[0]);
+    }
+
+    @Test
+    public void aSweepEnrolsAPersonWithAllOfItsPictures() throws Exception {
+        Activity screen = open().get();
+        begin(screen, "Ada", true);
+        assertEquals(screen.getString(R.string.look_straight), text(screen, R.id.enrol_hint));
+        for (int i = 0; i < SWEEP.length; i++) {
+            assertEquals(screen.getString(R.string.enrol_progress, i, SWEEP.length), text(screen, R.id.enrol_progress));
+            assertTrue("nothing is stored before the end", phone().device.people().isEmpty());
+            camera[0].look(Pictures.face(ADA, SWEEP[i]));
+            if (i == 1) {
+                assertEquals(screen.getString(R.string.enrol_turn_right), text(screen, R.id.enrol_hint));
+                draw(screen, "enrol-look");
+            }
+        }
+        await("it is stored", () -> isShown(screen, R.id.enrol_end));
+        assertNull("the camera is let go", camera[0].listener);
+        draw(screen, "enrol-done");
+        Gallery.Person ada = phone().device.people().get(0);
+        assertEquals("Ada", ada.name);
+        assertTrue(ada.trains);
+        assertEquals(SWEEP.length, ada.numImages());
+        screen.findViewById(R.id.enrol_end).performClick();
+        assertTrue(screen.isFinishing());
+    }
+
+    @Test
+    @Config(qualifiers = ScreenRunner.GERMAN_NIGHT)
+    public void oneHintAtATimeSaysWhatToDo() throws Exception {
+        Activity screen = open().get();
+        begin(screen, "Ada", false);
+        Bitmap wall = Bitmap.createBitmap(480, 640, Bitmap.Config.ARGB_8888);
+        wall.eraseColor(Color.GRAY);
+        camera[0].look(wall);
+        assertEquals("Es ist kein Gesicht zu sehen. Halten Sie das Telefon bei gutem Licht vor Ihr Gesicht.", text(screen, R.id.enrol_hint));
+        draw(screen, "enrol-no-face-de-night");
+        camera[0].look(Pictures.face("african_0033", 2));
+        assertEquals(screen.getString(R.string.hint_turned), text(screen, R.id.enrol_hint));
+        camera[0].look(Pictures.face(ADA, 3));
+        assertEquals("turned when it should be straight", screen.getString(R.string.look_straight), text(screen, R.id.enrol_hint));
+        assertEquals(screen.getString(R.string.enrol_progress, 0, SWEEP.length), text(screen, R.id.enrol_progress));
+    }
+
+    @Test
+    public void leavingKeepsNothingAndLosesNothing() throws Exception {
+        phone().device.enrol("Ada", new byte[][] {new byte[112 * 112 * 3]}, false);
+        ActivityController<EnrolActivity> second = open();
+        begin(second.get(), "Grace", false);
+        camera[0].look(Pictures.face(ADA, SWEEP[0]));
+        second.pause();
+        assertNull("not in front, the camera is let go", camera[0].listener);
+        second.resume();
+        assertEquals(second.get().getString(R.string.enrol_progress, 1, SWEEP.length), text(second.get(), R.id.enrol_progress));
+        second.get().findViewById(R.id.enrol_cancel).performClick();
+        assertTrue(second.get().isFinishing());
+        second.pause().stop().destroy();
+        assertEquals(1, phone().device.people().size());
+        assertFalse("nobody agreed to training", phone().device.people().get(0).trains);
+    }
+
+    @Test
+    @Config(qualifiers = ScreenRunner.GERMAN, fontScale = 1.6f)
+    public void aNameThatIsTakenIsSaidBeforeTheCameraLooks() throws IOException {
+        phone().device.enrol("Ada", new byte[][] {new byte[112 * 112 * 3]}, false);
+        Activity screen = open().get();
+        agree(screen, " Ada", false);
+        screen.findViewById(R.id.enrol_begin).performClick();
+        await("it is said", () -> isShown(screen, R.id.message));
+        assertEquals(screen.getString(R.string.error_already_exists), text(screen, R.id.message));
+        assertNull(camera[0]);
+        assertTrue("another name may be tried", screen.findViewById(R.id.enrol_begin).isEnabled());
+        drawWhole(screen, "enrol-taken-de-large");
+    }
+
+    @Test
+    public void picturesThatAreNotAlikeEnrolNobody() throws Exception {
+        TinyModel.install(phone(), NOBODY_IS_ALIKE);
+        Activity screen = open().get();
+        begin(screen, "Ada", false);
+        for (int number : SWEEP) {
+            camera[0].look(Pictures.face(ADA, number));
+        }
+        await("it is said", () -> isShown(screen, R.id.message));
+        assertEquals(screen.getString(R.string.enrol_unlike), text(screen, R.id.message));
+        assertTrue(phone().device.people().isEmpty());
+        assertEquals("the name need not be typed again", "Ada", text(screen, R.id.enrol_name));
+        drawWhole(screen, "enrol-unlike");
+    }
+}
