@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
 
 from coordinator.credentials import OperatorCredentials
+from coordinator.sending import sent
 from mien import bundles
 from mien.errors import CorruptDataError, NotFoundError, UnreachableError
 from mien.records import to_mapping
@@ -30,10 +31,14 @@ _T = TypeVar("_T")
 
 
 class Coordinator:
-    """An operator's calls over one channel; see `connect`. Every call raises a MienError when it fails."""
+    """An operator's calls; see `connect`. Every call raises a MienError when it fails.
 
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
+    What is sent as a stream goes over the channel `sending`, the rest over `channel`.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, sending: grpc.Channel, address: str) -> None:
         self._operator = operator_pb2_grpc.OperatorStub(channel)
+        self._sending = operator_pb2_grpc.OperatorStub(sending)
         self._models = models_pb2_grpc.ModelsStub(channel)
         self._address = address
 
@@ -157,7 +162,7 @@ class Coordinator:
             spec_json=spec_json, theta=_ref(theta), public_shard=None if shard is None else _ref(shard)
         )
 
-        async def chunks() -> AsyncIterator[operator_pb2.ImportModelChunk]:
+        def chunks() -> Generator[operator_pb2.ImportModelChunk, None, None]:
             yield operator_pb2.ImportModelChunk(header=header)
             for path in (theta, shard):
                 if path is None:
@@ -166,7 +171,9 @@ class Coordinator:
                     while data := file.read(CHUNK_BYTES):
                         yield operator_pb2.ImportModelChunk(data=data)
 
-        return await self._answer(self._operator.ImportModel(chunks(), timeout=_TRANSFER_TIMEOUT_S))
+        sending = sent(self._sending.ImportModel, chunks(), timeout_s=_TRANSFER_TIMEOUT_S)
+        manifest: models_pb2.ModelManifest = await self._answer(sending)
+        return manifest
 
     async def add_graphs(self, folder: Path, manifest: bytes, signature: bytes) -> None:
         """Send a signed bundle's graphs and variants, if any, for the coordinator to hand out once it is released."""
@@ -178,7 +185,7 @@ class Coordinator:
             if not path.is_file():
                 raise NotFoundError(f"the bundle lists {path.name}, which is not in {folder}; export and sign it again")
 
-        async def chunks() -> AsyncIterator[operator_pb2.AddGraphsChunk]:
+        def chunks() -> Generator[operator_pb2.AddGraphsChunk, None, None]:
             yield operator_pb2.AddGraphsChunk(
                 header=operator_pb2.AddGraphsHeader(bundle_manifest=manifest, bundle_signature=signature)
             )
@@ -187,7 +194,7 @@ class Coordinator:
                     while data := file.read(CHUNK_BYTES):
                         yield operator_pb2.AddGraphsChunk(data=data)
 
-        await self._answer(self._operator.AddGraphs(chunks(), timeout=_TRANSFER_TIMEOUT_S))
+        await self._answer(sent(self._sending.AddGraphs, chunks(), timeout_s=_TRANSFER_TIMEOUT_S))
 
     async def download(self, blob: common_pb2.BlobRef, path: Path) -> None:
         """Write a blob to a new file; raises CorruptDataError, leaving no file, when it arrives damaged."""
@@ -211,7 +218,7 @@ class Coordinator:
     async def _answer(self, call: Awaitable[_T]) -> _T:
         try:
             return await call
-        except grpc.aio.AioRpcError as error:
+        except grpc.RpcError as error:
             raise _translated(error, self._address) from error
 
 
@@ -220,8 +227,9 @@ async def connect(address: str, credentials: OperatorCredentials) -> AsyncIterat
     """Open a mutual TLS channel to a coordinator; calls raise UnreachableError when nobody answers."""
     tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
     options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES),)
-    async with grpc.aio.secure_channel(address, tls, options=options) as channel:
-        yield Coordinator(channel, address)
+    with grpc.secure_channel(address, tls, options=options) as sending:
+        async with grpc.aio.secure_channel(address, tls, options=options) as channel:
+            yield Coordinator(channel, sending, address)
 
 
 def _ref(path: Path) -> common_pb2.BlobRef:
@@ -230,7 +238,7 @@ def _ref(path: Path) -> common_pb2.BlobRef:
     return common_pb2.BlobRef(sha256=digest, size_bytes=path.stat().st_size)
 
 
-def _translated(error: grpc.aio.AioRpcError, address: str) -> Exception:
+def _translated(error: Any, address: str) -> Exception:
     ours = CODE_KEY in dict(error.trailing_metadata() or ())
     if error.code() is not grpc.StatusCode.UNAVAILABLE or ours:
         return from_rpc_error(error, peer=f"the coordinator at {address}")

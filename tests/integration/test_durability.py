@@ -215,25 +215,28 @@ def fill(path: Path) -> None:
 
 
 def test_a_file_size_limit_is_told_as_a_full_disk(house: House, tmp_path: Path) -> None:
-    """A process that may not grow its files (RLIMIT_FSIZE) refuses an import with a sentence, and goes on."""
+    """A process that may not grow its files (RLIMIT_FSIZE) refuses an import with a sentence, and goes on.
+
+    It does so in the middle of what it is sent: however often, the operator hears why.
+    """
     limit_bytes = 512 * 1024
-    layout = ParameterLayout((ParameterEntry("weight", (limit_bytes // 4 + 1,)),))
+    layout = ParameterLayout((ParameterEntry("weight", (8 * limit_bytes,)),))
     spec = replace(SPEC, layout_sha256=layout.sha256, trainable=())
     theta = tmp_path / "theta.f32"
     theta.write_bytes(bytes(4 * layout.size))
 
-    async def story() -> MienError:
+    async def story() -> list[MienError]:
         house.start()
         # From outside: a function before exec would run in a fork of this process and of its gRPC threads.
         resource.prlimit(house.process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         async with house.operator() as operator:
-            error = await raised(operator.import_model(model_to_json(spec, layout), theta, None))
+            errors = [await raised(operator.import_model(model_to_json(spec, layout), theta, None)) for _ in range(8)]
             await house.give_model(operator, tmp_path)
-            return error
+            return errors
 
-    error = run(story())
-    assert isinstance(error, DiskFullError)
-    assert "may not grow" in error.message
+    for error in run(story()):
+        assert isinstance(error, DiskFullError)
+        assert "may not grow" in error.message
     assert list((house.home.folder / "models").glob(".*")) == []
 
 
