@@ -298,7 +298,7 @@ class LightDevice:
                 await asyncio.sleep(pause_s)
                 yield rounds_pb2.UploadChunk(offset=start, data=data[start : min(start + chunk, end)])
 
-        return await answer(self.rounds.Upload(chunks(), timeout=self.call_s))
+        return await streamed(lambda: self.rounds.Upload(chunks(), timeout=self.call_s))
 
     async def leave(self, ref: rounds_pb2.RoundRef, code: str = "low_quality") -> None:
         """Leave a round."""
@@ -427,6 +427,24 @@ async def answer(call: Awaitable[T]) -> T:
         return await call
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error, peer="the coordinator") from error
+
+
+async def streamed(call: Callable[[], Awaitable[T]]) -> T:
+    """Return the reply to a stream that a device sends, sent again where gRPC lost what the server said.
+
+    Its asyncio client does, where that ends the call while a message is being written (grpc/grpc#36066).
+    """
+    while True:
+        try:
+            return await call()
+        except grpc.aio.AioRpcError as error:
+            if not is_lost(error):
+                raise from_rpc_error(error, peer="the coordinator") from error
+
+
+def is_lost(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether a status is gRPC's own, in place of the server's."""
+    return error.code() is grpc.StatusCode.INTERNAL and "Internal error from Core" in (error.details() or "")
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:

@@ -42,6 +42,7 @@ from tests.integration.light_device import (
     layout_of,
     raised,
     ref_of,
+    streamed,
 )
 
 
@@ -409,7 +410,7 @@ async def _damaged(device: LightDevice, ref: rounds_pb2.RoundRef, announced: byt
 
     blob = common_pb2.BlobRef(sha256=hashlib.sha256(announced).hexdigest(), size_bytes=len(announced))
     header = rounds_pb2.UploadHeader(round=ref, contribution=blob)
-    return await answer(device.rounds.Upload(iter([rounds_pb2.UploadChunk(header=header, data=sent)])))
+    return await streamed(lambda: device.rounds.Upload(iter([rounds_pb2.UploadChunk(header=header, data=sent)])))
 
 
 def test_a_step_that_is_too_large_aborts_the_round(shared_house: House) -> None:
@@ -445,11 +446,11 @@ def test_strangers_and_other_roles_are_refused(shared_house: House) -> None:
             assert isinstance(await raised(device.check_in(population="other")), PermissionDeniedError)
             operator = operator_pb2_grpc.OperatorStub(device._channel)
             for call in (
-                operator.ListTasks(operator_pb2.ListTasksRequest()),
-                operator.Hello(__import__("mien.wire.v1.common_pb2", fromlist=["x"]).HelloRequest()),
-                operator.ImportModel(iter([operator_pb2.ImportModelChunk()])),
+                lambda: operator.ListTasks(operator_pb2.ListTasksRequest()),
+                lambda: operator.Hello(__import__("mien.wire.v1.common_pb2", fromlist=["x"]).HelloRequest()),
+                lambda: operator.ImportModel(iter([operator_pb2.ImportModelChunk()])),
             ):
-                assert isinstance(await raised(answer(call)), PermissionDeniedError)
+                assert isinstance(await raised(streamed(call)), PermissionDeniedError)
             watching = operator.WatchTask(operator_pb2.WatchTaskRequest(task_id="x"))
             assert isinstance(await raised(answer(_first(watching))), PermissionDeniedError)
 
