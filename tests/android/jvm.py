@@ -83,7 +83,7 @@ class JvmPhone:
 
 
 class JvmDevice:
-    """A phone of the JVM that does what it is told: each call is a command of `mien.e2e.Life`, and returns its answer."""
+    """A phone of the JVM that does what it is told: each call is a command of `mien.e2e.Life`."""
 
     def __init__(self, home: Path) -> None:
         self._process = subprocess.Popen(

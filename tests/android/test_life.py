@@ -22,7 +22,7 @@ from coordinator.commands.models import read_signed
 from coordinator.signing import sign_folder
 from device_sdk.enrolled import References, Template
 from device_sdk.models import Model
-from mien.bundles import hash_of, name_of
+from mien.bundles import name_of
 from mien.layout import model_id
 from mien.methods.base import Crops
 from mien.specs import Threshold

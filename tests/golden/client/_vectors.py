@@ -16,9 +16,14 @@ from device_sdk.runtimes.schedule import batches
 from device_sdk.sealing import SecretKey, bind, seal
 from mien import bundles
 from mien.bundles import BundleFile
+from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
+from mien.dp.rounds import protect, with_room_for_noise
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods import METHODS
-from mien.secagg.planner import largest_group, plan_numbers, smallest_sum
+from mien.secagg import Addends
+from mien.secagg.masks import WordStream
+from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum
+from mien.secagg.vector import VectorLayout, encode
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
 from mien.wire.canonical import model_to_json, task_sha256, task_to_json
 from mien.wire.invite import Invite
@@ -144,6 +149,8 @@ TASK = TaskSpec(
     privacy=PrivacySpec(min_cohort=4, max_weight=32),
     seed=7,
 )
+SKELLAM = DpSpec("skellam", 1.5, 8.0, 1e-6, max_participations=2, min_separation=3, dishonest_share=0.2)
+ADAPTIVE = DpSpec("central_gaussian", 1.1, 8.0, 1e-5, max_participations=3, target_quantile=0.5)
 REFUSED: Mapping[str, TaskSpec] = {
     "plain sums": replace(TASK, privacy=replace(TASK.privacy, secure_aggregation="off")),
     "a server that keeps to the rules": replace(
@@ -154,17 +161,22 @@ REFUSED: Mapping[str, TaskSpec] = {
     ),
     "smaller sums than agreed to": replace(TASK, privacy=replace(TASK.privacy, min_cohort=3)),
     "a method that is not there": replace(TASK, method="scaffold"),
-    "differential privacy": replace(
+    "differential privacy by coins that nobody sees": replace(
         TASK,
         trainable=("mix.*",),
         privacy=replace(
             TASK.privacy,
             max_weight=1,
-            dp=DpSpec("central_gaussian", 1.0, 8.0, 1e-5, max_participations=3),
+            dp=DpSpec("central_gaussian", 1.0, 8.0, 1e-5, max_participations=3, accounting="poisson"),
         ),
     ),
     "BatchNorm in training": replace(TASK, local=replace(TASK.local, batch_norm="train")),
 }
+
+
+def noisy(dp: DpSpec, **privacy: Any) -> TaskSpec:
+    """Return the task under differential privacy."""
+    return replace(TASK, trainable=("mix.*",), privacy=replace(TASK.privacy, max_weight=1, dp=dp, **privacy))
 
 
 def tasks() -> Json:
@@ -175,18 +187,22 @@ def tasks() -> Json:
     ref = RoundRef("task-1", 3, 2)
     return {
         "agreed_min_cohort": 4,
-        "tasks": [_task(each, ref) for each in (TASK, grouped, packed, replace(TASK, method="fedface"))],
+        "tasks": [_task(each, ref) for each in (TASK, grouped, packed, replace(TASK, method="fedface"), *NOISY)],
         "refused": [{"why": why, "json": task_to_json(task).decode()} for why, task in REFUSED.items()],
     }
 
 
 def _task(task: TaskSpec, ref: RoundRef) -> Json:
-    numbers = plan_numbers(
+    numbers = with_room_for_noise(
+        plan_numbers(
+            largest_group(task),
+            l2_clip=task.privacy.l2_clip,
+            coordinate_clip=task.privacy.coordinate_clip,
+            max_weight=task.privacy.max_weight,
+            ring_bits=task.privacy.ring_bits,
+        ),
+        task.privacy.dp,
         largest_group(task),
-        l2_clip=task.privacy.l2_clip,
-        coordinate_clip=task.privacy.coordinate_clip,
-        max_weight=task.privacy.max_weight,
-        ring_bits=task.privacy.ring_bits,
     )
     return {
         "json": task_to_json(task).decode(),
@@ -197,6 +213,85 @@ def _task(task: TaskSpec, ref: RoundRef) -> Json:
         "round": {"task_id": ref.task_id, "round": ref.round, "attempt": ref.attempt},
         "device": "ab" * 16,
         "local_seed": local_seed("ab" * 16, task, ref),
+    }
+
+
+NOISY = (noisy(SKELLAM), noisy(replace(SKELLAM, noise_multiplier=40.0), l2_clip=30.0), noisy(ADAPTIVE))
+
+
+# noise.json
+
+
+def stream(seed: bytes, begin: bytes = b"") -> RandomBytes:
+    """Return chance that begins with some bytes and goes on with the words of a seed, as masks have them."""
+    words, left = WordStream(seed), [begin]
+
+    def take(size: int) -> bytes:
+        from_begin, left[0] = left[0][:size], left[0][size:]
+        return from_begin + words.take((size - len(from_begin)) // 4).tobytes()
+
+    return take
+
+
+def noise() -> Json:
+    return {
+        "shares": [
+            _share(size, sigma, num_honest, bytes(begin))
+            for size, sigma, num_honest, begin in (
+                (40, 0.5, 3, 0),
+                (200, 2.0, 1, 0),
+                (200, 30.0, 4, 8),  # a first word of zeros goes on in another one
+                (100, 1e5, 7, 0),
+                (20, 3e7, 2, 0),
+            )
+        ],
+        "decided_in_decimals": [
+            {
+                "mean": mean,
+                "doubt": 0.05,
+                "seed": known("decimals").hex(),
+                "drawn": (_sample(50, _Poisson(mean), stream(known("decimals")), 0.05) + _Poisson(mean).mode).tolist(),
+            }
+            for mean in (0.3, 9.5, 4321.25)
+        ],
+        "protected": [_protected(task, tells) for task, tells in ((NOISY[0], False), (NOISY[2], True))],
+    }
+
+
+def _share(size: int, sigma: float, num_honest: int, begin: bytes) -> Json:
+    seed = known(f"noise {sigma}")
+    drawn = skellam_share(size, sigma, num_honest, stream(seed, begin))
+    return {
+        "size": size,
+        "sigma": sigma,
+        "num_honest": num_honest,
+        "begin": begin.hex(),
+        "seed": seed.hex(),
+        "drawn": drawn.tolist(),
+    }
+
+
+def _protected(task: TaskSpec, tells: bool) -> Json:
+    """Return the vector that a device would mask, its noise in it."""
+    layout = METHODS["fedavg"].contribution_layout(task, LAYOUT.part(("mix.*",)), 3)
+    spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=3), "made up", "none", ("mix.*",))
+    ids = RoundIds.of(task, "task-1", 3, 2, spec, model_id(LAYOUT.sha256, THETA))
+    config = plan_round(task, layout, ids)
+    update = (np.arange(config.size) / 16 - 0.2).astype(np.float32)
+    said = protect(Addends(1, update, (0.5, 0.25)), config, task.privacy.dp, stream(known("protected")))
+    assert said.tells_clip is tells
+    words = encode(
+        said, VectorLayout(config.size, config.num_metrics), config.numbers, b"binding", WordStream(known("rounding"))
+    )
+    return {
+        "task_json": task_to_json(task).decode(),
+        "config": config.to_bytes().hex(),
+        "update": update.tobytes().hex(),
+        "metrics": [0.5, 0.25],
+        "seed": known("protected").hex(),
+        "rounding_seed": known("rounding").hex(),
+        "binding": b"binding".hex(),
+        "vector": words.tobytes().hex(),
     }
 
 
@@ -299,6 +394,7 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "draws.json": draws,
     "layouts.json": layouts,
     "tasks.json": tasks,
+    "noise.json": noise,
     "sealed.json": sealed,
     "invites.json": invites,
     "bundles.json": releases,

@@ -18,7 +18,7 @@ from mien.methods import METHODS
 from mien.secagg.planner import largest_group, smallest_sum
 from mien.wire.canonical import model_from_json, task_from_json
 from mien.wire.invite import Invite
-from tests.golden.client._vectors import REFUSED, TASK
+from tests.golden.client._vectors import REFUSED, SKELLAM, TASK
 from tests.golden.client.write import FOLDER, text_of
 
 
@@ -50,6 +50,15 @@ def test_layouts_mean_what_was_written() -> None:
         with pytest.raises(ConfigError):
             layout.part([pattern])
     assert file["inputs"] == json.loads(text_of("layouts.json"))["inputs"]
+
+
+def test_noise_is_drawn_as_written() -> None:
+    file, now = load("noise.json"), json.loads(text_of("noise.json"))
+    assert (file["shares"], file["decided_in_decimals"]) == (now["shares"], now["decided_in_decimals"])
+    assert [case["vector"] for case in file["protected"]] == [case["vector"] for case in now["protected"]]
+    assert task_from_json(file["protected"][0]["task_json"].encode()).privacy.dp == SKELLAM
+    loud = file["shares"][2]["drawn"]
+    assert 30.0 / 2 * 0.5 < np.std(loud) < 30.0 / 2 * 2, "a share of a quarter of the variance"
 
 
 def test_tasks_mean_what_was_written() -> None:

@@ -67,6 +67,15 @@ public final class Attempts implements AttemptLog {
         return sums;
     }
 
+    /** Returns the rounds of a task whose sums this device is or may be in. */
+    synchronized List<Long> pastRounds(String task) {
+        List<Long> rounds = new ArrayList<>();
+        for (String name : vault.names(SUM + task + "-")) {
+            rounds.add(config(vault.get(name)).attemptId.round);
+        }
+        return rounds;
+    }
+
     /** Moves the attempt one step on, once. */
     private RoundConfig advance(AttemptId attempt, byte to) {
         byte[] last = vault.get(BEGUN + attempt.task());

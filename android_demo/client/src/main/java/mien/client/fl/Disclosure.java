@@ -14,6 +14,12 @@ public final class Disclosure {
     public final int weight;
     /** The fewest devices whose sum is seen. */
     public final int fewest;
+    /** Who adds noise for differential privacy: "none", "central_gaussian" (the coordinator), "skellam" (each phone). */
+    public final String noise;
+    /** What that promises over all tasks together; 0 without noise. */
+    public final double epsilon;
+
+    public final double delta;
 
     Disclosure(TaskSpec task, ContributionLayout layout, int numImages) {
         this.task = task.name;
@@ -23,5 +29,8 @@ public final class Disclosure {
         numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;
         weight = Math.min(numImages, task.maxWeight);
         fewest = task.smallestSum;
+        noise = task.dp.name;
+        epsilon = task.dp.epsilon;
+        delta = task.dp.delta;
     }
 }

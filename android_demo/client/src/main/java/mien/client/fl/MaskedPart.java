@@ -10,7 +10,7 @@ import mien.client.join.Identity;
 import mien.client.join.LeafVerifier;
 import mien.client.model.ContributionLayout;
 import mien.client.model.ModelSpec;
-import mien.client.secagg.AttemptLog;
+import mien.client.secagg.Addends;
 import mien.client.secagg.AttemptId;
 import mien.client.secagg.DeviceRound;
 import mien.client.secagg.Expected;
@@ -44,7 +44,7 @@ final class MaskedPart {
 
     private final Identity identity;
     private final Agreement agreement;
-    private final AttemptLog log;
+    private final Attempts log;
     private final Clock clock;
     private final RandomBytes random;
     private final TaskSpec task;
@@ -62,7 +62,7 @@ final class MaskedPart {
     MaskedPart(
             Identity identity,
             Agreement agreement,
-            AttemptLog log,
+            Attempts log,
             Clock clock,
             RandomBytes random,
             TaskSpec task,
@@ -143,7 +143,7 @@ final class MaskedPart {
             case SHARES:
                 return new Answer(round.share(told), null);
             case UPLOAD:
-                MaskedInput masked = round.mask(told, layout.addends(contribution));
+                MaskedInput masked = round.mask(told, said());
                 return new Answer(masked.message, masked.payload);
             case UNMASK:
                 boolean agreed = round.config.profile.hasConsistencyRound();
@@ -153,16 +153,22 @@ final class MaskedPart {
         }
     }
 
+    private Addends said() {
+        return task.dp.protect(layout.addends(contribution), round.config, random);
+    }
+
     private byte[] advertise(Stage stage, byte[] told) {
         if (stage != Stage.KEYS) {
             throw new MienException(
                     ErrorCode.VIOLATION, "the coordinator began a private sum without its terms; leave this round");
         }
         RoundConfig terms = RoundConfig.ofInvite(told);
-        if (terms.hasNoise() || !terms.numbers.isSame(task.numbers())) {
+        task.dp.checkTerms(terms);
+        if (!terms.numbers.isSame(task.numbers(terms.numbers.l2Clip))) {
             throw new MienException(
-                    ErrorCode.VIOLATION, "the round clips, rounds or noises updates otherwise than its task says; leave it");
+                    ErrorCode.VIOLATION, "the round clips or rounds updates otherwise than its task says; leave it");
         }
+        task.dp.checkPromise(log.pastRounds(terms.attemptId.task()), ref.round);
         Expected expected =
                 new Expected(
                         Expected.taskId(ref.taskId),

@@ -12,6 +12,7 @@ import mien.client.model.Manifest;
 import mien.client.model.Model;
 import mien.client.model.ModelStore;
 import mien.client.model.ParameterPart;
+import mien.client.secagg.AttemptId;
 import mien.client.secagg.RandomBytes;
 import mien.client.store.Vault;
 import mien.client.train.GraphRuntime;
@@ -138,6 +139,8 @@ public final class Participant {
                 throw new MienException(
                         ErrorCode.LAYOUT_MISMATCH, "the task expects another contribution than this program sends; upgrade");
             }
+            AttemptId attempt = MaskedPart.attemptId(ref);
+            task.dp.checkPromise(attempts.pastRounds(attempt.task()), ref.round);
             // 5. Say what leaves the phone, before anything does.
             listener.disclose(new Disclosure(task, layout, person.numImages()));
             // 6. Train. 7. Keep what was made, before anyone is told.

@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Set;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.secagg.DpSpec;
 import mien.client.secagg.NumberFormat;
 import mien.client.secagg.Planner;
 import mien.client.secagg.Profile;
@@ -38,6 +39,8 @@ public final class TaskSpec {
     public final Set<String> reveals;
     public final int minCohort;
     public final int maxWeight;
+    /** What the task promises each device besides. */
+    public final DpSpec dp;
     /** The fewest devices whose sum may be opened, and the most that one sum can hold. */
     public final int smallestSum;
     public final int largestSum;
@@ -78,13 +81,14 @@ public final class TaskSpec {
         ringBits = privacy.count("ring_bits", 1);
         int groups = privacy.count("groups", 1);
         privacy.has("group_mean");
-        if (!privacy.object("dp").text("mechanism").equals("none")) {
-            throw refused("promises differential privacy");
-        }
+        dp = new DpSpec(privacy.object("dp"));
         privacy.end();
         task.end();
         smallestSum = groups == 1 ? minReports : minCohort;
         largestSum = groups == 1 ? size : (numSelected + groups - 1) / groups;
+        if (dp.isOn() && (maxWeight != 1 || trainable.isEmpty())) {
+            throw refused("promises differential privacy with weights, or without saying what is trained");
+        }
     }
 
     private MienException refused(String what) {
@@ -94,7 +98,14 @@ public final class TaskSpec {
 
     /** Returns how this device itself would round the numbers of a sum of the task. */
     NumberFormat numbers() {
-        return Planner.numbers(largestSum, l2Clip, coordinateClip, maxWeight, ringBits);
+        return numbers(l2Clip);
+    }
+
+    /** As {@link #numbers()}, with the clip that a round names where the task lets it. */
+    NumberFormat numbers(double clip) {
+        NumberFormat plain =
+                Planner.numbers(largestSum, dp.isAdaptive() ? clip : l2Clip, coordinateClip, maxWeight, ringBits);
+        return Planner.withRoomForNoise(plain, dp, largestSum);
     }
 
     /** Returns the seed of a local round: another one for every device and attempt, the same after a restart. */

@@ -5,11 +5,21 @@ public final class Addends {
     final int weight;
     final float[] update;
     final double[] metrics;
+    /** This device's share of the sum's noise in steps; null where it adds none. */
+    final long[] noise;
+    /** False where the clip bit must stay 0, because nothing would hide it. */
+    final boolean tellsClip;
 
     public Addends(int weight, float[] update, double[] metrics) {
+        this(weight, update, metrics, null, true);
+    }
+
+    Addends(int weight, float[] update, double[] metrics, long[] noise, boolean tellsClip) {
         this.weight = weight;
         this.update = update;
         this.metrics = metrics;
+        this.noise = noise;
+        this.tellsClip = tellsClip;
     }
 
     @Override

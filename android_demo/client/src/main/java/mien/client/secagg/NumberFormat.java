@@ -63,12 +63,16 @@ public final class NumberFormat {
         return new BigDecimal(Math.ceil(bound * Math.pow(2, fracBits))).toBigInteger().add(BigInteger.ONE);
     }
 
+    /** Returns the largest absolute value of any rounded element. */
+    BigInteger largestStep() {
+        return largest(coordinateClip, fracBits).max(largest(metricBound, metricFracBits));
+    }
+
     /** Throws CONFIG unless the sum over so many devices stays below half of the ring in every lane. */
     void checkNoWrap(int mostDevices, BigInteger noiseBound) {
         BigInteger limit = BigInteger.ONE.shiftLeft(ringBits - 1);
         BigInteger weights = BigInteger.valueOf((long) mostDevices * maxWeight);
-        BigInteger step = largest(coordinateClip, fracBits).max(largest(metricBound, metricFracBits));
-        if (weights.multiply(step).add(noiseBound).compareTo(limit) >= 0) {
+        if (weights.multiply(largestStep()).add(noiseBound).compareTo(limit) >= 0) {
             throw impossible("a sum over " + mostDevices + " devices of weight " + maxWeight + " could wrap");
         }
     }

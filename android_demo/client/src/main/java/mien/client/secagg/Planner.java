@@ -1,5 +1,7 @@
 package mien.client.secagg;
 
+import java.math.BigDecimal;
+import java.math.BigInteger;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
@@ -8,6 +10,8 @@ public final class Planner {
     private static final int DEFAULT_MAX_WEIGHT = 64;
     private static final double METRIC_BOUND = 64.0;
     private static final int FEWEST_STEPS = 1 << 8;
+    /** The norm of d normal numbers exceeds sqrt(d) + 16 with probability below e^-128. */
+    private static final double TAIL = 16;
 
     private Planner() {}
 
@@ -31,6 +35,34 @@ public final class Planner {
         int metricFracBits = Math.max(0, Math.min(16, fractionBits(steps, METRIC_BOUND)));
         int bits = Math.min(fracBits, NumberFormat.MAX_FRAC_BITS);
         return new NumberFormat(ringBits, bits, l2Clip, coordinateClip, weight, METRIC_BOUND, metricFracBits);
+    }
+
+    /**
+     * Returns the format with as many fraction bits less as devices' own noise needs not to wrap; metrics, which are zeros,
+     * take none. Throws CONFIG where that would round more coarsely than 256 steps on each side.
+     */
+    public static NumberFormat withRoomForNoise(NumberFormat numbers, DpSpec dp, int mostDevices) {
+        if (dp.mechanism != DpSpec.SKELLAM) {
+            return numbers;
+        }
+        BigInteger limit = BigInteger.ONE.shiftLeft(numbers.ringBits - 1);
+        for (int fracBits = numbers.fracBits; fracBits >= 0; fracBits--) {
+            if (Math.ceil(numbers.coordinateClip * Math.pow(2, fracBits)) + 1 <= FEWEST_STEPS) {
+                break;
+            }
+            NumberFormat fewer =
+                    new NumberFormat(
+                            numbers.ringBits, fracBits, numbers.l2Clip, numbers.coordinateClip, numbers.maxWeight,
+                            numbers.metricBound, 0);
+            double deviation = (float) dp.noiseMultiplier * fewer.l2Clip * Math.pow(2, fracBits);
+            BigInteger noise = new BigDecimal(Math.ceil(TAIL * deviation * Math.sqrt(mostDevices)) + 64).toBigInteger();
+            BigInteger largest = fewer.largestStep().multiply(BigInteger.valueOf(mostDevices));
+            if (largest.add(noise).compareTo(limit) < 0) {
+                return fewer;
+            }
+        }
+        throw new MienException(
+                ErrorCode.CONFIG, "the task's noise does not fit a ring of " + numbers.ringBits + " bits; tell the operator");
     }
 
     /** Returns the largest f with bound 2^f <= steps. */

@@ -13,8 +13,6 @@ public final class RoundConfig {
     static final int BYTES = 220;
     static final int SUITE_ECDSA_P256 = 1;
     private static final int SUITE_ED25519 = 2;
-    private static final int NO_NOISE = 0;
-    private static final int SKELLAM = 2;
     private static final int MAX_WORDS = 1 << 30;
 
     public final int suite;
@@ -35,7 +33,9 @@ public final class RoundConfig {
     /** Seconds for keys, shares, upload, consistency and unmask together. */
     public final long totalSeconds;
 
-    private final double noiseMultiplier;
+    final double noiseMultiplier;
+    final double targetEpsilon;
+    final double delta;
     private final byte[] bytes;
 
     private RoundConfig(byte[] data) {
@@ -67,7 +67,9 @@ public final class RoundConfig {
         t = in.getShort() & 0xffff;
         mechanism = in.get() & 0xff;
         noiseMultiplier = in.getFloat();
-        checkNoise(noiseMultiplier, in.getFloat(), in.getFloat());
+        targetEpsilon = in.getFloat();
+        delta = in.getFloat();
+        checkNoise(noiseMultiplier, targetEpsilon, delta);
         totalSeconds = seconds(in);
         require(elements >= 1 && elements + numMetrics + 4 <= MAX_WORDS, "an update of that size does not fit a sum");
         size = (int) elements;
@@ -99,13 +101,13 @@ public final class RoundConfig {
         require((k == 0) == (t == 0), "k and t are given together");
         require(k == 0 || (k <= Graph.MAX_NEIGHBOURS && k / 2 < t && t <= k), "k/2 < t <= k <= 254 is needed");
         require(k % 2 == 0 || k >= most - 1, "k is even where it does not reach everybody");
-        require(mechanism == NO_NOISE || numbers.maxWeight == 1, "with noise every device weighs 1");
+        require(mechanism == DpSpec.NONE || numbers.maxWeight == 1, "with noise every device weighs 1");
         numbers.checkNoWrap(most, noiseBound());
     }
 
     /** Noise of whatever kind has positive terms, and none has zeros without a sign: one meaning, one form of bytes. */
     private void checkNoise(double... terms) {
-        if (mechanism > SKELLAM) {
+        if (mechanism > DpSpec.SKELLAM) {
             throw new MienException(ErrorCode.VERSION, "the round asks for a mechanism that is unknown here; upgrade");
         }
         for (double term : terms) {
@@ -114,12 +116,12 @@ public final class RoundConfig {
             if (!isPositive && Double.compare(term, -0.0) == 0) {
                 throw notCanonical();
             }
-            require(mechanism == NO_NOISE ? isZero : isPositive, "terms of noise are positive with noise, 0 without");
+            require(mechanism == DpSpec.NONE ? isZero : isPositive, "terms of noise are positive with noise, 0 without");
         }
     }
 
     private BigInteger noiseBound() {
-        if (mechanism != SKELLAM) {
+        if (mechanism != DpSpec.SKELLAM) {
             return BigInteger.ZERO;
         }
         double deviation = noiseMultiplier * numbers.l2Clip * Math.pow(2, numbers.fracBits);
@@ -152,11 +154,6 @@ public final class RoundConfig {
         byte[] taken = new byte[size];
         in.get(taken);
         return taken;
-    }
-
-    /** Returns whether differential privacy is promised, by whomever. */
-    public boolean hasNoise() {
-        return mechanism != NO_NOISE;
     }
 
     /** Returns H("cfg", canonical bytes): what keys and signatures are bound to. */

@@ -29,9 +29,12 @@ final class VectorCodec {
         int[] vector = new int[config.size + config.numMetrics + 4];
         vector[0] = 1;
         vector[1] = said.weight;
-        vector[2] = isWithin ? 1 : 0;
+        vector[2] = isWithin && said.tellsClip ? 1 : 0;
         putMetrics(said, numbers, rounding, vector);
         putUpdate(said, numbers, isWithin ? 1.0 : numbers.l2Clip / norm, rounding, vector, checksum + 1);
+        for (int i = 0; said.noise != null && i < config.size; i++) {
+            vector[checksum + 1 + i] += (int) said.noise[i];
+        }
         vector[checksum] = checksum(vector, checksum, binding);
         return vector;
     }
