@@ -23,7 +23,7 @@ import mien.client.wire.Bytes;
  * Trains two rounds in a row on files and writes what would be sent, for tests that compare it with Python's.
  *
  * <pre>
- * Train FOLDER GRAPHS SEED: reads model_id, model.json, theta.f32, shard (optional), crops, task.json; writes sent-0 and sent-1
+ * Train FOLDER GRAPHS SEED: reads model_id, model.json, theta.f32, shard (optional), crops, labels, task.json; writes sent-0 and sent-1
  * </pre>
  */
 public final class Train {
@@ -36,11 +36,16 @@ public final class Train {
         OrtEngine engine = new OrtEngine(new Graphs(new Folder(Paths.get(arguments[1])), model.spec.layout), 1);
         GraphRuntime runtime = new GraphRuntime(model.spec, engine);
         byte[][] crops = Phone.crops(folder.resolve("crops"));
+        int[] labels = new int[crops.length];
+        byte[] given = Files.readAllBytes(folder.resolve("labels"));
+        for (int i = 0; i < labels.length; i++) {
+            labels[i] = given[i];
+        }
         byte[] task = Files.readAllBytes(folder.resolve("task.json"));
         Map<String, Tensor> state = new LinkedHashMap<>();
         for (int round = 0; round < 2; round++) {
             long seed = Long.parseLong(arguments[2]) + round;
-            byte[] sent = Practice.run(runtime, model, task, seed, crops, store.loadShard(model), state);
+            byte[] sent = Practice.run(runtime, model, task, seed, crops, labels, store.loadShard(model), state);
             Files.write(folder.resolve("sent-" + round), sent);
         }
         engine.close();

@@ -6,6 +6,7 @@ import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
 import java.io.ByteArrayOutputStream;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import mien.client.Clock;
@@ -101,13 +102,13 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     }
 
     /** Returns what to do now: an assignment or a pause. The server may take its time. */
-    public CheckInReply checkIn(int minCohort) {
+    public CheckInReply checkIn(int minCohort, List<String> methods) {
         CheckInRequest request =
                 CheckInRequest.newBuilder()
                         .setPopulation(identity.population)
                         .setSoftware(Handshake.SOFTWARE)
                         .setMinCohort(minCohort)
-                        .addAllMethods(TaskSpec.METHODS)
+                        .addAllMethods(methods)
                         .build();
         return call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
     }

@@ -11,6 +11,8 @@ public final class Disclosure {
     public final long numBytes;
     public final int numParameters;
     public final int numImages;
+    /** Whose images they are. */
+    public final int numPeople;
     public final int weight;
     /** The fewest devices whose sum is seen. */
     public final int fewest;
@@ -21,9 +23,10 @@ public final class Disclosure {
 
     public final double delta;
 
-    Disclosure(TaskSpec task, ContributionLayout layout, int numImages) {
+    Disclosure(TaskSpec task, ContributionLayout layout, int numImages, int numPeople) {
         this.task = task.name;
         this.numImages = numImages;
+        this.numPeople = numPeople;
         numNumbers = layout.size;
         numParameters = layout.updateSize();
         numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;

@@ -1,6 +1,7 @@
 package mien.client.fl;
 
 import java.io.DataInputStream;
+import java.io.DataOutputStream;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -19,7 +20,7 @@ import mien.client.wire.Bytes;
  * keeps of each for itself; every record sealed, nothing of it in clear anywhere.
  *
  * <pre>
- * person-N   name, consent, crops           state-N-TASK   what training keeps of a person for a task
+ * person-N   name, consent, crops           state-N-TASK   what training keeps of a person (0: of several) for a task
  * templates  of everybody, and of which model: one record, so that another model comes into use at once or not at all
  * </pre>
  */
@@ -27,6 +28,8 @@ public final class Gallery {
     private static final String PERSON = "person-";
     private static final String STATE = "state-";
     private static final String TEMPLATES = "templates";
+    /** In the place of a person's number: what is of several together. */
+    private static final int TOGETHER = 0;
     private static final int FORM = 2;
     private static final int TRIES = 5;
 
@@ -233,17 +236,60 @@ public final class Gallery {
         version++;
     }
 
-    /** Returns what training keeps of a person for a task; nothing before the first round that counted. */
-    synchronized Map<String, Tensor> state(int person, String taskId) {
-        byte[] record = vault.get(stateRecord(person, taskId));
-        return record == null ? new LinkedHashMap<>() : Records.parse(record, Records::readTensors);
+    /** Returns what training keeps of people for a task; nothing before the first round that counted. */
+    synchronized TrainingState state(List<Integer> people, String taskId) {
+        TrainingState state = new TrainingState();
+        for (int person : people) {
+            byte[] record = vault.get(stateRecord(person, taskId));
+            if (record != null) {
+                state.own.put(person, Records.parse(record, Records::readTensors));
+            }
+        }
+        byte[] record = vault.get(stateRecord(TOGETHER, taskId));
+        if (record != null) {
+            Records.parse(record, in -> readTogether(in, state));
+        }
+        return state;
     }
 
-    synchronized void putState(int person, String taskId, Map<String, Tensor> state) {
-        vault.put(stateRecord(person, taskId), Records.bytes(out -> Records.write(out, state)));
+    /** Keeps what a round that counted made, in place of what was there. */
+    synchronized void putState(String taskId, TrainingState state) {
+        for (Map.Entry<Integer, Map<String, Tensor>> each : state.own.entrySet()) {
+            vault.put(
+                    stateRecord(each.getKey(), taskId), Records.bytes(out -> Records.write(out, each.getValue())));
+        }
+        if (state.members.isEmpty()) {
+            vault.remove(stateRecord(TOGETHER, taskId));
+        } else {
+            vault.put(stateRecord(TOGETHER, taskId), Records.bytes(out -> writeTogether(out, state)));
+        }
     }
 
+    private static void writeTogether(DataOutputStream out, TrainingState state) throws IOException {
+        out.writeInt(state.members.size());
+        for (int member : state.members) {
+            out.writeInt(member);
+        }
+        Records.write(out, state.together);
+    }
+
+    private static TrainingState readTogether(DataInputStream in, TrainingState into) throws IOException {
+        for (int left = Records.count(in); left > 0; left--) {
+            into.members.add(in.readInt());
+        }
+        into.together.putAll(Records.readTensors(in));
+        return into;
+    }
+
+    /** Forgets what is a person's own, and what is of several people of whom they are one. */
     private void forgetStates(int person) {
+        for (String name : vault.names(STATE + TOGETHER + "-")) {
+            TrainingState state = new TrainingState();
+            Records.parse(vault.get(name), in -> readTogether(in, state));
+            if (state.members.contains(person)) {
+                vault.remove(name);
+            }
+        }
         for (String name : vault.names(STATE + person + "-")) {
             vault.remove(name);
         }

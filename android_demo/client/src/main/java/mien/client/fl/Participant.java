@@ -3,6 +3,7 @@ package mien.client.fl;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.function.Function;
 import mien.client.Clock;
 import mien.client.ErrorCode;
@@ -16,6 +17,7 @@ import mien.client.secagg.AttemptId;
 import mien.client.secagg.RandomBytes;
 import mien.client.store.Vault;
 import mien.client.train.GraphRuntime;
+import mien.client.train.Tensor;
 import mien.client.wire.Safetensors;
 import mien.v1.RoundsOuterClass.Assignment;
 import mien.v1.RoundsOuterClass.CheckInReply;
@@ -76,7 +78,7 @@ public final class Participant {
     /** Destroys an update that was made of somebody's pictures and has not been settled. */
     public static void forgetOf(int person, Vault rounds) {
         Pending pending = Pending.load(rounds);
-        if (pending != null && pending.person == person) {
+        if (pending != null && pending.people.contains(person)) {
             Pending.forget(rounds);
         }
     }
@@ -98,30 +100,29 @@ public final class Participant {
             return finish(pending);
         }
         // 3. Is there work?
-        Gallery.Person person = whoTrains();
-        CheckInReply reply = client.checkIn(agreement.minCohort);
+        List<Gallery.Person> people = whoTrains();
+        CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size()));
         if (!reply.hasAssignment()) {
             return Outcome.wait((long) (1000 * Math.max(0, reply.getWait().getRetryAfterS())), reply.getWait().getReason());
         }
-        return takePart(reply.getAssignment(), person);
+        return takePart(reply.getAssignment(), people);
     }
 
-    private Gallery.Person whoTrains() {
+    private List<Gallery.Person> whoTrains() {
         List<Gallery.Person> agreed = new ArrayList<>();
         for (Gallery.Person person : gallery.people()) {
             if (person.trains) {
                 agreed.add(person);
             }
         }
-        if (agreed.size() != 1) {
+        if (agreed.isEmpty()) {
             throw new MienException(
-                    ErrorCode.CONFIG,
-                    agreed.size() + " people enrolled have agreed to training; this program trains for exactly one");
+                    ErrorCode.CONFIG, "nobody enrolled has agreed to training; nothing is trained until somebody does");
         }
-        return agreed.get(0);
+        return agreed;
     }
 
-    private Outcome takePart(Assignment assignment, Gallery.Person person) {
+    private Outcome takePart(Assignment assignment, List<Gallery.Person> people) {
         mien.v1.RoundsOuterClass.RoundRef given = assignment.getRound();
         RoundRef ref = new RoundRef(given.getTaskId(), given.getRound(), given.getAttempt());
         Pending pending;
@@ -131,6 +132,7 @@ public final class Participant {
             TaskSpec task = new TaskSpec(taskJson);
             agreement.check(task);
             Methods.check(task);
+            Methods.checkPeople(task, people.size());
             checkAssigned(assignment);
             Model model = model(assignment.getModelId());
             ParameterPart part = part(task, model);
@@ -142,9 +144,9 @@ public final class Participant {
             AttemptId attempt = MaskedPart.attemptId(ref);
             task.dp.checkPromise(attempts.pastRounds(attempt.task()), ref.round);
             // 5. Say what leaves the phone, before anything does.
-            listener.disclose(new Disclosure(task, layout, person.numImages()));
+            listener.disclose(new Disclosure(task, layout, numImages(people), people.size()));
             // 6. Train. 7. Keep what was made, before anyone is told.
-            pending = train(ref, taskJson, task, model, part, layout, person);
+            pending = train(ref, taskJson, task, model, part, layout, people);
             pending.keep(rounds);
         } catch (MienException error) {
             if (error.code().isTransient()) {
@@ -193,29 +195,53 @@ public final class Participant {
             Model model,
             ParameterPart part,
             ContributionLayout layout,
-            Gallery.Person person) {
+            List<Gallery.Person> people) {
         listener.progress("training");
+        List<String> perIdentity = Methods.perIdentity(task.method);
+        TrainingState kept = gallery.state(ids(people), ref.taskId);
+        List<Integer> order = kept.order(ids(people));
+        RoundFaces faces = faces(people, order, model, kept.forRound(order, perIdentity));
         long seed = task.localSeed(client.identity.deviceId, ref);
-        Methods methods =
-                new Methods(runtimes.apply(model), model, part, task, seed, () -> !conditions.unmet().isEmpty());
-        Methods.Output output = methods.run(fitted(person, model), gallery.state(person.id, ref.taskId), models.loadShard(model));
-        float[] delta = output.trained.values.clone();
-        float[] before = part.gather(model.theta);
-        for (int i = 0; i < delta.length; i++) {
-            delta[i] -= before[i];
-        }
-        int weight = Math.min(person.numImages(), task.maxWeight);
-        byte[] contribution = layout.pack(weight, output.trained.lossBefore, output.trained.lossAfter, delta);
+        Methods.Job job =
+                new Methods.Job(runtimes.apply(model), model, part, task, seed, () -> !conditions.unmet().isEmpty());
+        Methods.Output output = Methods.run(job, faces, models.loadShard(model));
+        int weight = Math.min(faces.crops.length, task.maxWeight);
+        byte[] contribution = layout.pack(weight, output.trained, part.gather(model.theta));
         listener.progress("trained");
-        return new Pending(ref, taskJson, model.modelId, person.id, contribution, output.state);
+        return new Pending(ref, taskJson, model.modelId, order, contribution, output.state);
     }
 
-    private static byte[][] fitted(Gallery.Person person, Model model) {
-        byte[][] crops = person.crops();
-        for (int i = 0; i < crops.length; i++) {
-            crops[i] = model.spec.input.fit(crops[i]);
+    private static List<Integer> ids(List<Gallery.Person> people) {
+        List<Integer> ids = new ArrayList<>();
+        for (Gallery.Person person : people) {
+            ids.add(person.id);
         }
-        return crops;
+        return ids;
+    }
+
+    private static int numImages(List<Gallery.Person> people) {
+        int images = 0;
+        for (Gallery.Person person : people) {
+            images += person.numImages();
+        }
+        return images;
+    }
+
+    /** Returns people's crops as the model takes them, in the order of their numbers. */
+    private static RoundFaces faces(
+            List<Gallery.Person> people, List<Integer> order, Model model, Map<String, Tensor> state) {
+        byte[][] crops = new byte[numImages(people)][];
+        int[] labels = new int[crops.length];
+        int at = 0;
+        for (int number = 0; number < order.size(); number++) {
+            for (Gallery.Person person : people) {
+                for (byte[] crop : person.id == order.get(number) ? person.crops() : new byte[0][]) {
+                    labels[at] = number;
+                    crops[at++] = model.spec.input.fit(crop);
+                }
+            }
+        }
+        return new RoundFaces(crops, labels, state);
     }
 
     /** Brings a round that this device trained for to its end, from wherever it is. */
@@ -254,13 +280,23 @@ public final class Participant {
     private MienException withdrawn(Pending pending) {
         try {
             agreement.check(new TaskSpec(pending.taskJson));
-            if (gallery.stillTrains(pending.person)) {
+            if (isStillAgreed(pending)) {
                 return null;
             }
-            return new MienException(ErrorCode.CONFIG, "the person whose pictures trained has withdrawn their consent");
+            return new MienException(ErrorCode.CONFIG, "somebody whose pictures trained has withdrawn their consent");
         } catch (MienException error) {
             return error;
         }
+    }
+
+    /** Returns whether nobody of it withdrew: also not to agree again, for then the update was forgotten. */
+    private boolean isStillAgreed(Pending pending) {
+        Pending kept = Pending.load(rounds);
+        boolean all = kept != null && kept.ref.toString().equals(pending.ref.toString());
+        for (int person : pending.people) {
+            all &= gallery.stillTrains(person);
+        }
+        return all;
     }
 
     private Outcome follow(Pending pending, boolean countedBefore) {
@@ -338,8 +374,9 @@ public final class Participant {
     }
 
     private Outcome settle(Pending pending, StageEvent event) {
-        if (gallery.stillTrains(pending.person)) {
-            gallery.putState(pending.person, pending.ref.taskId, pending.state);
+        if (isStillAgreed(pending)) {
+            List<String> perIdentity = Methods.perIdentity(new TaskSpec(pending.taskJson).method);
+            gallery.putState(pending.ref.taskId, TrainingState.of(pending.state, pending.people, perIdentity));
         }
         Pending.forget(rounds);
         return Outcome.counted(pending.ref, event.getModelId(), event.getNumReports());

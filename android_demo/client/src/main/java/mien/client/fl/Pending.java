@@ -3,6 +3,8 @@ package mien.client.fl;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import mien.client.store.Vault;
 import mien.client.train.Tensor;
@@ -17,7 +19,7 @@ final class Pending {
     final RoundRef ref;
     final byte[] taskJson;
     final String modelId;
-    final int person;
+    final List<Integer> people;
     final byte[] contribution;
     final Map<String, Tensor> state;
 
@@ -25,13 +27,13 @@ final class Pending {
             RoundRef ref,
             byte[] taskJson,
             String modelId,
-            int person,
+            List<Integer> people,
             byte[] contribution,
             Map<String, Tensor> state) {
         this.ref = ref;
         this.taskJson = taskJson;
         this.modelId = modelId;
-        this.person = person;
+        this.people = people;
         this.contribution = contribution;
         this.state = state;
     }
@@ -45,7 +47,10 @@ final class Pending {
         out.writeInt(ref.round);
         out.writeInt(ref.attempt);
         out.writeUTF(modelId);
-        out.writeInt(person);
+        out.writeInt(people.size());
+        for (int person : people) {
+            out.writeInt(person);
+        }
         Records.write(out, taskJson);
         Records.write(out, contribution);
         Records.write(out, state);
@@ -60,10 +65,13 @@ final class Pending {
     private static Pending read(DataInputStream in) throws IOException {
         RoundRef ref = new RoundRef(in.readUTF(), in.readInt(), in.readInt());
         String modelId = in.readUTF();
-        int person = in.readInt();
+        List<Integer> people = new ArrayList<>();
+        for (int left = Records.count(in); left > 0; left--) {
+            people.add(in.readInt());
+        }
         byte[] taskJson = Records.read(in);
         byte[] contribution = Records.read(in);
-        return new Pending(ref, taskJson, modelId, person, contribution, Records.readTensors(in));
+        return new Pending(ref, taskJson, modelId, people, contribution, Records.readTensors(in));
     }
 
     static void forget(Vault vault) {

@@ -24,7 +24,7 @@ import mien.client.wire.Json;
  */
 public final class TaskSpec {
     /** The methods whose device half this program has. */
-    public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedface"));
+    public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedprox", "fedface"));
 
     public final String name;
     public final String method;

@@ -7,6 +7,7 @@ import java.util.List;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.secagg.Addends;
+import mien.client.train.Trained;
 import mien.client.wire.Bytes;
 import mien.client.wire.Json;
 
@@ -41,6 +42,15 @@ public final class ContributionLayout {
     /** Returns how many metrics a private sum carries beside the update. */
     public int numMetrics() {
         return 2;
+    }
+
+    /** Returns the contribution of what training made of {@code before}. */
+    public byte[] pack(int weight, Trained trained, float[] before) {
+        float[] delta = new float[before.length];
+        for (int i = 0; i < delta.length; i++) {
+            delta[i] = trained.values[i] - before[i];
+        }
+        return pack(weight, trained.lossBefore, trained.lossAfter, delta);
     }
 
     /** Returns a contribution's bytes; throws NON_FINITE where it holds NaN or infinity. */

@@ -117,6 +117,7 @@ public final class GraphRuntime {
         private final LocalSpec local;
         private final Map<String, Tensor> fixed = new HashMap<>();
         private final Map<String, Tensor> privateVelocity = new LinkedHashMap<>();
+        private final float[] received;
         private Tensor velocity;
 
         Job(
@@ -131,6 +132,7 @@ public final class GraphRuntime {
             this.local = local;
             cut = new Cut(part);
             values = part.gather(theta);
+            received = values;
             velocity = Tensor.vector(new float[part.size]);
             privateTensors = new LinkedHashMap<>(objective.privateTensors);
             for (Map.Entry<String, Tensor> each : privateTensors.entrySet()) {
@@ -146,13 +148,13 @@ public final class GraphRuntime {
             fixed.put("private_momentum", Tensor.number(local.privateMomentum));
             fixed.put("weight_decay", Tensor.number(local.weightDecay));
             fixed.put("gradient_scale", Tensor.number(1));
-            fixed.put("correction", Tensor.vector(new float[1]));
         }
 
         void step(Images images, Batch batch) {
             Map<String, Tensor> feed = feed(batch.indices);
             feed.put("trained", Tensor.vector(values));
             feed.put("velocity", velocity);
+            feed.put("correction", correction());
             feed.put("x", images.batch(batch.indices, batch.mirrored));
             feed.put("lr", Tensor.number(batch.rate * local.lr));
             feed.put("private_lr", Tensor.number(batch.rate * local.privateLr));
@@ -169,6 +171,15 @@ public final class GraphRuntime {
                 privateTensors.put(name, out.get("private_out." + name));
                 privateVelocity.put(name, out.get("velocity_out." + name));
             }
+        }
+
+        /** Returns what a step adds to the gradient: mu (theta - theta received). */
+        private Tensor correction() {
+            float[] added = new float[objective.proximal == 0 ? 1 : values.length];
+            for (int i = 0; objective.proximal != 0 && i < added.length; i++) {
+                added[i] = (float) objective.proximal * (values[i] - received[i]);
+            }
+            return Tensor.vector(added);
         }
 
         /** Returns the loss over all crops as they are. */

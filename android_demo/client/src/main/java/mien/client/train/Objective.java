@@ -19,6 +19,9 @@ public final class Objective {
     /** Private tensors whose rows stay at length 1. */
     final Set<String> unitNorm = new LinkedHashSet<>();
 
+    /** How strongly each step is drawn back to where the part began; 0: not at all. */
+    double proximal;
+
     public Objective(String form) {
         this.form = form;
     }
@@ -38,6 +41,11 @@ public final class Objective {
 
     public Objective constant(String name, double value) {
         constants.put(name, value);
+        return this;
+    }
+
+    public Objective proximal(double strength) {
+        proximal = strength;
         return this;
     }
 }

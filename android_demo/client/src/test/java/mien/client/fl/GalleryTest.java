@@ -7,6 +7,7 @@ import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
@@ -27,6 +28,7 @@ import org.junit.rules.TemporaryFolder;
 public class GalleryTest {
     private static final String OLD = "old";
     private static final String NEW = "new";
+    private static final List<String> NO_ROWS = Collections.emptyList();
 
     @Rule public final TemporaryFolder temporary = new TemporaryFolder();
     private Folder root;
@@ -92,22 +94,56 @@ public class GalleryTest {
         int bo = enrol("Bo", 8, true);
         Map<String, Tensor> state = new HashMap<>();
         state.put("class_embedding", Tensor.vector(new float[] {1, 2}));
-        gallery.putState(ada, "task", state);
-        gallery.putState(bo, "task", state);
-        assertArrayEquals(new float[] {1, 2}, gallery.state(ada, "task").get("class_embedding").values, 0);
+        for (int person : new int[] {ada, bo}) {
+            gallery.putState("task", TrainingState.of(state, Collections.singletonList(person), NO_ROWS));
+        }
+        assertArrayEquals(new float[] {1, 2}, kept(ada).get("class_embedding").values, 0);
         gallery.setConsent(ada, false, 2000);
         assertFalse(gallery.stillTrains(ada));
-        assertTrue(gallery.state(ada, "task").isEmpty());
+        assertTrue(kept(ada).isEmpty());
         assertEquals("Ada is still verified", 1, gallery.templates(OLD).get(ada).length);
         gallery.setConsent(ada, true, 3000);
         assertEquals(3000, gallery.person(ada).agreedMs);
         gallery.remove(bo);
-        assertTrue(gallery.state(bo, "task").isEmpty());
+        assertTrue(kept(bo).isEmpty());
         assertFalse(gallery.templates(OLD).containsKey(bo));
         List<String> left = new ArrayList<>(files.names());
         assertEquals(2, left.size());
         assertTrue(left.contains("person-000001") && left.contains("templates"));
         assertEquals("a number is not given twice while it is in use", 2, enrol("Cy", 9, false));
+    }
+
+    private Map<String, Tensor> kept(int person) {
+        List<Integer> alone = Collections.singletonList(person);
+        return gallery.state(alone, "task").forRound(alone, NO_ROWS);
+    }
+
+    @Test
+    public void rowsStayWithTheirPeopleAndWhatIsOfSeveralGoesWithAnybody() {
+        int ada = enrol("Ada", 7, true);
+        int bo = enrol("Bo", 8, true);
+        int cy = enrol("Cy", 9, true);
+        List<String> rows = Collections.singletonList("rows");
+        Map<String, Tensor> state = new HashMap<>();
+        state.put("rows", new Tensor(new float[] {3, 4, 1, 2}, 2, 2));
+        state.put("public", Tensor.vector(new float[] {9}));
+        gallery.putState("task", TrainingState.of(state, Arrays.asList(cy, ada), rows));
+
+        TrainingState kept = gallery.state(Arrays.asList(ada, bo, cy), "task");
+        List<Integer> order = kept.order(Arrays.asList(ada, bo, cy));
+        assertEquals("who has rows keeps their place", Arrays.asList(cy, ada, bo), order);
+        assertArrayEquals(new float[] {3, 4, 1, 2}, kept.forRound(order, rows).get("rows").values, 0);
+        assertArrayEquals(new float[] {9}, kept.forRound(order, rows).get("public").values, 0);
+
+        List<Integer> alone = kept.order(Arrays.asList(ada, bo));
+        assertEquals(Arrays.asList(ada, bo), alone);
+        assertArrayEquals(new float[] {1, 2}, kept.forRound(alone, rows).get("rows").values, 0);
+        assertFalse("of all together, and one is missing", kept.forRound(alone, rows).containsKey("public"));
+
+        gallery.setConsent(cy, false, 1);
+        kept = gallery.state(Arrays.asList(ada, bo), "task");
+        assertTrue(kept.together.isEmpty() && kept.members.isEmpty());
+        assertEquals(Collections.singleton(ada), kept.own.keySet());
     }
 
     @Test

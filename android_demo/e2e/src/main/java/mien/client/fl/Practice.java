@@ -1,5 +1,6 @@
 package mien.client.fl;
 
+import java.util.LinkedHashMap;
 import java.util.Map;
 import mien.client.model.ContributionLayout;
 import mien.client.model.Model;
@@ -7,7 +8,6 @@ import mien.client.model.ParameterPart;
 import mien.client.model.PublicShard;
 import mien.client.train.GraphRuntime;
 import mien.client.train.Tensor;
-import mien.client.train.Trained;
 
 /** A device half without a coordinator, for tests that compare it with Python's. */
 public final class Practice {
@@ -15,22 +15,17 @@ public final class Practice {
 
     /** Returns the contribution of a round; {@code state} is filled with what stays on the device. */
     public static byte[] run(
-            GraphRuntime runtime, Model model, byte[] taskJson, long seed, byte[][] crops, PublicShard shard,
-            Map<String, Tensor> state) {
+            GraphRuntime runtime, Model model, byte[] taskJson, long seed, byte[][] crops, int[] labels,
+            PublicShard shard, Map<String, Tensor> state) {
         TaskSpec task = new TaskSpec(taskJson);
         Methods.check(task);
         ParameterPart part =
                 model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
-        Methods.Output output = new Methods(runtime, model, part, task, seed, () -> false).run(crops, state, shard);
-        Trained trained = output.trained;
-        float[] delta = trained.values.clone();
-        float[] before = part.gather(model.theta);
-        for (int i = 0; i < delta.length; i++) {
-            delta[i] -= before[i];
-        }
+        Methods.Job job = new Methods.Job(runtime, model, part, task, seed, () -> false);
+        Methods.Output output = Methods.run(job, new RoundFaces(crops, labels, new LinkedHashMap<>(state)), shard);
         state.clear();
         state.putAll(output.state);
         int weight = Math.min(crops.length, task.maxWeight);
-        return new ContributionLayout(part).pack(weight, trained.lossBefore, trained.lossAfter, delta);
+        return new ContributionLayout(part).pack(weight, output.trained, part.gather(model.theta));
     }
 }
