@@ -86,6 +86,7 @@ class JvmDevice:
     """A phone of the JVM that does what it is told: each call is a command of `mien.e2e.Life`."""
 
     def __init__(self, home: Path) -> None:
+        self.home = home
         self._process = subprocess.Popen(
             command("mien.e2e.Life", home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,24 +15,18 @@ import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import pki
-from coordinator.commands.models import read_signed
-from coordinator.signing import sign_folder
 from device_sdk.enrolled import References, Template
 from device_sdk.models import Model
-from mien.bundles import name_of
 from mien.layout import model_id
 from mien.methods.base import Crops
 from mien.specs import Threshold
-from mien.wire.canonical import model_to_json
 from tests.android.jvm import JvmDevice
+from tests.android.story import TINY, Story, crops_file, signed_story
 from tests.graphs import FOLDER, tiny_onnx_runtime
-from tests.integration.real_fleet import RealFleet, real_fleet
-from tests.tiny import made_up_crops, tiny_cnn
+from tests.tiny import made_up_crops
 
-TINY = tiny_cnn()
 DAY_MS: Final = 24 * 3600 * 1000
 PATIENCE_S: Final = 120.0
 POPULATION: Final = "life"
@@ -92,53 +86,11 @@ def version(factor: float) -> Model:
     return Model(identity, dataclasses.replace(TINY.spec, thresholds=(lax, made)), TINY.layout, theta, None)
 
 
-@dataclasses.dataclass
-class Story:
-    """A running fleet whose releases are signed, and what was signed."""
-
-    fleet: RealFleet
-    key: Ed25519PrivateKey
-    signed: list[Path] = dataclasses.field(default_factory=list)
-
-    def release(self, model: Model) -> None:
-        """Import, sign and release a model with its graphs; none before may come back."""
-        folder = self.fleet.folder / f"bundle-{len(self.signed) + 1}"
-        folder.mkdir()
-        (folder / "model.json").write_bytes(model_to_json(model.spec, model.layout))
-        (folder / "theta.f32").write_bytes(np.ascontiguousarray(model.theta, "<f4").tobytes())
-        listed = json.loads((FOLDER / TINY.layout.sha256 / "graphs.json").read_bytes())
-        for name in {"graphs.json", *(graph["file"] for graph in listed["graphs"])}:
-            (folder / name).write_bytes((FOLDER / TINY.layout.sha256 / name).read_bytes())
-        sign_folder(folder, self.key, sequence=len(self.signed) + 1, fallbacks=[])
-        self.signed.append(folder)
-
-        async def story() -> None:
-            async with self.fleet.house.operator() as operator:
-                await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", None)
-                await operator.add_graphs(folder, *read_signed(folder))
-                await operator.release(model.model_id, signed=read_signed(folder))
-
-        self.fleet.loop.run(story())
-
-    def tamper(self, statement: str, value: str) -> None:
-        """Change the coordinator's database, as somebody could who broke into it."""
-        with sqlite3.connect(self.fleet.house.home.folder / "coordinator.db", timeout=60) as db:
-            db.execute(statement, (value,))
-
-
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    key = Ed25519PrivateKey.generate()
-    with real_fleet(tmp_path_factory.mktemp("life"), release_key=name_of(key)) as fleet:
-        running = Story(fleet, key)
+    with signed_story(tmp_path_factory.mktemp("life")) as running:
         running.release(version(1.0))
         yield running
-
-
-def crops_file(folder: Path, name: str, crops: Crops) -> str:
-    path = folder / name
-    path.write_bytes(np.ascontiguousarray(crops).tobytes())
-    return str(path)
 
 
 def decisions(phone: JvmDevice, file: str) -> tuple[list[int], list[int]]:
@@ -248,7 +200,8 @@ def test_what_is_damaged_says_so_and_comes_again(story: Story, tmp_path: Path) -
         assert phone.do("status")["people"] == []
     damage(home / "identity.json")
     with JvmDevice(home) as phone:
-        assert phone.refused("update")[0] in ("corrupt_data", "certificate")
+        code, text = phone.refused("update")
+        assert (code, "join again" in text) == ("corrupt_data", True)
 
 
 def story_model(home: Path) -> str:
@@ -287,6 +240,17 @@ def test_invites_that_do_not_fit(story: Story, tmp_path: Path) -> None:
         assert first.refused("join", invite=forged)[0] == "already_exists"
 
 
+def test_a_server_of_another_authority_is_not_spoken_to(story: Story, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with JvmDevice(home) as phone:
+        phone.do("join", invite=story.fleet.invite(POPULATION))
+    stored = json.loads((home / "identity.json").read_bytes())
+    put_identity(home, {**stored, "coordinator_ca": stored["registrar_ca"]})
+    with JvmDevice(home) as phone:
+        code, text = phone.refused("update")
+        assert (code, "join again" in text) == ("certificate", True)
+
+
 def test_a_certificate_is_renewed_in_time_and_after_its_end(story: Story, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with JvmDevice(home) as phone:
@@ -319,6 +283,14 @@ def test_a_certificate_is_renewed_in_time_and_after_its_end(story: Story, tmp_pa
         assert (code, "set the clock" in text) == ("certificate", True)
 
 
+def put_identity(home: Path, stored: dict[str, Any]) -> None:
+    """Write a phone's identity as the phone does."""
+    stored.pop("sha256", None)
+    text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
+    stored["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (home / "identity.json").write_text(json.dumps(stored))
+
+
 def aged_certificate(story: Story, home: Path, age: timedelta, **changed: str) -> int:
     """Put a certificate of seven days of that age into a phone; returns its end in milliseconds since 1970."""
     stored = json.loads((home / "identity.json").read_bytes())
@@ -328,7 +300,7 @@ def aged_certificate(story: Story, home: Path, age: timedelta, **changed: str) -
     authority, now = story.fleet.registrar.authority(), datetime.now(UTC) - age
     old = pki.issue_device_leaf_for_key(authority, key, POPULATION, now, timedelta(days=7))
     stored.update(certificate=pki.to_der(old).hex(), **changed)
-    (home / "identity.json").write_text(json.dumps(stored))
+    put_identity(home, stored)
     return int(old.not_valid_after_utc.timestamp() * 1000)
 
 
@@ -386,3 +358,23 @@ def test_a_revoked_phone_is_told_so_and_is_wiped_all_the_same(story: Story, tmp_
         phone.do("wipe")
         assert phone.do("status")["people"] == []
         assert phone.do("tell") == {"told": False}
+
+
+def test_a_release_that_was_half_fetched_goes_on_where_it_stopped(story: Story, tmp_path: Path) -> None:
+    received: list[int] = []
+    largest = max((FOLDER / TINY.layout.sha256).glob("*.onnx"), key=lambda path: path.stat().st_size)
+    data = largest.read_bytes()
+    name, half = hashlib.sha256(data).hexdigest(), data[: len(data) // 2]
+    for begin in (b"", half, b"?" * len(half)):
+        home = tmp_path / f"home-{len(received)}"
+        graphs = home / "graphs" / TINY.layout.sha256
+        graphs.mkdir(parents=True)
+        if begin:
+            (graphs / f"{name}.part").write_bytes(begin)
+        with JvmDevice(home) as phone:
+            phone.do("join", invite=story.fleet.invite(POPULATION))
+            assert phone.do("update") == {"changed": True}
+            received.append(phone.do("status")["received_bytes"])
+        assert (graphs / name).read_bytes() == data
+    assert received[0] - received[1] > len(half) * 0.9, "only the other half came"
+    assert received[2] > received[1] + len(half) * 0.9, "what was damaged came once more"

@@ -239,15 +239,22 @@ public final class Device {
 
     /**
      * Fetches the released model with its graphs, checked, and re-embeds the gallery with it in one switch; the old one
-     * serves until then. Returns whether another model is in use now.
+     * serves until then. Returns whether another model is in use now. Throws DRAINING while another thread takes part in a
+     * round: it updates afterwards.
      */
     public boolean update() {
+        if (!busy.tryLock()) {
+            throw new MienException(
+                    ErrorCode.DRAINING, "this device takes part in a round now, and updates by itself after it");
+        }
         try (CoordinatorClient client = connect()) {
             return update(client);
+        } finally {
+            busy.unlock();
         }
     }
 
-    boolean update(CoordinatorClient client) {
+    private boolean update(CoordinatorClient client) {
         Manifest manifest = client.manifest("");
         ReleaseGuard guard = new ReleaseGuard(client.identity.releaseKey, home);
         Bundle signed = guard.check(manifest);

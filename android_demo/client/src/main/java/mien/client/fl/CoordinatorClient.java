@@ -4,7 +4,6 @@ import com.google.protobuf.ByteString;
 import io.grpc.Context;
 import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
-import java.io.ByteArrayOutputStream;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Random;
@@ -20,7 +19,6 @@ import mien.client.model.Blob;
 import mien.client.model.Manifest;
 import mien.client.model.ModelStore;
 import mien.client.store.Folder;
-import mien.client.wire.Bytes;
 import mien.client.wire.Retry;
 import mien.client.wire.Statuses;
 import mien.v1.Common.BlobRef;
@@ -249,58 +247,23 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         }
     }
 
-    /** Fetches a blob into a file named by its hash; what came damaged is fetched once more from the start. */
+    /** Fetches a blob into a file named by its hash, from where an earlier try stopped; errors as {@link Downloading}. */
     @Override
     public void download(Blob blob, Folder folder, String what) {
-        for (int tries = 0; tries < 2; tries++) {
-            byte[] data = receive(blob, what);
-            if (Bytes.hex(Bytes.sha256(data)).equals(blob.sha256)) {
-                folder.write(blob.sha256, data);
-                return;
-            }
-        }
-        throw new MienException(ErrorCode.CORRUPT_DATA, what + " came damaged twice; try later, or tell the operator");
-    }
-
-    private byte[] receive(Blob blob, String what) {
         Retry retry = new Retry(clock, random, PATIENCE_MS);
-        ByteArrayOutputStream received = new ByteArrayOutputStream((int) blob.sizeBytes);
-        while (received.size() < blob.sizeBytes) {
-            MienException error = new MienException(ErrorCode.UNREACHABLE, SERVER + " sent only a part of " + what);
-            Context.CancellableContext context = Context.current().withCancellation();
-            Context before = context.attach();
-            try {
-                DownloadRequest request =
-                        DownloadRequest.newBuilder().setSha256(blob.sha256).setOffset(received.size()).build();
-                Iterator<DataChunk> chunks =
-                        models.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).download(request);
-                while (chunks.hasNext()) {
-                    append(received, chunks.next(), blob, what);
-                    retry.progress();
-                }
-            } catch (StatusRuntimeException failed) {
-                error = Statuses.meaning(failed, SERVER);
-            } finally {
-                context.detach(before);
-                context.cancel(null);
-            }
-            if (received.size() < blob.sizeBytes) {
-                retry.pause(error);
-            }
-        }
-        return received.toByteArray();
+        new Downloading(this::open, retry, blob, folder, what + " of " + SERVER).run();
     }
 
-    private static void append(ByteArrayOutputStream received, DataChunk chunk, Blob blob, String what) {
-        byte[] piece = chunk.getData().toByteArray();
-        boolean fits =
-                chunk.getOffset() == received.size()
-                        && piece.length > 0
-                        && received.size() + (long) piece.length <= blob.sizeBytes;
-        if (!fits) {
-            throw new MienException(
-                    ErrorCode.CORRUPT_DATA, SERVER + " sent other pieces of " + what + " than were asked for; retry");
+    /** Opens a stream of pieces from a byte on. */
+    private Downloading.Pieces open(Blob blob, long offset) {
+        Context.CancellableContext context = Context.current().withCancellation();
+        Context before = context.attach();
+        try {
+            DownloadRequest request = DownloadRequest.newBuilder().setSha256(blob.sha256).setOffset(offset).build();
+            Iterator<DataChunk> chunks = models.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).download(request);
+            return new Downloading.Pieces(chunks, () -> context.cancel(null));
+        } finally {
+            context.detach(before);
         }
-        received.write(piece, 0, piece.length);
     }
 }

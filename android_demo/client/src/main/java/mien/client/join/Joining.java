@@ -33,6 +33,7 @@ import mien.v1.RegistrarOuterClass.RenewRequest;
  */
 public final class Joining {
     private static final String FILE = "identity.json";
+    private static final String CHECK = "sha256";
     private static final String REGISTRAR = "the registrar";
     private static final long PATIENCE_MS = 20_000;
     private static final long CALL_S = 20;
@@ -141,7 +142,7 @@ public final class Joining {
         if (data == null) {
             throw new MienException(ErrorCode.INVITE, "this device has not joined yet; ask the operator for an invite");
         }
-        Fields stored = Json.object(data, "the device's identity");
+        Fields stored = checkedFile(data);
         Identity identity =
                 new Identity(
                         stored.text("device_id"),
@@ -156,6 +157,23 @@ public final class Joining {
                         stored.text("release_key"));
         checkOwn(identity.certificate, identity.key, identity.registrarCa);
         return identity;
+    }
+
+    /** Returns the file's content; throws CORRUPT_DATA where anything of it was changed. */
+    private static Fields checkedFile(byte[] data) {
+        MienException damaged =
+                new MienException(
+                        ErrorCode.CORRUPT_DATA, "the device's identity is damaged; leave, then join again with a new invite");
+        Object whole = Json.parse(data, "the device's identity");
+        if (!(whole instanceof Map)) {
+            throw damaged;
+        }
+        Map<Object, Object> fields = new LinkedHashMap<>((Map<?, ?>) whole);
+        Object check = fields.remove(CHECK);
+        if (!Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(fields)))).equals(check)) {
+            throw damaged;
+        }
+        return Fields.of(fields, "the device's identity");
     }
 
     private interface Question {
@@ -254,6 +272,7 @@ public final class Joining {
         stored.put("coordinator_ca", Bytes.hex(Certificates.der(identity.coordinatorCa)));
         stored.put("invite_sha256", identity.inviteSha256);
         stored.put("release_key", identity.releaseKey);
+        stored.put(CHECK, Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(stored)))));
         folder.write(FILE, Bytes.utf8(Json.write(stored)));
     }
 

@@ -110,6 +110,7 @@ public final class ModelStore {
                 folder.delete(name);
             }
         }
+        folder.deleteParts();
     }
 
     /** Fetches a blob into a folder, unless it is there and whole. */

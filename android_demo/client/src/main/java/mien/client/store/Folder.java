@@ -3,20 +3,29 @@ package mien.client.store;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
+import java.nio.channels.SeekableByteChannel;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.FileAttribute;
+import java.nio.file.attribute.PosixFilePermission;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.EnumSet;
 import java.util.List;
+import java.util.Set;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
 /** A private folder whose files appear whole, on stable storage, or not at all. */
 public final class Folder {
+    /** Ends the name of a file that is not finished. */
+    public static final String PART = ".part";
+    private static final FileAttribute<Set<PosixFilePermission>> PRIVATE =
+            PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
     private final Path path;
 
     public Folder(Path path) {
@@ -51,10 +60,10 @@ public final class Folder {
 
     /** Stores a file: after a crash it is the old one or the new one. */
     public void write(String name, byte[] data) {
-        Path part = path.resolve(name + ".part");
+        Path part = part(name);
         try {
             Files.deleteIfExists(part);
-            Files.createFile(part, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")));
+            Files.createFile(part, PRIVATE);
             try (FileChannel channel = FileChannel.open(part, StandardOpenOption.WRITE)) {
                 ByteBuffer buffer = ByteBuffer.wrap(data);
                 while (buffer.hasRemaining()) {
@@ -66,6 +75,46 @@ public final class Folder {
             sync();
         } catch (IOException error) {
             throw failed(name + " cannot be stored", error);
+        }
+    }
+
+    private Path part(String name) {
+        return path.resolve(name + PART);
+    }
+
+    /** Returns how many bytes of a file that is not finished are here. */
+    public long partSize(String name) {
+        try {
+            return Files.exists(part(name)) ? Files.size(part(name)) : 0;
+        } catch (IOException error) {
+            throw failed(name + " cannot be read", error);
+        }
+    }
+
+    /** Adds bytes to a file that is not finished; what is there of it after a crash may be used, once it is checked. */
+    public void append(String name, byte[] data) {
+        Set<StandardOpenOption> options = EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+        try (SeekableByteChannel channel = Files.newByteChannel(part(name), options, PRIVATE)) {
+            ByteBuffer buffer = ByteBuffer.wrap(data);
+            while (buffer.hasRemaining()) {
+                channel.write(buffer);
+            }
+        } catch (IOException error) {
+            throw failed(name + " cannot be stored", error);
+        }
+    }
+
+    /** Returns what is here of a file that is not finished. */
+    public byte[] readPart(String name) {
+        return has(name + PART) ? read(name + PART) : new byte[0];
+    }
+
+    /** Drops what is here of files that are not finished. */
+    public void deleteParts() {
+        for (String name : names(true)) {
+            if (name.endsWith(PART)) {
+                delete(name);
+            }
         }
     }
 
@@ -81,11 +130,15 @@ public final class Folder {
 
     /** Returns the names of its finished files, in order. */
     public List<String> names() {
+        return names(false);
+    }
+
+    private List<String> names(boolean parts) {
         List<String> names = new ArrayList<>();
         try (DirectoryStream<Path> files = Files.newDirectoryStream(path)) {
             for (Path file : files) {
                 String name = file.getFileName().toString();
-                if (Files.isRegularFile(file) && !name.endsWith(".part")) {
+                if (Files.isRegularFile(file) && (parts || !name.endsWith(PART))) {
                     names.add(name);
                 }
             }

@@ -3,6 +3,7 @@ package mien.client.wire;
 import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
+import java.security.cert.CertificateException;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
@@ -20,6 +21,13 @@ public final class Statuses {
         String word = trailers == null ? null : trailers.get(CODE);
         String details = error.getStatus().getDescription() == null ? "" : error.getStatus().getDescription();
         long retryMs = retryAfterMs(trailers);
+        if (word == null && isUntrusted(error)) {
+            return new MienException(
+                    ErrorCode.CERTIFICATE,
+                    peer + " does not show a certificate that this device trusts: somebody else answers, such as a login"
+                            + " page of the network, or the servers were set up anew; use another network, else join again",
+                    error);
+        }
         if (word == null) {
             String shortened = details.substring(0, Math.min(MOST_DETAILS, details.length()));
             String text = peer + " did not answer as expected (" + error.getStatus().getCode() + ": " + shortened + ")";
@@ -33,6 +41,15 @@ public final class Statuses {
             return new MienException(ErrorCode.UNREACHABLE, text, retryMs, error);
         }
         return new MienException(code, details, retryMs, error);
+    }
+
+    private static boolean isUntrusted(Throwable error) {
+        for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+            if (cause instanceof CertificateException) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static long retryAfterMs(Metadata trailers) {

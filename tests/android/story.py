@@ -1,0 +1,74 @@
+"""A running fleet whose releases are signed and bring their graphs, as phones without Python need them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.commands.models import read_signed
+from coordinator.signing import sign_folder
+from device_sdk.models import Model
+from mien.bundles import name_of
+from mien.methods.base import Crops
+from mien.wire.canonical import model_to_json
+from tests.graphs import FOLDER
+from tests.integration.real_fleet import RealFleet, real_fleet
+from tests.tiny import tiny_cnn
+
+TINY = tiny_cnn()
+
+
+@dataclasses.dataclass
+class Story:
+    """A running fleet whose releases are signed, and what was signed."""
+
+    fleet: RealFleet
+    key: Ed25519PrivateKey
+    signed: list[Path] = dataclasses.field(default_factory=list)
+
+    def release(self, model: Model) -> None:
+        """Import, sign and release a model with its graphs; none before may come back."""
+        folder = self.fleet.folder / f"bundle-{len(self.signed) + 1}"
+        folder.mkdir()
+        (folder / "model.json").write_bytes(model_to_json(model.spec, model.layout))
+        (folder / "theta.f32").write_bytes(np.ascontiguousarray(model.theta, "<f4").tobytes())
+        listed = json.loads((FOLDER / TINY.layout.sha256 / "graphs.json").read_bytes())
+        for name in {"graphs.json", *(graph["file"] for graph in listed["graphs"])}:
+            (folder / name).write_bytes((FOLDER / TINY.layout.sha256 / name).read_bytes())
+        sign_folder(folder, self.key, sequence=len(self.signed) + 1, fallbacks=[])
+        self.signed.append(folder)
+
+        async def story() -> None:
+            async with self.fleet.house.operator() as operator:
+                await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", None)
+                await operator.add_graphs(folder, *read_signed(folder))
+                await operator.release(model.model_id, signed=read_signed(folder))
+
+        self.fleet.loop.run(story())
+
+    def tamper(self, statement: str, value: str) -> None:
+        """Change the coordinator's database, as somebody could who broke into it."""
+        with sqlite3.connect(self.fleet.house.home.folder / "coordinator.db", timeout=60) as db:
+            db.execute(statement, (value,))
+
+
+@contextlib.contextmanager
+def signed_story(folder: Path) -> Iterator[Story]:
+    """Run both servers, which release nothing that a new key has not signed."""
+    key = Ed25519PrivateKey.generate()
+    with real_fleet(folder, release_key=name_of(key)) as fleet:
+        yield Story(fleet, key)
+
+
+def crops_file(folder: Path, name: str, crops: Crops) -> str:
+    """Write crops end to end, and return the file's name."""
+    path = folder / name
+    path.write_bytes(np.ascontiguousarray(crops).tobytes())
+    return str(path)
