@@ -25,7 +25,7 @@ from tests.tiny import made_up_crops, tiny_cnn
 TINY = tiny_cnn()
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 GRAPHS = FOLDER / TINY.layout.sha256
-PATIENCE_S = 150.0
+PATIENCE_S = 300.0
 
 
 class GoneError(Exception):
@@ -94,7 +94,7 @@ def test_the_total_over_phones_of_both_languages_is_the_plain_sum(fleet: RealFle
         rounds=1,
         population="interop",
         cohort=CohortSpec(size=6, min_reports=4),
-        deadlines=DeadlineSpec(120.0, 120.0, keys_s=12.0),
+        deadlines=DeadlineSpec(120.0, 120.0, keys_s=60.0),
         local=LocalSpec(lr=0.05, momentum=0.9, batch_size=2, epochs=2),
         # Embeddings of random weights are all alike: only the largest margin leaves something to train.
         options={"margin": 1.0},
@@ -140,7 +140,7 @@ def test_a_phone_whose_power_was_cut_goes_on_with_what_it_trained(fleet: RealFle
         rounds=1,
         population="resumed",
         cohort=CohortSpec(size=3, min_reports=3),
-        deadlines=DeadlineSpec(120.0, 120.0, keys_s=100.0),
+        deadlines=DeadlineSpec(120.0, 120.0, keys_s=120.0),
         local=LocalSpec(lr=0.05),
         options={"margin": 1.0},
         privacy=PrivacySpec(min_cohort=3),

@@ -80,7 +80,7 @@ def round_of(story: Story, phones: list[JvmDevice], task: TaskSpec) -> tuple[lis
     task_id = story.fleet.submit(task)
     with ThreadPoolExecutor(len(phones)) as pool:
         outcomes = list(pool.map(take_part, phones))
-    (report,) = story.fleet.outcome(task_id, limit_s=120.0)
+    (report,) = story.fleet.outcome(task_id, limit_s=300.0)
     return outcomes, report
 
 

@@ -65,6 +65,8 @@ public final class Device {
     private final Random random;
     private final ReentrantLock busy = new ReentrantLock();
     private Recogniser recogniser;
+    private OrtEngine engine;
+    private String engineOf = "";
 
     /** {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. */
     public Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
@@ -230,9 +232,24 @@ public final class Device {
         return new Recogniser(model, runtime(model), gallery);
     }
 
-    private GraphRuntime runtime(Model model) {
-        Graphs graphs = new Graphs(graphsOf(model.spec.layout.sha256), model.spec.layout);
-        return new GraphRuntime(model.spec, new OrtEngine(graphs, 1));
+    /** One engine serves all models of a layout; another one where other graphs came. */
+    private synchronized GraphRuntime runtime(Model model) {
+        Folder folder = graphsOf(model.spec.layout.sha256);
+        byte[] list = folder.read(Graphs.LIST);
+        String present = model.spec.layout.sha256 + (list == null ? "" : Bytes.hex(Bytes.sha256(list)));
+        if (engine == null || !present.equals(engineOf)) {
+            releaseEngine();
+            engine = new OrtEngine(new Graphs(folder, model.spec.layout), 1);
+            engineOf = present;
+        }
+        return new GraphRuntime(model.spec, engine);
+    }
+
+    /** Gives back what loaded graphs hold, which is most of what training takes; they are loaded again when needed. */
+    private synchronized void releaseEngine() {
+        if (engine != null) {
+            engine.close();
+        }
     }
 
     // Models
@@ -279,7 +296,7 @@ public final class Device {
 
     private void fetchGraphs(CoordinatorClient client, Bundle signed) {
         Map<String, Blob> graphs = signed.graphs();
-        Blob list = graphs.get("graphs.json");
+        Blob list = graphs.get(Graphs.LIST);
         if (list == null) {
             return; // what somebody put there stays in use
         }
@@ -289,7 +306,7 @@ public final class Device {
             ModelStore.fetch(file.getValue(), folder, client, "graph " + file.getKey());
             signedNames.add(file.getValue().sha256);
         }
-        folder.write("graphs.json", folder.read(list.sha256)); // last, so that it names only what is there
+        folder.write(Graphs.LIST, folder.read(list.sha256)); // last, so that it names only what is there
         for (String name : folder.names()) {
             if (Bytes.isSha256(name) && !signedNames.contains(name)) {
                 folder.delete(name);
@@ -321,6 +338,7 @@ public final class Device {
             journal.note(error, clock.unixMs());
             throw error;
         } finally {
+            releaseEngine();
             busy.unlock();
         }
     }

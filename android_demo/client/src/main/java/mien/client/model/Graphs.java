@@ -13,7 +13,7 @@ import mien.client.wire.Json;
 
 /** The graphs of one architecture in a folder, each checked against its hash when it is read; they hold no parameters. */
 public final class Graphs implements GraphSource {
-    private static final String LIST = "graphs.json";
+    public static final String LIST = "graphs.json";
 
     /** One graph: what it computes, where the network is cut, what it trains, with which objective. */
     private static final class Graph {

@@ -13,7 +13,7 @@ import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
-/** Runs graphs with ONNX Runtime; each is loaded when it is first used. */
+/** Runs graphs with ONNX Runtime, one at a time; each is loaded when it is first used, also after {@link #close}. */
 public final class OrtEngine implements Engine {
     private final OrtEnvironment environment = OrtEnvironment.getEnvironment();
     private final Map<String, OrtSession> sessions = new HashMap<>();
@@ -31,7 +31,7 @@ public final class OrtEngine implements Engine {
     }
 
     @Override
-    public Map<String, Tensor> run(
+    public synchronized Map<String, Tensor> run(
             String kind, String stage, List<String> part, String form, Map<String, Tensor> feed) {
         Map<String, OnnxTensor> inputs = new LinkedHashMap<>();
         try {
@@ -102,7 +102,7 @@ public final class OrtEngine implements Engine {
     }
 
     @Override
-    public void close() {
+    public synchronized void close() {
         for (OrtSession session : sessions.values()) {
             try {
                 session.close();
