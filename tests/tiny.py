@@ -54,7 +54,7 @@ def tiny_cnn(dim: int = 8, *, seed: int = 0, batch_norm: bool = False) -> Tiny:
         "mix": nn.Sequential(*mix, nn.PReLU(4)),
         "embedding": nn.Sequential(nn.Flatten(), nn.Linear(64, dim)),
     }
-    return _tiny(Backbone("tiny", FaceInputSpec(dim=dim), stages, ("mix.*", "embedding.*")))
+    return tiny_of(Backbone("tiny", FaceInputSpec(dim=dim), stages, ("mix.*", "embedding.*")))
 
 
 def tiny_linear(dim: int = 3, *, seed: int = 0) -> Tiny:
@@ -64,7 +64,7 @@ def tiny_linear(dim: int = 3, *, seed: int = 0) -> Tiny:
         "pool": nn.AvgPool2d(56),
         "embedding": nn.Sequential(nn.Flatten(), nn.Linear(12, dim, bias=False)),
     }
-    return _tiny(Backbone("linear", FaceInputSpec(dim=dim), stages))
+    return tiny_of(Backbone("linear", FaceInputSpec(dim=dim), stages))
 
 
 def made_up_crops(num_images: int, *, seed: int, spread: int = 40) -> Crops:
@@ -76,7 +76,8 @@ def made_up_crops(num_images: int, *, seed: int, spread: int = 40) -> Crops:
     return crops
 
 
-def _tiny(backbone: Backbone) -> Tiny:
+def tiny_of(backbone: Backbone) -> Tiny:
+    """Return a recogniser of a network of one's own."""
     backbone.eval().requires_grad_(False)
     layout = layout_of(backbone)
     spec = ModelSpec(

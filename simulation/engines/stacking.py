@@ -10,16 +10,15 @@ Suffixes of tensors: C clients, B batch, N images, P elements of the trained par
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images, takes_sample_weight
 from device_sdk.runtimes.schedule import Batch, batches
@@ -30,6 +29,7 @@ from mien.layout import ParameterPart
 from mien.methods.base import Objective, Trained
 from simulation.engines.asking import Job
 from simulation.engines.features import Rows
+from simulation.engines.linear_maps import LinearMaps
 
 WEIGHT: Final = "sample_weight"
 Chosen = tuple[NDArray[np.int64], NDArray[np.bool_]]
@@ -131,7 +131,7 @@ class OwnTensors:
         return losses_C
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], rate: float) -> None:
+    def step(self, gradients: Sequence[Tensor | None], rate: float) -> None:
         """Take the private tensors' gradients."""
         self._sgd.step(gradients, rate)
         for name in self._objective.unit_norm:
@@ -156,8 +156,11 @@ class Stack:
         self._own = OwnTensors(members, trunk.device)
         self._received = torch.from_numpy(self._job.part.gather(self._job.theta)).to(trunk.device)
         self._values_CP = self._received.repeat(len(members), 1)
-        self._weights = {name: piece.detach().requires_grad_() for name, piece in self._pieces(self._values_CP).items()}
+        # `data`, not `detach`: pieces that know nothing of each other, since some are stepped while others are needed.
+        self._weights = {name: piece.data.requires_grad_() for name, piece in self._pieces(self._values_CP).items()}
         self._sgd = self._optimiser()
+        self._stepping = self._steps_within()
+        self._uses: dict[str, int] = {}
         self._is_finite = torch.ones(len(members), dtype=torch.bool, device=trunk.device)
 
     def run(self) -> list[Trained | None]:
@@ -210,23 +213,38 @@ class Stack:
             sgd.received = list(self._pieces(self._received[None]).values())
         return sgd
 
-    def _step(self, number: int) -> None:
-        losses_C = self._losses(*self._bank.batch(number))
-        self._is_finite &= torch.isfinite(losses_C.detach())
-        weights, own = self._sgd.tensors, self._own.tensors
-        gradients = torch.autograd.grad(losses_C.sum(), [*weights, *own], materialize_grads=True)
-        rate = self._members[0].batches[number].rate
-        self._sgd.step(gradients[: len(weights)], rate)
-        self._own.step(gradients[len(weights) :], rate)
+    def _steps_within(self) -> frozenset[str]:
+        """Return the weights of linear maps, which take plain steps of SGD within the backward pass."""
+        local, rule = self._job.local, self._job.objective.step_rule
+        if local.momentum or local.weight_decay or not rule.changes_nothing:
+            return frozenset()
+        maps = {f"{name}.weight" for name, module in self._trunk.backbone.named_modules() if type(module) is nn.Linear}
+        return frozenset(maps & self._weights.keys())
 
-    def _losses(self, x_CB: Tensor, rows: Tensors, mirrored_CB: Tensor) -> Tensor:
-        """Return clients' losses (C,) by one batched program of their weights, tensors and images."""
+    def _step(self, number: int) -> None:
+        images, rate = self._bank.batch(number), self._members[0].batches[number].rate
+        losses_C = self._losses(*images, rate=rate * self._job.local.lr)
+        if any(uses > 1 for uses in self._uses.values()):
+            self._stepping = frozenset()
+            losses_C = self._losses(*images)
+        self._is_finite &= torch.isfinite(losses_C.detach())
+        losses_C.sum().backward()  # type: ignore[no-untyped-call]
+        self._sgd.step(_taken_gradients(self._sgd.tensors), rate)
+        self._own.step(_taken_gradients(self._own.tensors), rate)
+
+    def _losses(self, x_CB: Tensor, rows: Tensors, mirrored_CB: Tensor, *, rate: float = 0.0) -> Tensor:
+        """Return clients' losses (C,) by one batched program of their weights, tensors and images.
+
+        With a `rate` their backward pass is also the step of the weights in `_stepping`.
+        """
 
         def loss_of(
             weights: Tensors, private: Tensors, fixed: Tensors, rows: Tensors, x_B: Tensor, mirrored_B: Tensor
         ) -> Tensor:
-            with _LinearMaps():
+            stepping = {name: weights[name] for name in self._stepping} if rate else {}
+            with LinearMaps(stepping, rate) as maps:
                 emb_BD = functional_call(self._tail, dict(self._tail.named(weights)), (x_B,))
+            self._uses = maps.uses
             return self._own.loss(emb_BD, private, fixed, rows, mirrored_B)
 
         own = self._own
@@ -243,58 +261,6 @@ class Stack:
     @torch.no_grad()
     def _losses_after(self) -> Tensor:
         return self._losses(*self._bank.everything())
-
-
-class _Linear(torch.autograd.Function):
-    """y = x W', whose gradient of W is made as it lies in memory.
-
-    Torch's batched program makes the gradient of W' and turns it round: of a million parameters and 10 images that
-    takes 1.9 ms a client in place of 0.8, and the optimiser then reads it across.
-    """
-
-    @staticmethod
-    def forward(x_BI: Tensor, weight_OI: Tensor) -> Tensor:
-        """Return x W' (B, O)."""
-        return x_BI @ weight_OI.mT
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, int | None], x_BI: Tensor, weight_OI: Tensor) -> tuple[Tensor, int]:
-        """Return the same of stacked factors: the products are written for any axes before the last two."""
-        x_CBI = x_BI.unsqueeze(0) if in_dims[0] is None else x_BI.movedim(in_dims[0], 0)
-        weight_COI = weight_OI.unsqueeze(0) if in_dims[1] is None else weight_OI.movedim(in_dims[1], 0)
-        return linear(x_CBI, weight_COI), 0
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Keep both factors."""
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the gradients of x, where it has one, and of W."""
-        x_BI, weight_OI = ctx.saved_tensors
-        grad_x_BI = grad_BO.to(weight_OI.dtype) @ weight_OI if ctx.needs_input_grad[0] else None
-        return grad_x_BI, grad_BO.to(x_BI.dtype).mT @ x_BI
-
-
-def linear(x_BI: Tensor, weight_OI: Tensor) -> Tensor:
-    """Return x W' (B, O) by `_Linear`."""
-    apply: Callable[[Tensor, Tensor], Tensor] = _Linear.apply
-    return apply(x_BI, weight_OI)
-
-
-class _LinearMaps(TorchFunctionMode):
-    """Works out linear maps by `_Linear`."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return what the function returns."""
-        if func is not nn.functional.linear or kwargs or args[0].dim() != 2:
-            return func(*args, **(kwargs or {}))
-        x_BI, weight_OI, bias_O = (*args, None)[:3]
-        y_BO = linear(x_BI, weight_OI)
-        return y_BO if bias_O is None else y_BO + bias_O
 
 
 class Tail(nn.Module):
@@ -405,10 +371,18 @@ class Sgd:
         self._weight_decay = weight_decay
         self._gradient_scale = gradient_scale
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a step is nothing but the gradient's."""
+        return not (self._weight_decay or self.offsets or self.proximal or self.velocities)
+
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], rate: float) -> None:
-        """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v."""
-        for i, (tensor, gradient) in enumerate(zip(self.tensors, gradients, strict=True)):
+    def step(self, gradients: Sequence[Tensor | None], rate: float) -> None:
+        """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v; None is a gradient of 0."""
+        for i, (tensor, given) in enumerate(zip(self.tensors, gradients, strict=True)):
+            if given is None and self._is_plain:
+                continue
+            gradient = torch.zeros_like(tensor) if given is None else given
             change = gradient.add(tensor, alpha=self._weight_decay) if self._weight_decay else gradient
             if self._gradient_scale != 1:
                 change = change.mul(self._gradient_scale)
@@ -419,6 +393,14 @@ class Sgd:
             if self.velocities:
                 change = self.velocities[i].mul_(self._momentum).add_(change)
             tensor.sub_(change, alpha=rate * self._lr)
+
+
+def _taken_gradients(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradients that a backward pass has left at tensors, and leave none."""
+    gradients = [tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    return gradients
 
 
 def _row(stacked: Arrays, c: int) -> Arrays:
