@@ -54,8 +54,15 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         FrameSource camera = Cameras.open(this, FrameSource.Facing.FRONT, Faces.LEAST_PIXELS);
         viewfinder = new Viewfinder(this, camera, Guide.face(this), R.string.verify_why, this);
         onClick(R.id.verify_pin, this::askForPin);
+        prepare();
+    }
+
+    private void prepare() {
+        say((CharSequence) null);
         hint(R.string.verify_preparing);
-        work(() -> Faces.prepare(getApplicationContext(), phone().device), this::prepared);
+        setVisible(R.id.verify_hint, true);
+        setVisible(R.id.verify_next, false);
+        work(() -> Faces.prepare(getApplicationContext(), phone().device), this::prepared, this::notPrepared);
     }
 
     private void prepared(FaceReader found) {
@@ -63,14 +70,18 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         begin();
     }
 
+    private void notPrepared(MienException error) {
+        setVisible(R.id.verify_hint, false);
+        next(R.string.camera_again, this::prepare);
+        say(error);
+    }
+
     // Looking
 
     /** Begins an attempt, or counts down to when one is allowed. */
     private void begin() {
         clock.removeCallbacksAndMessages(null);
-        if (reader != null) {
-            work(phone().lockout::waitMs, this::beginAfter);
-        }
+        work(phone().lockout::waitMs, this::beginAfter);
     }
 
     private void beginAfter(long waitMs) {
@@ -148,7 +159,6 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     private void fail(VerifySession of, MienException error) {
         if (of == session) {
             end();
-            setVisible(R.id.verify_next, true);
             next(R.string.verify_again, this::beginAnew);
             say(error);
         }

@@ -176,6 +176,19 @@ public class VerifyTest extends ScreenRunner {
     }
 
     @Test
+    public void withoutAModelItIsTriedAgainWhenTheOwnerSays() throws Exception {
+        phone().device.wipe();
+        join();
+        VerifyActivity screen = Robolectric.buildActivity(VerifyActivity.class).setup().get();
+        await("it is told", () -> isShown(screen, R.id.message));
+        assertNull("the camera is not touched", camera[0].listener);
+        TinyModel.install(phone(), 0.65);
+        screen.findViewById(R.id.verify_next).performClick();
+        await("the camera looks", () -> camera[0].listener != null);
+        assertFalse(isShown(screen, R.id.message));
+    }
+
+    @Test
     public void nobodyEnrolledIsSaid() throws Exception {
         phone().device.remove(ada);
         VerifyActivity screen = open(0).get();
