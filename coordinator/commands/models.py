@@ -201,6 +201,12 @@ def import_model(
     key: Annotated[
         Path | None, typer.Option(help="With --graphs: sign that folder with this release key, in one go.")
     ] = None,
+    unsigned: Annotated[
+        bool,
+        typer.Option(
+            "--unsigned", help="With --graphs and --release: release the model alone; phones get no graphs with it."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Bring a recogniser in. Files of other programs are read by a child process, which needs the simulation extra.
@@ -215,6 +221,13 @@ def import_model(
         raise ConfigError("--adapter goes with a public model file; what model export wrote is imported as it is")
     if graphs is None and (int8_faces is not None or key is not None):
         raise ConfigError("a variant and a signature go into the folder that is released: add --graphs FOLDER")
+    if unsigned and (graphs is None or not release or key is not None):
+        raise ConfigError("--unsigned goes with --graphs and --release, and without --key; leave it out")
+    if graphs is not None and release and key is None and not unsigned:
+        raise ConfigError(
+            "graphs reach phones only with a signature: add --key with the release key; or leave --release out, run "
+            "model sign where the key is, then model release --bundle; or add --unsigned to release the model alone"
+        )
     if graphs is not None and graphs.exists():
         raise AlreadyExistsError(f"{graphs} exists already; name a new folder for the bundle")
     signing_key = _release_key(key)  # a mistyped one is noticed before minutes of work and before anything is imported

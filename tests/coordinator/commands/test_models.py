@@ -77,6 +77,38 @@ def test_a_mistyped_release_key_is_noticed_before_anything_is_made(
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (("--graphs", "bundle", "--release"), "graphs reach phones only with a signature: add --key"),
+        (("--graphs", "bundle", "--release", "--key", "release.key", "--unsigned"), "--unsigned goes with"),
+        (("--graphs", "bundle", "--unsigned"), "--unsigned goes with"),
+        (("--release", "--unsigned"), "--unsigned goes with"),
+        (("--graphs", "bundle", "--release", "--unsigned"), ""),
+        (("--graphs", "bundle", "--release", "--key", "release.key"), ""),
+        (("--graphs", "bundle"), ""),
+        (("--release",), ""),
+    ],
+)
+def test_what_is_released_with_graphs_is_signed_or_said_to_be_unsigned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], refused: str
+) -> None:
+    class ReachedTheWorkError(Exception):
+        pass
+
+    def stop(*_: object, **__: object) -> None:
+        raise ReachedTheWorkError
+
+    monkeypatch.setattr(worker, "import_model", stop)
+    monkeypatch.chdir(tmp_path)
+    create_key(tmp_path / "release.key")
+    (tmp_path / "net.onnx").write_bytes(b"a network")
+    ended = CliRunner().invoke(app, ["model", "import", "net.onnx", *options, "--home", "C"]).exception
+    assert isinstance(ended, ConfigError if refused else ReachedTheWorkError)
+    assert refused in str(ended)
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_an_import_that_fails_leaves_no_folder_in_the_way_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
