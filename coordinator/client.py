@@ -124,6 +124,18 @@ class Coordinator:
         request = operator_pb2.RollBackRequest(population=population)
         return await self._answer(self._operator.RollBack(request, timeout=TIMEOUT_S))
 
+    async def seen_devices(self) -> AsyncIterator[operator_pb2.SeenDevice]:
+        """Yield every device that has called, in the order of ids, fetched page by page."""
+        after = ""
+        while True:
+            request = operator_pb2.ListSeenDevicesRequest(after_device_id=after)
+            reply = await self._answer(self._operator.ListSeenDevices(request, timeout=TIMEOUT_S))
+            if not reply.devices:
+                return
+            for device in reply.devices:
+                yield device
+            after = reply.devices[-1].device_id
+
     async def roll_outs(self) -> list[operator_pb2.RollOutStatus]:
         """Return all staged roll-outs, oldest first."""
         reply = await self._answer(self._operator.ListRollOuts(operator_pb2.ListRollOutsRequest(), timeout=TIMEOUT_S))

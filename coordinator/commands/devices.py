@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from coordinator.commands.common import Home, Json, say
+from coordinator.commands.common import Home, Json, ask, say
 from coordinator.commands.tables import Column, listing
 from coordinator.home import CoordinatorHome
+from mien.errors import UnavailableError
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from coordinator.client import Coordinator
     from coordinator.registrar.client import Device, RegistrarAdmin
+    from mien.wire.v1 import operator_pb2
+
+    Seen = Mapping[str, operator_pb2.SeenDevice]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Invite devices, list them, shut them out.")
 
 _T = TypeVar("_T")
+_TOLD: Final = (
+    *("software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms"),
+    *("engines", "backbones", "objectives"),
+)
 
 
 @app.command()
@@ -50,7 +59,7 @@ def invite(
 
 @app.command("list")
 def list_devices(home: Home, as_json: Json = False) -> None:
-    """List the devices that joined.
+    """List the devices that joined, with what they told: what runs models there, and who stays out of rounds.
 
     Example: mien-coordinator device list
     """
@@ -59,15 +68,18 @@ def list_devices(home: Home, as_json: Json = False) -> None:
         return [device async for device in registrar.list_devices()]
 
     devices = _ask(home, question)
+    seen = _seen(home)
 
     def human() -> None:
-        shell.OUT.print(
-            device_table(devices, shell.OUT.width)
-            if devices
-            else "No device has joined yet; device invite makes an invite."
-        )
+        if not devices:
+            say("No device has joined yet; device invite makes an invite.")
+            return
+        shell.OUT.print(device_table(devices, shell.OUT.width, seen))
+        if seen is None:
+            say("What devices told is left out: the coordinator does not answer.")
 
-    shell.emit({"devices": [dataclasses.asdict(device) for device in devices]}, as_json=as_json, human=human)
+    rows = [dataclasses.asdict(device) | _told(seen, device.device_id) for device in devices]
+    shell.emit({"devices": rows}, as_json=as_json, human=human)
 
 
 @app.command()
@@ -107,6 +119,27 @@ def _ask(folder: Path, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, 
     return asyncio.run(connected())
 
 
+def _seen(home: Path) -> Seen | None:
+    """Return the devices that have called, by their ids; None where the coordinator does not answer."""
+
+    async def question(coordinator: Coordinator) -> Seen:
+        return {device.device_id: device async for device in coordinator.seen_devices()}
+
+    try:
+        return ask(home, question)
+    except UnavailableError:
+        return None
+
+
+def _told(seen: Seen | None, device_id: str) -> dict[str, Any]:
+    """Return what a device told, as plain data; nothing but None of one that never called."""
+    device = None if seen is None else seen.get(device_id)
+    if device is None:
+        return dict.fromkeys(_TOLD)
+    values = {name: getattr(device, name) for name in _TOLD}
+    return {name: value if isinstance(value, str | int) else list(value) for name, value in values.items()}
+
+
 def _draw_invite(url: str, expires_unix_s: int) -> None:
     import segno
 
@@ -115,11 +148,12 @@ def _draw_invite(url: str, expires_unix_s: int) -> None:
     say(f"Works once, until {_day(expires_unix_s)} UTC. Show it to one person.")
 
 
-def device_table(devices: Sequence[Device], width: int) -> RenderableType:
-    """Return devices as a table for people, within `width` characters."""
+def device_table(devices: Sequence[Device], width: int, seen: Seen | None = None) -> RenderableType:
+    """Return devices as a table for people, within `width` characters; with what they told where that is known."""
     columns = (
         Column("device"),
         Column("state"),
+        *(() if seen is None else (Column("engine"), Column("trains", 2, folds=True), Column("last call", 2))),
         Column("note", 1, folds=True),
         Column("certificate until", 2),
         Column("population", 3),
@@ -129,7 +163,8 @@ def device_table(devices: Sequence[Device], width: int) -> RenderableType:
     rows = [
         (
             device.device_id,
-            "revoked" if device.revoked else "good",
+            _state(device, seen),
+            *(() if seen is None else _in_short(seen.get(device.device_id))),
             device.note,
             _day(device.certificate_expires_unix_s),
             device.population,
@@ -139,6 +174,20 @@ def device_table(devices: Sequence[Device], width: int) -> RenderableType:
         for device in devices
     ]
     return listing(columns, rows, width)
+
+
+def _state(device: Device, seen: Seen | None) -> str:
+    if device.revoked:
+        return "revoked"
+    told = None if seen is None else seen.get(device.device_id)
+    return "stays out" if told is not None and told.stays_out_since_unix_ms else "good"
+
+
+def _in_short(device: operator_pb2.SeenDevice | None) -> tuple[str, str, str]:
+    """Return what runs models on a device, what it can train, and when it called last."""
+    if device is None:
+        return "–", "–", "never"
+    return ", ".join(device.engines) or "–", ", ".join(device.backbones) or "–", _day(device.last_seen_unix_ms // 1000)
 
 
 def _day(unix_s: int) -> str:

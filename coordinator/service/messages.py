@@ -9,8 +9,9 @@ from typing import Final
 from coordinator.rollouts import RollOutRecord
 from coordinator.rounds import machine
 from coordinator.rounds.machine import Stage
-from coordinator.store.records import BlobId, BundleRecord, Duty, ModelRecord
+from coordinator.store.records import BlobId, BundleRecord, DeviceRecord, Duty, ModelRecord
 from mien.errors import CorruptDataError, NotFoundError
+from mien.wire.canonical import parse_json, to_canonical_json
 from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 
 STAGES: Final = {
@@ -35,6 +36,7 @@ DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDAT
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_TEXT: Final = 80
+_MAX_TOLD: Final = 64
 
 
 def check_hash(text: str) -> str:
@@ -54,6 +56,28 @@ def check_id(text: str) -> str:
 def printable(text: str) -> str:
     """Return what a caller says of itself, cut off and without what no log or database should have to take."""
     return "".join(character for character in text[:_MAX_TEXT] if character.isprintable())
+
+
+def told_json(request: rounds_pb2.CheckInRequest) -> str:
+    """Return what a device says that it can do, as it is stored; empty where it says nothing."""
+    objectives = {name for part in request.parts for name in part.objectives}
+    told = {"engines": request.engines, "backbones": request.backbones, "objectives": sorted(objectives)}
+    clean = {what: [printable(name) for name in names][:_MAX_TOLD] for what, names in told.items()}
+    return to_canonical_json(clean).decode() if any(clean.values()) else ""
+
+
+def seen_device(device: DeviceRecord) -> operator_pb2.SeenDevice:
+    """Return a device that has called as a message."""
+    told = {} if device.told_json is None else parse_json(device.told_json.encode(), what="what a device told")
+    return operator_pb2.SeenDevice(
+        device_id=device.device_id,
+        population=device.population,
+        software=device.software,
+        first_seen_unix_ms=device.first_seen_ms,
+        last_seen_unix_ms=device.last_seen_ms,
+        stays_out_since_unix_ms=device.stays_out_since_ms or 0,
+        **told,
+    )
 
 
 def blob_ref(blob: BlobId | None) -> common_pb2.BlobRef | None:

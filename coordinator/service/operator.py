@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from coordinator.clock import Clock
@@ -16,7 +17,16 @@ from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
-from coordinator.service.messages import DUTIES, STAGES, check_hash, manifest, roll_out_status, software
+from coordinator.service.messages import (
+    DUTIES,
+    STAGES,
+    check_hash,
+    check_id,
+    manifest,
+    roll_out_status,
+    seen_device,
+    software,
+)
 from coordinator.store.blobs import BlobStore, BlobWriter
 from coordinator.store.records import BlobId, BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from coordinator.store.store import Store
@@ -34,6 +44,7 @@ from mien.wire.tensors import PublicShard
 from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 
 _MAX_TOKEN: Final = 80
+_PAGE: Final = 1000
 
 
 class OperatorService(operator_pb2_grpc.OperatorServicer):
@@ -101,6 +112,18 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
     def _status(self, task: TaskRecord) -> operator_pb2.TaskStatus:
         return _status(task, self._engine.num_cannot_train(task.task_id))
+
+    # Devices
+
+    async def ListSeenDevices(
+        self, request: operator_pb2.ListSeenDevicesRequest, context: Any
+    ) -> operator_pb2.ListSeenDevicesReply:
+        """Return devices that have called, in the order of ids, a page of them."""
+        limit = min(request.limit or _PAGE, _PAGE)
+        found = await self._thread.run(
+            partial(self._store.devices, after=check_id(request.after_device_id), limit=limit)
+        )
+        return operator_pb2.ListSeenDevicesReply(devices=[seen_device(device) for device in found])
 
     # Models
 

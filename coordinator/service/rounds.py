@@ -24,9 +24,10 @@ from coordinator.service.messages import (
     check_id,
     printable,
     software,
+    told_json,
 )
 from coordinator.service.replies import ReplyStreams
-from coordinator.store.records import BlobId
+from coordinator.store.records import BlobId, DeviceCall
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
@@ -77,7 +78,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         ):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
-        await self._saw((device.id, population, printable(request.software)))
+        await self._saw(DeviceCall(device.id, population, printable(request.software), told_json(request)))
         duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
@@ -97,7 +98,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     ) -> rounds_pb2.SetParticipationReply:
         """Return once it is remembered whether this device may be chosen, and a check-in that is held knows."""
         device = caller()
-        await self._saw((device.id, device.population or "", printable(request.software)))
+        await self._saw(DeviceCall(device.id, device.population or "", printable(request.software)))
         await self._thread.run(self._store.set_participation, device.id, stays_out=request.stays_out)
         await self._engine.leave_out(device.id, device.population or "", stays_out=request.stays_out)
         return rounds_pb2.SetParticipationReply()

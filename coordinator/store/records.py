@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from coordinator.rounds.machine import RoundState, Stage, Step
 from mien.dp.ledger import Opening
@@ -233,6 +234,16 @@ class DeviceRecord:
     first_seen_ms: int
     last_seen_ms: int
     stays_out_since_ms: int | None = None
+    told_json: str | None = None
+
+
+class DeviceCall(NamedTuple):
+    """A call of a device: `told_json` is what it says that it can do, canonical JSON, empty where it says nothing."""
+
+    device_id: str
+    population: str
+    software: str
+    told_json: str = ""
 
 
 @dataclass(frozen=True)

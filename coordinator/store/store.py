@@ -28,6 +28,7 @@ from coordinator.store import releases
 from coordinator.store.database import database_errors, open_migrated
 from coordinator.store.records import (
     BlobId,
+    DeviceCall,
     DeviceRecord,
     Duty,
     ModelRecord,
@@ -59,7 +60,7 @@ from mien.errors import AlreadyExistsError, LateError, NotFoundError
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0013"
+SCHEMA: Final = "0014"
 """Revision of the schema that this program writes."""
 
 _MODEL_BLOBS: Final = ("theta", "shard", "changes")
@@ -436,10 +437,14 @@ class Store(RollOutStore):
         """Remember that a device called."""
         self.saw_devices([(device_id, population, software)])
 
-    def saw_devices(self, seen: Sequence[tuple[str, str, str]]) -> list[None]:
-        """Remember that devices called: (device id, population, software) each, the last word of one counts."""
+    def saw_devices(self, seen: Sequence[DeviceCall | tuple[str, str, str]]) -> list[None]:
+        """Remember that devices called, and what they told; the last word of one counts."""
         now_ms, there = self._clock.now_ms(), set[str]()
-        rows = {of: {"of": of, "population": name, "software": text[:80], "now": now_ms} for of, name, text in seen}
+        rows: dict[str, dict[str, object]] = {}
+        for call in (DeviceCall(*each) for each in seen):
+            before = rows.get(call.device_id, {})
+            facts = {"population": call.population, "software": call.software[:80], "now": now_ms}
+            rows[call.device_id] = {"of": call.device_id, **facts, "told": call.told_json or before.get("told")}
         with self._transaction() as db:
             for part in _parts(list(rows)):
                 there |= set(db.scalars(sa.select(DEVICES.c.device_id).where(DEVICES.c.device_id.in_(part))))
@@ -448,10 +453,12 @@ class Store(RollOutStore):
             values["last_seen_ms"] = sa.bindparam("now")
             if new:
                 first = {"device_id": sa.bindparam("of"), "first_seen_ms": sa.bindparam("now"), **values}
+                first["told_json"] = sa.bindparam("told")
                 db.execute(_insert_missing(db, DEVICES).values(**first), new)
             if known := [row for of, row in sorted(rows.items()) if of in there]:
                 update = sa.update(DEVICES).where(DEVICES.c.device_id == sa.bindparam("of"))
-                db.execute(update.values(**values), known)
+                kept = sa.func.coalesce(sa.bindparam("told", type_=sa.Text), DEVICES.c.told_json)
+                db.execute(update.values(**values, told_json=kept), known)
         return [None] * len(seen)
 
     def set_participation(self, device_id: str, *, stays_out: bool) -> None:
@@ -477,10 +484,11 @@ class Store(RollOutStore):
             rows = db.execute(count.group_by(DEVICES.c.population)).all()
         return {population: number for population, number in rows}  # noqa: C416 - rows are no plain pairs to mypy
 
-    def devices(self) -> list[DeviceRecord]:
-        """Return all devices that ever called, in order of their ids."""
+    def devices(self, *, after: str = "", limit: int | None = None) -> list[DeviceRecord]:
+        """Return devices that ever called, in order of their ids: those behind an id, at most so many."""
+        query = sa.select(DEVICES).where(DEVICES.c.device_id > after).order_by(DEVICES.c.device_id).limit(limit)
         with self._transaction() as db:
-            rows = db.execute(sa.select(DEVICES).order_by(DEVICES.c.device_id))
+            rows = db.execute(query)
             return [DeviceRecord(**row._mapping) for row in rows]
 
     def _log(

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Named,
     String,
     Table,
+    Text,
     TypedColumns,
     UniqueConstraint,
 )
@@ -265,10 +266,11 @@ class _DeviceColumns(TypedColumns):
     first_seen_ms: Named[int] = Column(BigInteger)
     last_seen_ms: Named[int] = Column(BigInteger)
     stays_out_since_ms: Named[int | None] = Column(BigInteger)
+    told_json: Named[str | None] = Column(Text)
 
 
 DEVICES: Final = Table("devices", METADATA, _DeviceColumns)
-"""Devices that have called: the coordinator knows no more of one than its certificate says."""
+"""Devices that have called: what their certificates say, and what they said last that they can do (`told_json`)."""
 
 
 AUDIT: Final = AuditLog.of(METADATA)

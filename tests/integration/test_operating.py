@@ -263,6 +263,7 @@ def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path)
             assert (await device.hello()).protocol_version == 1
             (listed,) = json.loads(program("coordinator.cli", "device", "list", *home).stdout)["devices"]
             assert (listed["device_id"], listed["revoked"]) == (credentials.device_id, False)
+            assert (listed["engines"], listed["stays_out_since_unix_ms"]) == (None, None), "it has not checked in yet"
             program("coordinator.cli", "device", "revoke", credentials.device_id, *home)
             began = time.monotonic()
             while not isinstance(error := await _refusal(device), RevokedError):

@@ -9,6 +9,7 @@ import pytest
 
 from device_sdk import Device
 from mien.errors import AuthError
+from mien.wire.v1 import operator_pb2
 from tests.device_sdk.synthetic import STRANGER, images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 
@@ -20,6 +21,17 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
     with real_fleet(tmp_path_factory.mktemp("out")) as running:
         running.release(small_model())
         yield running
+
+
+def seen_of(fleet: RealFleet, device_id: str) -> operator_pb2.SeenDevice:
+    """Return what the coordinator tells its operator of a device."""
+
+    async def story() -> list[operator_pb2.SeenDevice]:
+        async with fleet.house.operator() as operator:
+            return [device async for device in operator.seen_devices()]
+
+    (found,) = [device for device in fleet.loop.run(story()) if device.device_id == device_id]
+    return found
 
 
 def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet: RealFleet) -> None:
@@ -45,6 +57,14 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
         assert phone.gallery.stays_out is None
         assert is_out()
         assert "asked to be left out" in why_it_waits()
+        told = seen_of(fleet, own_id)
+        assert told.stays_out_since_unix_ms > 0
+        assert (list(told.engines), list(told.backbones), list(told.objectives)) == ([], [], []), "it said nothing"
+        with phone.connect() as client:
+            client.check_in(("sface",), engines=("onnxruntime",), parts={"a" * 64: ("cosface", "arcface")})
+        told = seen_of(fleet, own_id)
+        assert (list(told.engines), list(told.backbones)) == (["onnxruntime"], ["sface"])
+        assert list(told.objectives) == ["arcface", "cosface"]
 
         fleet.house.kill()
         phone.set_consent("Owner", agreed=True)

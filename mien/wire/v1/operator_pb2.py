@@ -27,7 +27,7 @@ from mien.wire.v1 import models_pb2 as mien_dot_v1_dot_models__pb2
 from mien.wire.v1 import rounds_pb2 as mien_dot_v1_dot_rounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mien/v1/operator.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\x1a\x14mien/v1/models.proto\x1a\x14mien/v1/rounds.proto\"A\n\x11SubmitTaskRequest\x12\x11\n\ttask_json\x18\x01 \x01(\x0c\x12\x19\n\x11idempotency_token\x18\x02 \x01(\t\"\x1e\n\x0bTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"\x12\n\x10ListTasksRequest\"4\n\x0eListTasksReply\x12\"\n\x05tasks\x18\x01 \x03(\x0b\x32\x13.mien.v1.TaskStatus\"\xd7\x01\n\nTaskStatus\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rrounds_closed\x18\x04 \x01(\r\x12\x14\n\x0crounds_total\x18\x05 \x01(\r\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06method\x18\x08 \x01(\t\x12\x0f\n\x07reveals\x18\t \x03(\t\x12\x11\n\ttask_json\x18\n \x01(\x0c\x12\x18\n\x10num_cannot_train\x18\x0b \x01(\r\"#\n\x10WatchTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"S\n\tTaskEvent\x12!\n\x04task\x18\x01 \x01(\x0b\x32\x13.mien.v1.TaskStatus\x12#\n\x05round\x18\x02 \x01(\x0b\x32\x14.mien.v1.RoundReport\"\x8d\x03\n\x0bRoundReport\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x14\n\x0cnum_selected\x18\x03 \x01(\r\x12\x13\n\x0bnum_trained\x18\x04 \x01(\r\x12\x13\n\x0bnum_reports\x18\x05 \x01(\r\x12\x17\n\x0fstarted_unix_ms\x18\x06 \x01(\x03\x12\x15\n\rended_unix_ms\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x10\n\x08model_id\x18\t \x01(\t\x12\x14\n\x0cupload_bytes\x18\n \x01(\x04\x12\x32\n\x07metrics\x18\x0b \x03(\x0b\x32!.mien.v1.RoundReport.MetricsEntry\x12\x1b\n\x04\x64uty\x18\x0c \x01(\x0e\x32\r.mien.v1.Duty\x12\x14\n\x0c\x62\x61se_version\x18\r \x01(\r\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"a\n\x0fListModelsReply\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.mien.v1.ModelManifest\x12&\n\x08statuses\x18\x02 \x03(\x0b\x32\x14.mien.v1.ModelStatus\"\x92\x01\n\x0bModelStatus\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\npopulation\x18\x05 \x01(\t\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12\r\n\x05round\x18\x07 \x01(\r\x12\x0f\n\x07removed\x18\x08 \x01(\x08\"\x97\x01\n\x13ReleaseModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12\x15\n\rdespite_gates\x18\x03 \x01(\x08\x12\x17\n\x0f\x62undle_manifest\x18\x04 \x01(\x0c\x12\x18\n\x10\x62undle_signature\x18\x05 \x01(\x0c\x12\x15\n\rroll_out_json\x18\x06 \x01(\x0c\"\x15\n\x13ListRollOutsRequest\">\n\x11ListRollOutsReply\x12)\n\troll_outs\x18\x01 \x03(\x0b\x32\x16.mien.v1.RollOutStatus\"\x1c\n\x0eRollOutRequest\x12\n\n\x02id\x18\x01 \x01(\x04\"\xfe\x02\n\rRollOutStatus\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12reference_model_id\x18\x03 \x01(\t\x12\x12\n\npopulation\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\r\n\x05share\x18\x07 \x01(\x01\x12\r\n\x05stage\x18\x08 \x01(\r\x12\x0e\n\x06stages\x18\t \x03(\x01\x12\x0f\n\x07task_id\x18\n \x01(\t\x12\x34\n\x07\x66igures\x18\x0b \x03(\x0b\x32#.mien.v1.RollOutStatus.FiguresEntry\x12\x17\n\x0fstarted_unix_ms\x18\x0c \x01(\x03\x12\x12\n\nstarted_by\x18\r \x01(\t\x12\x17\n\x0f\x63hanged_unix_ms\x18\x0e \x01(\x03\x12\x15\n\rroll_out_json\x18\x0f \x01(\x0c\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"%\n\x0fRollBackRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"=\n\x14\x41\x64\x64\x45valuationRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x13\n\x0brecord_json\x18\x02 \x01(\x0c\"\x14\n\x12\x41\x64\x64\x45valuationReply\"*\n\x16ListEvaluationsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"+\n\x14ListEvaluationsReply\x12\x13\n\x0brecord_json\x18\x01 \x03(\x0c\"o\n\x11ImportModelHeader\x12\x11\n\tspec_json\x18\x01 \x01(\x0c\x12\x1f\n\x05theta\x18\x02 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12&\n\x0cpublic_shard\x18\x03 \x01(\x0b\x32\x10.mien.v1.BlobRef\"[\n\x10ImportModelChunk\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.mien.v1.ImportModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"D\n\x0f\x41\x64\x64GraphsHeader\x12\x17\n\x0f\x62undle_manifest\x18\x01 \x01(\x0c\x12\x18\n\x10\x62undle_signature\x18\x02 \x01(\x0c\"W\n\x0e\x41\x64\x64GraphsChunk\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.mien.v1.AddGraphsHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"\x10\n\x0e\x41\x64\x64GraphsReply\"?\n\x13\x41\x64\x64ThresholdRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x16\n\x0ethreshold_json\x18\x02 \x01(\x0c\x32\xa8\t\n\x08Operator\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12=\n\nSubmitTask\x12\x1a.mien.v1.SubmitTaskRequest\x1a\x13.mien.v1.TaskStatus\x12?\n\tListTasks\x12\x19.mien.v1.ListTasksRequest\x1a\x17.mien.v1.ListTasksReply\x12<\n\tWatchTask\x12\x19.mien.v1.WatchTaskRequest\x1a\x12.mien.v1.TaskEvent0\x01\x12\x36\n\tPauseTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nResumeTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nCancelTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x42\n\nListModels\x12\x1a.mien.v1.ListModelsRequest\x1a\x18.mien.v1.ListModelsReply\x12\x44\n\x0cReleaseModel\x12\x1c.mien.v1.ReleaseModelRequest\x1a\x16.mien.v1.ModelManifest\x12\x42\n\x0bImportModel\x12\x19.mien.v1.ImportModelChunk\x1a\x16.mien.v1.ModelManifest(\x01\x12\x44\n\x0c\x41\x64\x64Threshold\x12\x1c.mien.v1.AddThresholdRequest\x1a\x16.mien.v1.ModelManifest\x12?\n\tAddGraphs\x12\x17.mien.v1.AddGraphsChunk\x1a\x17.mien.v1.AddGraphsReply(\x01\x12<\n\x08RollBack\x12\x18.mien.v1.RollBackRequest\x1a\x16.mien.v1.ModelManifest\x12K\n\rAddEvaluation\x12\x1d.mien.v1.AddEvaluationRequest\x1a\x1b.mien.v1.AddEvaluationReply\x12Q\n\x0fListEvaluations\x12\x1f.mien.v1.ListEvaluationsRequest\x1a\x1d.mien.v1.ListEvaluationsReply\x12H\n\x0cListRollOuts\x12\x1c.mien.v1.ListRollOutsRequest\x1a\x1a.mien.v1.ListRollOutsReply\x12\x42\n\x0f\x43ontinueRollOut\x12\x17.mien.v1.RollOutRequest\x1a\x16.mien.v1.RollOutStatus\x12>\n\x0bStopRollOut\x12\x17.mien.v1.RollOutRequest\x1a\x16.mien.v1.RollOutStatusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mien/v1/operator.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\x1a\x14mien/v1/models.proto\x1a\x14mien/v1/rounds.proto\"A\n\x11SubmitTaskRequest\x12\x11\n\ttask_json\x18\x01 \x01(\x0c\x12\x19\n\x11idempotency_token\x18\x02 \x01(\t\"\x1e\n\x0bTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"\x12\n\x10ListTasksRequest\"4\n\x0eListTasksReply\x12\"\n\x05tasks\x18\x01 \x03(\x0b\x32\x13.mien.v1.TaskStatus\"\xd7\x01\n\nTaskStatus\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\rrounds_closed\x18\x04 \x01(\r\x12\x14\n\x0crounds_total\x18\x05 \x01(\r\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06method\x18\x08 \x01(\t\x12\x0f\n\x07reveals\x18\t \x03(\t\x12\x11\n\ttask_json\x18\n \x01(\x0c\x12\x18\n\x10num_cannot_train\x18\x0b \x01(\r\"#\n\x10WatchTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"S\n\tTaskEvent\x12!\n\x04task\x18\x01 \x01(\x0b\x32\x13.mien.v1.TaskStatus\x12#\n\x05round\x18\x02 \x01(\x0b\x32\x14.mien.v1.RoundReport\"\x8d\x03\n\x0bRoundReport\x12 \n\x05round\x18\x01 \x01(\x0b\x32\x11.mien.v1.RoundRef\x12\x1d\n\x05stage\x18\x02 \x01(\x0e\x32\x0e.mien.v1.Stage\x12\x14\n\x0cnum_selected\x18\x03 \x01(\r\x12\x13\n\x0bnum_trained\x18\x04 \x01(\r\x12\x13\n\x0bnum_reports\x18\x05 \x01(\r\x12\x17\n\x0fstarted_unix_ms\x18\x06 \x01(\x03\x12\x15\n\rended_unix_ms\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x10\n\x08model_id\x18\t \x01(\t\x12\x14\n\x0cupload_bytes\x18\n \x01(\x04\x12\x32\n\x07metrics\x18\x0b \x03(\x0b\x32!.mien.v1.RoundReport.MetricsEntry\x12\x1b\n\x04\x64uty\x18\x0c \x01(\x0e\x32\r.mien.v1.Duty\x12\x14\n\x0c\x62\x61se_version\x18\r \x01(\r\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"@\n\x16ListSeenDevicesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_device_id\x18\x02 \x01(\t\"<\n\x14ListSeenDevicesReply\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.mien.v1.SeenDevice\"\xd5\x01\n\nSeenDevice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x12\n\npopulation\x18\x02 \x01(\t\x12\x10\n\x08software\x18\x03 \x01(\t\x12\x1a\n\x12\x66irst_seen_unix_ms\x18\x04 \x01(\x03\x12\x19\n\x11last_seen_unix_ms\x18\x05 \x01(\x03\x12\x1f\n\x17stays_out_since_unix_ms\x18\x06 \x01(\x03\x12\x0f\n\x07\x65ngines\x18\x07 \x03(\t\x12\x11\n\tbackbones\x18\x08 \x03(\t\x12\x12\n\nobjectives\x18\t \x03(\t\"\x13\n\x11ListModelsRequest\"a\n\x0fListModelsReply\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.mien.v1.ModelManifest\x12&\n\x08statuses\x18\x02 \x03(\x0b\x32\x14.mien.v1.ModelStatus\"\x92\x01\n\x0bModelStatus\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\npopulation\x18\x05 \x01(\t\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12\r\n\x05round\x18\x07 \x01(\r\x12\x0f\n\x07removed\x18\x08 \x01(\x08\"\x97\x01\n\x13ReleaseModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12\x15\n\rdespite_gates\x18\x03 \x01(\x08\x12\x17\n\x0f\x62undle_manifest\x18\x04 \x01(\x0c\x12\x18\n\x10\x62undle_signature\x18\x05 \x01(\x0c\x12\x15\n\rroll_out_json\x18\x06 \x01(\x0c\"\x15\n\x13ListRollOutsRequest\">\n\x11ListRollOutsReply\x12)\n\troll_outs\x18\x01 \x03(\x0b\x32\x16.mien.v1.RollOutStatus\"\x1c\n\x0eRollOutRequest\x12\n\n\x02id\x18\x01 \x01(\x04\"\xfe\x02\n\rRollOutStatus\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12reference_model_id\x18\x03 \x01(\t\x12\x12\n\npopulation\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\r\n\x05share\x18\x07 \x01(\x01\x12\r\n\x05stage\x18\x08 \x01(\r\x12\x0e\n\x06stages\x18\t \x03(\x01\x12\x0f\n\x07task_id\x18\n \x01(\t\x12\x34\n\x07\x66igures\x18\x0b \x03(\x0b\x32#.mien.v1.RollOutStatus.FiguresEntry\x12\x17\n\x0fstarted_unix_ms\x18\x0c \x01(\x03\x12\x12\n\nstarted_by\x18\r \x01(\t\x12\x17\n\x0f\x63hanged_unix_ms\x18\x0e \x01(\x03\x12\x15\n\rroll_out_json\x18\x0f \x01(\x0c\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"%\n\x0fRollBackRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"=\n\x14\x41\x64\x64\x45valuationRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x13\n\x0brecord_json\x18\x02 \x01(\x0c\"\x14\n\x12\x41\x64\x64\x45valuationReply\"*\n\x16ListEvaluationsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"+\n\x14ListEvaluationsReply\x12\x13\n\x0brecord_json\x18\x01 \x03(\x0c\"o\n\x11ImportModelHeader\x12\x11\n\tspec_json\x18\x01 \x01(\x0c\x12\x1f\n\x05theta\x18\x02 \x01(\x0b\x32\x10.mien.v1.BlobRef\x12&\n\x0cpublic_shard\x18\x03 \x01(\x0b\x32\x10.mien.v1.BlobRef\"[\n\x10ImportModelChunk\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.mien.v1.ImportModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"D\n\x0f\x41\x64\x64GraphsHeader\x12\x17\n\x0f\x62undle_manifest\x18\x01 \x01(\x0c\x12\x18\n\x10\x62undle_signature\x18\x02 \x01(\x0c\"W\n\x0e\x41\x64\x64GraphsChunk\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.mien.v1.AddGraphsHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"\x10\n\x0e\x41\x64\x64GraphsReply\"?\n\x13\x41\x64\x64ThresholdRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x16\n\x0ethreshold_json\x18\x02 \x01(\x0c\x32\xfb\t\n\x08Operator\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12=\n\nSubmitTask\x12\x1a.mien.v1.SubmitTaskRequest\x1a\x13.mien.v1.TaskStatus\x12?\n\tListTasks\x12\x19.mien.v1.ListTasksRequest\x1a\x17.mien.v1.ListTasksReply\x12<\n\tWatchTask\x12\x19.mien.v1.WatchTaskRequest\x1a\x12.mien.v1.TaskEvent0\x01\x12\x36\n\tPauseTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nResumeTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x37\n\nCancelTask\x12\x14.mien.v1.TaskRequest\x1a\x13.mien.v1.TaskStatus\x12\x42\n\nListModels\x12\x1a.mien.v1.ListModelsRequest\x1a\x18.mien.v1.ListModelsReply\x12Q\n\x0fListSeenDevices\x12\x1f.mien.v1.ListSeenDevicesRequest\x1a\x1d.mien.v1.ListSeenDevicesReply\x12\x44\n\x0cReleaseModel\x12\x1c.mien.v1.ReleaseModelRequest\x1a\x16.mien.v1.ModelManifest\x12\x42\n\x0bImportModel\x12\x19.mien.v1.ImportModelChunk\x1a\x16.mien.v1.ModelManifest(\x01\x12\x44\n\x0c\x41\x64\x64Threshold\x12\x1c.mien.v1.AddThresholdRequest\x1a\x16.mien.v1.ModelManifest\x12?\n\tAddGraphs\x12\x17.mien.v1.AddGraphsChunk\x1a\x17.mien.v1.AddGraphsReply(\x01\x12<\n\x08RollBack\x12\x18.mien.v1.RollBackRequest\x1a\x16.mien.v1.ModelManifest\x12K\n\rAddEvaluation\x12\x1d.mien.v1.AddEvaluationRequest\x1a\x1b.mien.v1.AddEvaluationReply\x12Q\n\x0fListEvaluations\x12\x1f.mien.v1.ListEvaluationsRequest\x1a\x1d.mien.v1.ListEvaluationsReply\x12H\n\x0cListRollOuts\x12\x1c.mien.v1.ListRollOutsRequest\x1a\x1a.mien.v1.ListRollOutsReply\x12\x42\n\x0f\x43ontinueRollOut\x12\x17.mien.v1.RollOutRequest\x1a\x16.mien.v1.RollOutStatus\x12>\n\x0bStopRollOut\x12\x17.mien.v1.RollOutRequest\x1a\x16.mien.v1.RollOutStatusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,46 +56,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUNDREPORT']._serialized_end=1012
   _globals['_ROUNDREPORT_METRICSENTRY']._serialized_start=966
   _globals['_ROUNDREPORT_METRICSENTRY']._serialized_end=1012
-  _globals['_LISTMODELSREQUEST']._serialized_start=1014
-  _globals['_LISTMODELSREQUEST']._serialized_end=1033
-  _globals['_LISTMODELSREPLY']._serialized_start=1035
-  _globals['_LISTMODELSREPLY']._serialized_end=1132
-  _globals['_MODELSTATUS']._serialized_start=1135
-  _globals['_MODELSTATUS']._serialized_end=1281
-  _globals['_RELEASEMODELREQUEST']._serialized_start=1284
-  _globals['_RELEASEMODELREQUEST']._serialized_end=1435
-  _globals['_LISTROLLOUTSREQUEST']._serialized_start=1437
-  _globals['_LISTROLLOUTSREQUEST']._serialized_end=1458
-  _globals['_LISTROLLOUTSREPLY']._serialized_start=1460
-  _globals['_LISTROLLOUTSREPLY']._serialized_end=1522
-  _globals['_ROLLOUTREQUEST']._serialized_start=1524
-  _globals['_ROLLOUTREQUEST']._serialized_end=1552
-  _globals['_ROLLOUTSTATUS']._serialized_start=1555
-  _globals['_ROLLOUTSTATUS']._serialized_end=1937
-  _globals['_ROLLOUTSTATUS_FIGURESENTRY']._serialized_start=1891
-  _globals['_ROLLOUTSTATUS_FIGURESENTRY']._serialized_end=1937
-  _globals['_ROLLBACKREQUEST']._serialized_start=1939
-  _globals['_ROLLBACKREQUEST']._serialized_end=1976
-  _globals['_ADDEVALUATIONREQUEST']._serialized_start=1978
-  _globals['_ADDEVALUATIONREQUEST']._serialized_end=2039
-  _globals['_ADDEVALUATIONREPLY']._serialized_start=2041
-  _globals['_ADDEVALUATIONREPLY']._serialized_end=2061
-  _globals['_LISTEVALUATIONSREQUEST']._serialized_start=2063
-  _globals['_LISTEVALUATIONSREQUEST']._serialized_end=2105
-  _globals['_LISTEVALUATIONSREPLY']._serialized_start=2107
-  _globals['_LISTEVALUATIONSREPLY']._serialized_end=2150
-  _globals['_IMPORTMODELHEADER']._serialized_start=2152
-  _globals['_IMPORTMODELHEADER']._serialized_end=2263
-  _globals['_IMPORTMODELCHUNK']._serialized_start=2265
-  _globals['_IMPORTMODELCHUNK']._serialized_end=2356
-  _globals['_ADDGRAPHSHEADER']._serialized_start=2358
-  _globals['_ADDGRAPHSHEADER']._serialized_end=2426
-  _globals['_ADDGRAPHSCHUNK']._serialized_start=2428
-  _globals['_ADDGRAPHSCHUNK']._serialized_end=2515
-  _globals['_ADDGRAPHSREPLY']._serialized_start=2517
-  _globals['_ADDGRAPHSREPLY']._serialized_end=2533
-  _globals['_ADDTHRESHOLDREQUEST']._serialized_start=2535
-  _globals['_ADDTHRESHOLDREQUEST']._serialized_end=2598
-  _globals['_OPERATOR']._serialized_start=2601
-  _globals['_OPERATOR']._serialized_end=3793
+  _globals['_LISTSEENDEVICESREQUEST']._serialized_start=1014
+  _globals['_LISTSEENDEVICESREQUEST']._serialized_end=1078
+  _globals['_LISTSEENDEVICESREPLY']._serialized_start=1080
+  _globals['_LISTSEENDEVICESREPLY']._serialized_end=1140
+  _globals['_SEENDEVICE']._serialized_start=1143
+  _globals['_SEENDEVICE']._serialized_end=1356
+  _globals['_LISTMODELSREQUEST']._serialized_start=1358
+  _globals['_LISTMODELSREQUEST']._serialized_end=1377
+  _globals['_LISTMODELSREPLY']._serialized_start=1379
+  _globals['_LISTMODELSREPLY']._serialized_end=1476
+  _globals['_MODELSTATUS']._serialized_start=1479
+  _globals['_MODELSTATUS']._serialized_end=1625
+  _globals['_RELEASEMODELREQUEST']._serialized_start=1628
+  _globals['_RELEASEMODELREQUEST']._serialized_end=1779
+  _globals['_LISTROLLOUTSREQUEST']._serialized_start=1781
+  _globals['_LISTROLLOUTSREQUEST']._serialized_end=1802
+  _globals['_LISTROLLOUTSREPLY']._serialized_start=1804
+  _globals['_LISTROLLOUTSREPLY']._serialized_end=1866
+  _globals['_ROLLOUTREQUEST']._serialized_start=1868
+  _globals['_ROLLOUTREQUEST']._serialized_end=1896
+  _globals['_ROLLOUTSTATUS']._serialized_start=1899
+  _globals['_ROLLOUTSTATUS']._serialized_end=2281
+  _globals['_ROLLOUTSTATUS_FIGURESENTRY']._serialized_start=2235
+  _globals['_ROLLOUTSTATUS_FIGURESENTRY']._serialized_end=2281
+  _globals['_ROLLBACKREQUEST']._serialized_start=2283
+  _globals['_ROLLBACKREQUEST']._serialized_end=2320
+  _globals['_ADDEVALUATIONREQUEST']._serialized_start=2322
+  _globals['_ADDEVALUATIONREQUEST']._serialized_end=2383
+  _globals['_ADDEVALUATIONREPLY']._serialized_start=2385
+  _globals['_ADDEVALUATIONREPLY']._serialized_end=2405
+  _globals['_LISTEVALUATIONSREQUEST']._serialized_start=2407
+  _globals['_LISTEVALUATIONSREQUEST']._serialized_end=2449
+  _globals['_LISTEVALUATIONSREPLY']._serialized_start=2451
+  _globals['_LISTEVALUATIONSREPLY']._serialized_end=2494
+  _globals['_IMPORTMODELHEADER']._serialized_start=2496
+  _globals['_IMPORTMODELHEADER']._serialized_end=2607
+  _globals['_IMPORTMODELCHUNK']._serialized_start=2609
+  _globals['_IMPORTMODELCHUNK']._serialized_end=2700
+  _globals['_ADDGRAPHSHEADER']._serialized_start=2702
+  _globals['_ADDGRAPHSHEADER']._serialized_end=2770
+  _globals['_ADDGRAPHSCHUNK']._serialized_start=2772
+  _globals['_ADDGRAPHSCHUNK']._serialized_end=2859
+  _globals['_ADDGRAPHSREPLY']._serialized_start=2861
+  _globals['_ADDGRAPHSREPLY']._serialized_end=2877
+  _globals['_ADDTHRESHOLDREQUEST']._serialized_start=2879
+  _globals['_ADDTHRESHOLDREQUEST']._serialized_end=2942
+  _globals['_OPERATOR']._serialized_start=2945
+  _globals['_OPERATOR']._serialized_end=4220
 # @@protoc_insertion_point(module_scope)

@@ -110,6 +110,42 @@ class RoundReport(_message.Message):
     base_version: int
     def __init__(self, round: _Optional[_Union[_rounds_pb2.RoundRef, _Mapping]] = ..., stage: _Optional[_Union[_rounds_pb2.Stage, str]] = ..., num_selected: _Optional[int] = ..., num_trained: _Optional[int] = ..., num_reports: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., model_id: _Optional[str] = ..., upload_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duty: _Optional[_Union[_rounds_pb2.Duty, str]] = ..., base_version: _Optional[int] = ...) -> None: ...
 
+class ListSeenDevicesRequest(_message.Message):
+    __slots__ = ("limit", "after_device_id")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after_device_id: str
+    def __init__(self, limit: _Optional[int] = ..., after_device_id: _Optional[str] = ...) -> None: ...
+
+class ListSeenDevicesReply(_message.Message):
+    __slots__ = ("devices",)
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[SeenDevice]
+    def __init__(self, devices: _Optional[_Iterable[_Union[SeenDevice, _Mapping]]] = ...) -> None: ...
+
+class SeenDevice(_message.Message):
+    __slots__ = ("device_id", "population", "software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms", "engines", "backbones", "objectives")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STAYS_OUT_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    BACKBONES_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    population: str
+    software: str
+    first_seen_unix_ms: int
+    last_seen_unix_ms: int
+    stays_out_since_unix_ms: int
+    engines: _containers.RepeatedScalarFieldContainer[str]
+    backbones: _containers.RepeatedScalarFieldContainer[str]
+    objectives: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, device_id: _Optional[str] = ..., population: _Optional[str] = ..., software: _Optional[str] = ..., first_seen_unix_ms: _Optional[int] = ..., last_seen_unix_ms: _Optional[int] = ..., stays_out_since_unix_ms: _Optional[int] = ..., engines: _Optional[_Iterable[str]] = ..., backbones: _Optional[_Iterable[str]] = ..., objectives: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

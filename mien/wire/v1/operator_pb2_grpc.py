@@ -77,6 +77,11 @@ class OperatorStub:
                 request_serializer=mien_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
                 _registered_method=True)
+        self.ListSeenDevices = channel.unary_unary(
+                '/mien.v1.Operator/ListSeenDevices',
+                request_serializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesReply.FromString,
+                _registered_method=True)
         self.ReleaseModel = channel.unary_unary(
                 '/mien.v1.Operator/ReleaseModel',
                 request_serializer=mien_dot_v1_dot_operator__pb2.ReleaseModelRequest.SerializeToString,
@@ -178,6 +183,13 @@ class OperatorServicer:
 
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSeenDevices(self, request, context):
+        """Devices that have called, as they said themselves; the registrar knows which belong to the fleet.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -292,6 +304,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.ListModelsRequest.FromString,
                     response_serializer=mien_dot_v1_dot_operator__pb2.ListModelsReply.SerializeToString,
+            ),
+            'ListSeenDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSeenDevices,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesReply.SerializeToString,
             ),
             'ReleaseModel': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseModel,
@@ -561,6 +578,33 @@ class Operator:
             '/mien.v1.Operator/ListModels',
             mien_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
             mien_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSeenDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/ListSeenDevices',
+            mien_dot_v1_dot_operator__pb2.ListSeenDevicesRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.ListSeenDevicesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,8 @@ class OperatorStub:
     ResumeTask: _grpc.UnaryUnaryMultiCallable[_operator_pb2.TaskRequest, _operator_pb2.TaskStatus]
     CancelTask: _grpc.UnaryUnaryMultiCallable[_operator_pb2.TaskRequest, _operator_pb2.TaskStatus]
     ListModels: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]
+    ListSeenDevices: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListSeenDevicesRequest, _operator_pb2.ListSeenDevicesReply]
+    """Devices that have called, as they said themselves; the registrar knows which belong to the fleet."""
     ReleaseModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseModelRequest, _models_pb2.ModelManifest]
     """Makes a model the one that devices verify with and new tasks start from."""
     ImportModel: _grpc.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]
@@ -77,6 +79,8 @@ class OperatorAsyncStub(OperatorStub):
     ResumeTask: _aio.UnaryUnaryMultiCallable[_operator_pb2.TaskRequest, _operator_pb2.TaskStatus]  # type: ignore[assignment]
     CancelTask: _aio.UnaryUnaryMultiCallable[_operator_pb2.TaskRequest, _operator_pb2.TaskStatus]  # type: ignore[assignment]
     ListModels: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]  # type: ignore[assignment]
+    ListSeenDevices: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListSeenDevicesRequest, _operator_pb2.ListSeenDevicesReply]  # type: ignore[assignment]
+    """Devices that have called, as they said themselves; the registrar knows which belong to the fleet."""
     ReleaseModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseModelRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
     """Makes a model the one that devices verify with and new tasks start from."""
     ImportModel: _aio.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]  # type: ignore[assignment]
@@ -155,6 +159,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ListModelsReply, _abc.Awaitable[_operator_pb2.ListModelsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListSeenDevices(
+        self,
+        request: _operator_pb2.ListSeenDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListSeenDevicesReply, _abc.Awaitable[_operator_pb2.ListSeenDevicesReply]]:
+        """Devices that have called, as they said themselves; the registrar knows which belong to the fleet."""
 
     @_abc_1.abstractmethod
     def ReleaseModel(

@@ -61,6 +61,17 @@ def test_devices(width: int) -> None:
     assert ("population" in text) == (width != 80) or "Not shown here: " in text
 
 
+def test_what_devices_told_is_beside_them() -> None:
+    told = operator_pb2.SeenDevice(
+        device_id=DEVICE.device_id, engines=["onnxruntime"], backbones=["sface"], last_seen_unix_ms=1_761_000_000_000
+    )
+    text = drawn(device_table([DEVICE], 200, {DEVICE.device_id: told}), 200)
+    assert all(part in text for part in ("good", "onnxruntime", "sface", "2025-10-20 22:40"))
+    told.stays_out_since_unix_ms = 1
+    assert "stays out" in drawn(device_table([DEVICE], 80, {DEVICE.device_id: told}), 80)
+    assert "never" in drawn(device_table([DEVICE], 200, {}), 200)
+
+
 def test_at_80_the_note_stays_longest() -> None:
     text = drawn(device_table([DEVICE], 80), 80)
     assert "Alice's" in text

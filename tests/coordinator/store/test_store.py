@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.clock import Clock
 from coordinator.rounds.machine import RoundState, Stage, Step
-from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
+from coordinator.store.records import BlobId, DeviceCall, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
 from mien.errors import AlreadyExistsError, LateError, NotFoundError, ReplayError
 
@@ -185,6 +185,15 @@ def test_devices_and_settings_are_remembered(store: Store) -> None:
     (device,) = store.devices()
     assert (device.device_id, device.software) == ("d1", "second")
     assert device.first_seen_ms <= device.last_seen_ms
+    store.saw_devices([DeviceCall("d1", "default", "third", '{"engines":["torch"]}'), DeviceCall("d2", "default", "a")])
+    store.saw_devices([DeviceCall("d1", "default", "fourth")])
+    told = [(device.device_id, device.software, device.told_json) for device in store.devices()]
+    assert told == [("d1", "fourth", '{"engines":["torch"]}'), ("d2", "a", None)]
+    assert [device.device_id for device in store.devices(limit=1)] == ["d1"]
+    assert [device.device_id for device in store.devices(after="d1", limit=5)] == ["d2"]
+    both = [DeviceCall("d2", "default", "b", '{"engines":["onnxruntime"]}'), DeviceCall("d2", "default", "c")]
+    store.saw_devices(both)
+    assert [(device.software, device.told_json) for device in store.devices(after="d1")] == [("c", both[0].told_json)]
     store.remember("k", "1")
     store.remember("k", "2")
     assert (store.setting("k"), store.setting("other")) == ("2", None)
