@@ -124,6 +124,8 @@ def _stderr_closed() -> Iterator[None]:
 def _as_tensor(values: NDArray[np.float32]) -> Tensor:
     """Return an array as a tensor on its memory, also one that must not be written: ExecuTorch only reads inputs."""
     array = np.ascontiguousarray(values, np.float32).reshape(values.shape)
+    if array.flags.writeable:  # setting a filter aside costs more than all else here
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
