@@ -93,7 +93,11 @@ public final class Camera2FrameSource implements FrameSource {
         if (opening != null && opening.previewSize != null && texture.getWidth() > 0) {
             texture.setTransform(
                     Turning.ofPreview(
-                            texture.getWidth(), texture.getHeight(), opening.previewSize, opening.sensorDeg, displayDeg()));
+                            texture.getWidth(),
+                            texture.getHeight(),
+                            opening.previewSize,
+                            opening.sensorDeg,
+                            displayDeg()));
         }
     }
 
@@ -331,7 +335,11 @@ public final class Camera2FrameSource implements FrameSource {
                     Image.Plane[] planes = image.getPlanes();
                     picture =
                             new Yuv(
-                                    image.getWidth(), image.getHeight(), copy(planes[0]), copy(planes[1]), copy(planes[2]));
+                                    image.getWidth(),
+                                    image.getHeight(),
+                                    copy(planes[0]),
+                                    copy(planes[1]),
+                                    copy(planes[2]));
                 } catch (MienException error) { // a plane is shorter than it says
                     fail(Trouble.BROKEN);
                     return;

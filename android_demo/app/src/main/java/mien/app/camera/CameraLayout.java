@@ -27,7 +27,8 @@ public final class CameraLayout extends ViewGroup {
             words().measure(exactly(words), exactly(height));
             pictures().measure(exactly(width - words), exactly(height));
         } else {
-            words().measure(exactly(width), MeasureSpec.makeMeasureSpec((int) (height * MOST_OF_HEIGHT), MeasureSpec.AT_MOST));
+            int most = (int) (height * MOST_OF_HEIGHT);
+            words().measure(exactly(width), MeasureSpec.makeMeasureSpec(most, MeasureSpec.AT_MOST));
             pictures().measure(exactly(width), exactly(height - words().getMeasuredHeight()));
         }
     }

@@ -7,7 +7,7 @@ import android.graphics.Path;
 import android.graphics.RectF;
 import android.view.View;
 
-/** Lies over a preview and shows where the face, or the code, belongs; around a face it also shows how far things are. */
+/** Lies over a preview and shows where the face, or the code, belongs; around a face also how far things are. */
 public final class Guide extends View {
     private static final int SCRIM = 0x99000000;
     private static final int WAITING = 0xFFFFFFFF;
@@ -18,6 +18,7 @@ public final class Guide extends View {
     private static final float OVAL_WIDTH = 0.62f;
 
     private static final float OVAL_ASPECT = 1.32f;
+    private static final float MOST_OF_HEIGHT = 0.86f;
     private static final float SQUARE = 0.72f;
 
     private final boolean isOval;
@@ -56,7 +57,8 @@ public final class Guide extends View {
 
     @Override
     protected void onSizeChanged(int width, int height, int oldWidth, int oldHeight) {
-        float across = isOval ? Math.min(width * OVAL_WIDTH, height * 0.86f / OVAL_ASPECT) : Math.min(width, height) * SQUARE;
+        float oval = Math.min(width * OVAL_WIDTH, height * MOST_OF_HEIGHT / OVAL_ASPECT);
+        float across = isOval ? oval : Math.min(width, height) * SQUARE;
         float down = isOval ? across * OVAL_ASPECT : across;
         shape.set((width - across) / 2, (height - down) / 2, (width + across) / 2, (height + down) / 2);
         outside.reset();

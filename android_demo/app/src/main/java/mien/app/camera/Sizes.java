@@ -36,7 +36,8 @@ final class Sizes {
     }
 
     private static boolean isFourToThree(Size size) {
-        double aspect = Math.max(size.getWidth(), size.getHeight()) / (double) Math.min(size.getWidth(), size.getHeight());
-        return Math.abs(aspect - ASPECT) < TOLERANCE;
+        double across = Math.max(size.getWidth(), size.getHeight());
+        double down = Math.min(size.getWidth(), size.getHeight());
+        return Math.abs(across / down - ASPECT) < TOLERANCE;
     }
 }

@@ -216,7 +216,9 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         show(R.layout.enrol_done, R.string.enrol_title);
         Resources words = getResources();
         setText(R.id.enrol_done_title, getString(R.string.enrol_done_title, name));
-        setText(R.id.enrol_done_text, words.getQuantityString(R.plurals.enrol_done, enrolled.numUsed, enrolled.numUsed));
+        setText(
+                R.id.enrol_done_text,
+                words.getQuantityString(R.plurals.enrol_done, enrolled.numUsed, enrolled.numUsed));
         setVisible(R.id.enrol_left_out, enrolled.numRefused > 0);
         setText(
                 R.id.enrol_left_out,

@@ -123,12 +123,14 @@ public class EnrolTest extends ScreenRunner {
         Bitmap wall = Bitmap.createBitmap(480, 640, Bitmap.Config.ARGB_8888);
         wall.eraseColor(Color.GRAY);
         camera[0].look(wall);
-        assertEquals("Es ist kein Gesicht zu sehen. Halten Sie das Telefon bei gutem Licht vor Ihr Gesicht.", text(screen, R.id.enrol_hint));
+        String nobody = "Es ist kein Gesicht zu sehen. Halten Sie das Telefon bei gutem Licht vor Ihr Gesicht.";
+        assertEquals(nobody, text(screen, R.id.enrol_hint));
         draw(screen, "enrol-no-face-de-night");
         camera[0].look(Pictures.face("african_0033", 2));
         assertEquals(screen.getString(R.string.hint_turned), text(screen, R.id.enrol_hint));
         camera[0].look(Pictures.face(ADA, 3));
-        assertEquals("turned when it should be straight", screen.getString(R.string.look_straight), text(screen, R.id.enrol_hint));
+        String straight = screen.getString(R.string.look_straight);
+        assertEquals("turned when it should be straight", straight, text(screen, R.id.enrol_hint));
         assertEquals(screen.getString(R.string.enrol_progress, 0, SWEEP.length), text(screen, R.id.enrol_progress));
     }
 
@@ -141,7 +143,8 @@ public class EnrolTest extends ScreenRunner {
         second.pause();
         assertNull("not in front, the camera is let go", camera[0].listener);
         second.resume();
-        assertEquals(second.get().getString(R.string.enrol_progress, 1, SWEEP.length), text(second.get(), R.id.enrol_progress));
+        String one = second.get().getString(R.string.enrol_progress, 1, SWEEP.length);
+        assertEquals(one, text(second.get(), R.id.enrol_progress));
         second.get().findViewById(R.id.enrol_cancel).performClick();
         assertTrue(second.get().isFinishing());
         second.pause().stop().destroy();

@@ -140,7 +140,8 @@ public class ScanTest extends ScreenRunner {
         assertEquals(screen.getString(R.string.scan_why), text(screen, R.id.camera_notice_text));
         draw(screen, "camera-ask");
         screen.findViewById(R.id.camera_notice_button).performClick();
-        assertEquals(Manifest.permission.CAMERA, Shadows.shadowOf(screen).getLastRequestedPermission().requestedPermissions[0]);
+        String[] asked = Shadows.shadowOf(screen).getLastRequestedPermission().requestedPermissions;
+        assertEquals(Manifest.permission.CAMERA, asked[0]);
         allow();
         answer(screen, PackageManager.PERMISSION_GRANTED);
         assertEquals(View.GONE, screen.findViewById(R.id.camera_notice).getVisibility());
