@@ -61,9 +61,6 @@ public final class MainActivity extends Screen {
         if (status.numAgreed == 0) {
             return R.string.next_no_training;
         }
-        if (status.numAgreed > Phone.MOST_WHO_TRAIN) {
-            return R.string.next_many;
-        }
         return phone().choices.paused() ? R.string.next_paused : R.string.next_verify_text;
     }
 

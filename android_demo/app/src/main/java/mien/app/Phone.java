@@ -15,9 +15,6 @@ import mien.client.store.Vault;
 
 /** What every screen works with: the device of Mien's on this phone, its keys, choices, and a thread to work on. */
 public final class Phone {
-    /** The client trains with the pictures of one person. */
-    public static final int MOST_WHO_TRAIN = 1;
-
     private static final long A_DAY_MS = 24L * 60 * 60 * 1000;
 
     public final Device device;
@@ -46,7 +43,7 @@ public final class Phone {
      */
     public void settle(Context context) {
         Status status = device.status();
-        boolean trains = status.joined && status.numAgreed == MOST_WHO_TRAIN && !choices.paused();
+        boolean trains = status.joined && status.numAgreed > 0 && !choices.paused();
         TrainingJob.plan(context, trains);
         keys.openWhileLocked(trains);
         if (status.stillToTell) {

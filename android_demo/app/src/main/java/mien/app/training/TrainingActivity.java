@@ -6,7 +6,6 @@ import android.os.Looper;
 import android.widget.Button;
 import android.widget.Switch;
 import java.util.List;
-import mien.app.Phone;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.Say;
@@ -73,7 +72,7 @@ public final class TrainingActivity extends Screen {
     }
 
     private void showState(Status status) {
-        boolean can = status.joined && status.numAgreed == Phone.MOST_WHO_TRAIN;
+        boolean can = status.joined && status.numAgreed > 0;
         boolean runs = phone().training.isRunning();
         Button now = findViewById(R.id.training_now);
         now.setText(runs ? R.string.training_stop : R.string.training_now);
@@ -84,8 +83,6 @@ public final class TrainingActivity extends Screen {
             state(R.string.training_runs, running());
         } else if (!status.joined) {
             state(R.string.training_not_joined, getString(R.string.training_not_joined_text));
-        } else if (status.numAgreed > Phone.MOST_WHO_TRAIN) {
-            state(R.string.training_many, getString(R.string.training_many_text, status.numAgreed));
         } else if (!can) {
             state(R.string.training_nobody, getString(R.string.training_nobody_text));
         } else if (phone().choices.paused()) {
@@ -107,7 +104,19 @@ public final class TrainingActivity extends Screen {
             return stage;
         }
         String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
-        return stage + "\n" + sends;
+        return stage + "\n" + sends + noise(told);
+    }
+
+    /** Returns who adds noise, where somebody does. */
+    private String noise(Disclosure told) {
+        switch (told.noise) {
+            case "none":
+                return "";
+            case "central_gaussian":
+                return "\n" + getString(R.string.noise_central, told.epsilon);
+            default:
+                return "\n" + getString(R.string.noise_local, told.epsilon);
+        }
     }
 
     private String waiting(Status status) {

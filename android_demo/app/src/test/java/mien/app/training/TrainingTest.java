@@ -113,18 +113,6 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
-    public void severalWhoAgreedAreToldThatThisCannotBe() throws IOException, GeneralSecurityException {
-        joinAndEnrol();
-        phone().device.gallery.enrol("Grace", new byte[3][112 * 112 * 3], new float[] {0, 1}, "model", NOON_MS, true);
-        phone().settle(context());
-        assertNull(planned());
-        Activity screen = opened();
-        assertEquals(screen.getString(R.string.training_many), text(screen, R.id.training_state));
-        assertTrue(text(screen, R.id.training_text), text(screen, R.id.training_text).contains("2 have agreed"));
-        assertFalse(isShown(screen, R.id.training_now));
-    }
-
-    @Test
     public void aJobThatFindsItsConditionsGoneEndsAndNotesWhy() throws IOException, GeneralSecurityException {
         joinAndEnrol();
         at(false, true, true);
