@@ -4,10 +4,12 @@ import android.app.Activity;
 import android.content.Intent;
 import android.os.Bundle;
 import android.widget.Button;
+import mien.app.enrol.EnrolActivity;
 import mien.app.join.JoinActivity;
 import mien.app.people.PeopleActivity;
 import mien.app.settings.SettingsActivity;
 import mien.app.training.TrainingActivity;
+import mien.app.verify.VerifyActivity;
 import mien.app.welcome.WelcomeActivity;
 import mien.client.Status;
 
@@ -51,9 +53,9 @@ public final class MainActivity extends Screen {
         if (status.modelId.isEmpty()) {
             next(R.string.next_model, R.string.next_model_text, R.string.next_model_do, SettingsActivity.class);
         } else if (status.numPeople == 0) {
-            next(R.string.next_enrol, R.string.next_enrol_text, R.string.next_enrol_do, Places.ENROL.from(this));
+            next(R.string.next_enrol, R.string.next_enrol_text, R.string.next_enrol_do, EnrolActivity.class);
         } else {
-            next(R.string.next_verify, training(status), R.string.next_verify_do, Places.VERIFY.from(this));
+            next(R.string.next_verify, training(status), R.string.next_verify_do, VerifyActivity.class);
         }
     }
 
@@ -65,16 +67,12 @@ public final class MainActivity extends Screen {
     }
 
     private void next(int title, int text, int action, Class<? extends Activity> screen) {
-        next(title, text, action, new Intent(this, screen));
-    }
-
-    private void next(int title, int text, int action, Intent screen) {
         setText(R.id.next_title, getString(title));
         setText(R.id.next_text, getString(text));
         Button button = findViewById(R.id.next);
         button.setText(action);
         setVisible(R.id.next, true);
-        button.setOnClickListener(view -> startActivity(screen));
+        button.setOnClickListener(view -> open(screen));
     }
 
     private void open(Class<? extends Activity> screen) {

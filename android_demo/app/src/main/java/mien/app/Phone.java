@@ -44,6 +44,9 @@ public final class Phone {
     public void settle(Context context) {
         Status status = device.status();
         boolean trains = status.joined && status.numAgreed > 0 && !choices.paused();
+        if (status.numAgreed > 0) {
+            choices.agree(true, true); // whoever agreed when they were enrolled, or later, lets this phone take part
+        }
         TrainingJob.plan(context, trains);
         keys.openWhileLocked(trains);
         if (status.stillToTell) {

@@ -73,6 +73,7 @@ public final class Fleet {
         stored.put("coordinator_ca", Bytes.hex(ca));
         stored.put("invite_sha256", Bytes.hex(Bytes.sha256(new byte[0])));
         stored.put("release_key", "");
+        stored.put("sha256", Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(stored)))));
         Files.write(home.resolve("identity.json"), Json.write(stored).getBytes(StandardCharsets.UTF_8));
     }
 

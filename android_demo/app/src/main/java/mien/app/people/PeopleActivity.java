@@ -4,9 +4,9 @@ import android.content.Intent;
 import java.util.List;
 import mien.app.Extras;
 import mien.app.OwnersScreen;
-import mien.app.Places;
 import mien.app.R;
 import mien.app.Rows;
+import mien.app.enrol.EnrolActivity;
 import mien.client.fl.Gallery;
 
 /** Who is enrolled. */
@@ -22,7 +22,7 @@ public final class PeopleActivity extends OwnersScreen {
     protected void open() {
         isOpen = true;
         show(R.layout.people, R.string.people_title);
-        onClick(R.id.enrol, () -> startActivity(Places.ENROL.from(this)));
+        onClick(R.id.enrol, () -> startActivity(new Intent(this, EnrolActivity.class)));
         onClick(R.id.delete_all, () -> startActivity(new Intent(this, DeleteActivity.class)));
         refresh();
     }

@@ -35,9 +35,6 @@ public final class PersonActivity extends OwnersScreen {
     }
 
     private void agree(boolean agrees) {
-        if (agrees) {
-            phone().choices.agree(true, true); // who switches it on lets this phone take part
-        }
         work(
                 () -> {
                     phone().device.setConsent(id, agrees);
