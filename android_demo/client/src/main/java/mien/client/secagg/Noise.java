@@ -17,7 +17,8 @@ import mien.client.MienException;
  */
 final class Noise {
     private static final int BLOCK = 1 << 15;
-    private static final double MAX_MEAN = 0x1p50;
+    /** Worked out, not written as a constant: enjarify takes 2^50 for 4. */
+    private static final double MAX_MEAN = Math.pow(2, 50);
     private static final double UNIT = 0x1p-53;
     /** Doubles err by less than 2^-44 in an acceptance probability. */
     static final double DOUBT = 0x1p-40;
