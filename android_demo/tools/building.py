@@ -13,7 +13,7 @@ from pathlib import Path
 DEMO = Path(__file__).resolve().parents[1]
 OUT = DEMO / "tools" / "target"
 JARS = OUT / "jars"
-# ONNX Runtime for the JVM would report to its maker what the tests run.
+# ONNX Runtime for the JVM would report to its maker what the tests run, and overflow its stack on a long command line.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
