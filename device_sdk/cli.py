@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from device_sdk import participating
 from device_sdk.home import Home as HomeFolder
 from device_sdk.home import default_root
 from mien.errors import (
@@ -461,62 +462,26 @@ def gallery_wipe(
 @app.command()
 def participate(
     home: Home,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds that counted.")] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when there is nothing to do.")] = False,
-    idle_s: Annotated[float, typer.Option(min=0, help="With --until-idle: after this long without work.")] = 30.0,
-    person: Annotated[str | None, typer.Option(help="Train on this person's pictures alone.")] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            help="Train on the labelled faces in this folder (one folder a person in it), not on people enrolled here."
-        ),
-    ] = None,
-    source_aligned: Annotated[
-        bool, typer.Option("--source-aligned", help="The source's pictures are aligned crops of 112x112 already.")
-    ] = False,
-    validate: Annotated[
-        bool,
-        typer.Option(
-            "--validate", help="Train nothing: judge candidate models on these faces, where a task asks for it."
-        ),
-    ] = False,
-    min_cohort: Annotated[int | None, typer.Option(help="Agree to sums over at least this many devices.")] = None,
-    allow_reveal: Annotated[
-        list[str] | None, typer.Option(help="Agree to show the coordinator this in clear, e.g. class_embeddings.")
-    ] = None,
-    allow_profile: Annotated[
-        list[str] | None,
-        typer.Option(help="Agree to a weaker form of secure aggregation, e.g. honest_but_curious."),
-    ] = None,
-    allow_plain_sums: Annotated[
-        bool | None,
-        typer.Option("--allow-plain-sums", help="Agree to tasks whose coordinator sees this phone's own update."),
-    ] = None,
-    evaluation: Annotated[
-        bool | None,
-        typer.Option("--evaluation/--no-evaluation", help="Also measure models here, and add to sums of scores."),
-    ] = None,
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="Stay out of sums that would tell more than this epsilon, over all of them.")
-    ] = None,
-    charging: Annotated[bool, typer.Option("--charging/--not-charging", help="Simulates the battery.")] = True,
-    idle: Annotated[bool, typer.Option("--idle/--in-use", help="Simulates whether the phone is in use.")] = True,
-    unmetered: Annotated[bool, typer.Option("--unmetered/--metered", help="Simulates the network.")] = True,
-    conditions: Annotated[
-        str | None,
-        typer.Option(
-            help="stated: as these options say. system: this machine is asked (battery, load, network) where it tells."
-        ),
-    ] = None,
-    max_training_s: Annotated[
-        float | None, typer.Option(help="Leave rounds whose training would take longer than this.")
-    ] = None,
-    max_memory_mb: Annotated[
-        float | None, typer.Option(help="Train in smaller pieces, or not, where it is likely to take more memory.")
-    ] = None,
-    nice: Annotated[
-        int | None, typer.Option(help="This process's priority: 0, as it was started, to 19, after everything else.")
-    ] = None,
+    rounds: participating.Rounds = None,
+    until_idle: participating.UntilIdle = False,
+    idle_s: participating.IdleS = 30.0,
+    person: participating.Person = None,
+    source: participating.Source = None,
+    source_aligned: participating.SourceAligned = False,
+    validate: participating.Validate = False,
+    min_cohort: participating.MinCohort = None,
+    allow_reveal: participating.AllowReveal = None,
+    allow_profile: participating.AllowProfile = None,
+    allow_plain_sums: participating.AllowPlainSums = None,
+    evaluation: participating.Evaluation = None,
+    max_epsilon: participating.MaxEpsilon = None,
+    charging: participating.Charging = True,
+    idle: participating.Idle = True,
+    unmetered: participating.Unmetered = True,
+    conditions: participating.Conditions = None,
+    max_training_s: participating.MaxTrainingS = None,
+    max_memory_mb: participating.MaxMemoryMb = None,
+    nice: participating.Nice = None,
     runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
@@ -539,9 +504,7 @@ def participate(
 
     Example: mien-device participate --validate --source faces/held-out --until-idle
     """
-    from device_sdk.conditions import StatedConditions, conditions_from
-    from device_sdk.manners import lower_priority
-    from device_sdk.participate import Counted
+    from device_sdk.conditions import StatedConditions
 
     if source_aligned and source is None:
         raise ConfigError("--source-aligned says how the pictures of --source are; name the source, or leave it out")
@@ -559,21 +522,16 @@ def participate(
         "participation.max_memory_mb": max_memory_mb,
         "participation.nice": nice,
     }
-    stated = StatedConditions(idle=idle, charging=charging, unmetered=unmetered)
-    counted = ended = 0
     with _device(home, as_json, options, says_it_waits=True) as device:
-        settings = device.config.values.participation
-        lower_priority(settings.nice)  # of the whole process: it cannot be raised again between rounds
-        for outcome in device.participate(
+        ended, counted = participating.take_part(
+            device,
+            StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
             rounds=rounds,
             idle_s=idle_s if until_idle else None,
-            conditions=conditions_from(settings.conditions, stated),
             source=source,
             source_aligned=source_aligned,
             validate=validate,
-        ):
-            ended += 1
-            counted += isinstance(outcome, Counted)
+        )
     result = {"event": "done", "rounds": ended, "counted": counted}
     shell.emit(result, as_json=as_json, human=lambda: _say(f"Took part in {ended} rounds; {counted} counted."))
     if rounds is not None and counted < rounds:
