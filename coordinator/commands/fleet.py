@@ -93,7 +93,7 @@ def evaluate(
 
 async def _chosen(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:
     """Return a model by its part in a roll-out, or its id; raises NotFoundError."""
-    from coordinator.commands.models import find_model
+    from coordinator.commands.models.common import find_model
 
     if wanted not in ("current", "candidate", "previous"):
         return await find_model(coordinator, wanted)

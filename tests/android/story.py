@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.commands.models import read_signed
+from coordinator.commands.models.folder import read_signed
 from coordinator.signing import sign_folder
 from device_sdk.models import Model
 from mien.bundles import name_of

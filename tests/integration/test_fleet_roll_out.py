@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from coordinator.cli import app
-from coordinator.commands.models import read_signed
+from coordinator.commands.models.folder import read_signed
 from coordinator.releases import place
 from coordinator.signing import create_key, sign_folder
 from device_sdk.faces import ChoiceRule, FacePipeline

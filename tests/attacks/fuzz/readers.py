@@ -97,7 +97,7 @@ NO_READER: Final = {
     "mien.shell.files:read_private": "returns bytes as they are",
     "mien.shell.files:read_limited": "returns bytes as they are",
     "coordinator.commands.common:read_pem": "returns bytes as they are",
-    "coordinator.commands.models:read_signed": "returns bytes as they are, which mien.bundles:verify reads",
+    "coordinator.commands.models.folder:read_signed": "returns bytes as they are, which mien.bundles:verify reads",
     "coordinator.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
     "device_sdk.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from coordinator import worker
 from coordinator.cli import app
-from coordinator.commands.models import percent, share_of
+from coordinator.commands.models.common import percent, share_of
 from coordinator.signing import create_key
 from coordinator.thresholds import thresholds_of
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError

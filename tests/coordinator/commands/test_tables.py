@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coordinator.commands.devices import device_table
 from coordinator.commands.measured import table_of
-from coordinator.commands.models import in_short, model_table
+from coordinator.commands.models.standings import in_short, model_table
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.commands.tasks import task_table
 from coordinator.registrar.client import Device

@@ -1,0 +1,61 @@
+"""What the model commands share: naming a model, telling of one, and shares of the phones as people write them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coordinator.commands.common import say
+from mien.errors import ConfigError, NotFoundError
+from mien.shell import cli as shell
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import models_pb2
+
+Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 'released' for the one in force.")]
+
+
+async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:
+    """Return a model with its layout, by id, the beginning of one, or 'released'."""
+    if wanted == "released":
+        return await coordinator.manifest()
+    near = [model.model_id for model in await coordinator.models() if model.model_id.startswith(wanted)]
+    if len(near) != 1:
+        found = "several models fit" if near else "no model fits"
+        raise NotFoundError(f"{found} {wanted!r}; give an id that mien-coordinator model list shows")
+    return await coordinator.manifest(near[0])
+
+
+def to_plain(model: models_pb2.ModelManifest) -> dict[str, Any]:
+    """Return a model as plain data."""
+    return {
+        "model_id": model.model_id,
+        "parent_model_id": model.parent_model_id,
+        "created_unix_s": model.created_unix_s,
+        "size_bytes": model.theta.size_bytes,
+        "public_shard_bytes": model.public_shard.size_bytes if model.HasField("public_shard") else 0,
+        "released": model.released,
+    }
+
+
+def tell(model: models_pb2.ModelManifest, as_json: bool, what: str) -> None:
+    """Print what became of a model."""
+    shell.emit(to_plain(model), as_json=as_json, human=lambda: say(f"Model {model.model_id} is {what}."))
+
+
+def percent(share: float) -> str:
+    """Return a share as it is written on the command line: 0.1 is 10%."""
+    return f"{100 * share:.4g}%"
+
+
+def share_of(text: str) -> float:
+    """Return a share written as 10% or 0.1; raises ConfigError for anything else."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"--share is {text!r}; write a share of the phones above 0 and up to 100%, such as 10%")
+    return share

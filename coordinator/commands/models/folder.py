@@ -1,0 +1,63 @@
+"""A model's folder: what `model export` writes, `model sign` signs, and `model import` and `model release` read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from coordinator.commands.models.common import find_model
+from mien.errors import NotFoundError
+from mien.shell.files import read_limited, write_atomically
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import models_pb2, operator_pb2
+
+SPEC: Final = "model.json"
+THETA: Final = "theta.f32"
+SHARD: Final = "public_shard.safetensors"
+FALLBACKS: Final = "fallbacks.txt"
+MAX_SPEC_BYTES: Final = 1 << 20
+_MAX_SIGNATURE_BYTES: Final = 1024
+
+
+def read_signed(folder: Path) -> tuple[bytes, bytes]:
+    """Return a signed folder's manifest and signature; raises NotFoundError where model sign was not run."""
+    from mien.bundles import MANIFEST, SIGNATURE
+
+    for name in (MANIFEST, SIGNATURE):
+        if not (folder / name).is_file():
+            raise NotFoundError(f"there is no {name} in {folder}; run model sign where the release key is")
+    return (
+        read_limited(folder / MANIFEST, MAX_SPEC_BYTES, what=MANIFEST),
+        read_limited(folder / SIGNATURE, _MAX_SIGNATURE_BYTES, what=SIGNATURE),
+    )
+
+
+async def write_model(coordinator: Coordinator, wanted: str, out: Path) -> models_pb2.ModelManifest:
+    """Write a model into a folder and return it; raises NotFoundError where its parameters were given up."""
+    model = await find_model(coordinator, wanted)
+    statuses = [status for _, status in await coordinator.standings()]
+    if any(status.removed for status in statuses if status.model_id == model.model_id):
+        raise NotFoundError("this model's parameters were given up (keep_round_models); name another one")
+    await write_fallbacks(coordinator, model, out)
+    write_atomically(out / SPEC, model.spec_json)
+    await coordinator.download(model.theta, out / THETA)
+    if model.HasField("public_shard"):
+        await coordinator.download(model.public_shard, out / SHARD)
+    return model
+
+
+async def write_fallbacks(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> None:
+    """Write down which signed releases phones may go back to from a model: those that are in force now."""
+    from mien.bundles import hash_of
+
+    statuses = [status for _, status in await coordinator.standings()]
+    in_force = [await coordinator.manifest(status.model_id) for status in statuses if _falls_back_to(status, model)]
+    signed = [hash_of(earlier.bundle_manifest) for earlier in in_force if earlier.bundle_manifest]
+    write_atomically(out / FALLBACKS, "".join(f"{sha256}\n" for sha256 in signed).encode())
+
+
+def _falls_back_to(status: operator_pb2.ModelStatus, model: models_pb2.ModelManifest) -> bool:
+    """Return whether phones that get `model` may have to go back to another one, which is in force now."""
+    return status.state == "released" and status.model_id != model.model_id

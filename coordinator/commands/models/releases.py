@@ -1,0 +1,69 @@
+"""mien-coordinator model release and rollback: which model is in force, and for how many of the phones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.commands.common import Home, Json, ask
+from coordinator.commands.models.common import Model, find_model, percent, share_of, tell
+from coordinator.commands.models.folder import read_signed
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import models_pb2
+
+
+def release(
+    model: Model,
+    home: Home,
+    share: Annotated[
+        str, typer.Option(help="How many of the phones get it: 10% or 0.1; again with more to go on.")
+    ] = "100%",
+    bundle: Annotated[
+        Path | None, typer.Option(help="The folder that model sign signed; needed where a release_key is set.")
+    ] = None,
+    despite_gates: Annotated[
+        bool, typer.Option("--despite-gates", help="Also if its gates rejected it, or have not judged it yet.")
+    ] = False,
+    roll_out: Annotated[
+        Path | None,
+        typer.Option(help="A staged roll-out in TOML: phones judge the model at each share; in place of --share."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a model the one that devices verify with and new tasks start from, for all phones or a share of them.
+
+    Example: mien-coordinator model release 3f0c --share 10%
+
+    Example: mien-coordinator model release 3f0c --roll-out stages.toml
+    """
+    from coordinator.commands.fleet import read_roll_out
+
+    spec = None if roll_out is None else read_roll_out(roll_out)
+    part = share_of(share) if spec is None else spec.stages[0]
+    signed = (b"", b"") if bundle is None else read_signed(bundle)
+
+    async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
+        model_id = (await find_model(coordinator, model)).model_id
+        if bundle is not None:
+            await coordinator.add_graphs(bundle, *signed)
+        return await coordinator.release(
+            model_id, share=part, despite_gates=despite_gates, signed=signed, roll_out=spec
+        )
+
+    tell(ask(home, question), as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
+
+
+def rollback(
+    home: Home,
+    population: Annotated[str, typer.Option(help="Whose phones; default: those of the newest release.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Put the model in force again that was before the newest release; again to go one further.
+
+    Example: mien-coordinator model rollback
+    """
+    tell(ask(home, lambda coordinator: coordinator.roll_back(population)), as_json, "in force again")
