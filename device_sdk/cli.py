@@ -545,13 +545,15 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
     Example: mien-device update
     """
     with _device(home, as_json, {"runtime": runtime}) as device:
-        done = device.update()
-    result = {"model_id": done.model_id, "changed": done.changed, "templates": done.num_templates}
-    text = (
-        f"Model {done.model_id[:12]} is in use."
-        if done.changed
-        else "The released model is in use, with the thresholds that the coordinator has for it now."
-    )
+        done, lacks = device.update(), device.lacks_threshold()
+    result = {
+        "model_id": done.model_id,
+        "changed": done.changed,
+        "templates": done.num_templates,
+        "lacks_threshold": lacks,
+    }
+    name = f"Model {done.model_id[:12]}" if done.changed else "The released model"
+    text = f"{name} is in use, and nobody is recognised with it: {lacks}." if lacks else f"{name} is in use."
     shell.emit(result, as_json=as_json, human=lambda: _say(text))
 
 

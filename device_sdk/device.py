@@ -98,7 +98,8 @@ class DeviceStatus:
     `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
     `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
     `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
-    and the released model decides.
+    and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
+    `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
     """
 
     home: str
@@ -122,6 +123,8 @@ class DeviceStatus:
     last_round_counted: bool | None = None
     threshold_by_hand: float | None = None
     personal_model_is_stale: bool = False
+    renewal_is_due: bool = False
+    lacks_threshold: str = ""
 
 
 class Device:
@@ -413,7 +416,22 @@ class Device:
     def operating_point(self, model: KnownModel, variant: Variant | None = None) -> Operating:
         """Return the threshold that decides with a model, or with a variant of it."""
         settings = self.config.values.verification
-        return operating_point(model, variant, threshold=settings.threshold, max_fmr=settings.max_fmr)
+        signed = self._identity_files.joined() and bool(self.identity.release_key)
+        return operating_point(model, variant, threshold=settings.threshold, max_fmr=settings.max_fmr, signed=signed)
+
+    def lacks_threshold(self) -> str:
+        """Return why no threshold decides with the form in use, and what helps; empty where one does, or none is."""
+        form = self.gallery.form_id
+        if form is None:
+            return ""
+        try:
+            variant = self.variants.load(form) if variant_of(form) else None
+            self.operating_point(self.models.known(model_of(form)), variant)
+        except ConfigError as error:
+            return error.message
+        except (NotFoundError, IntegrityError, VersionError):
+            return ""  # there is no model or variant to ask; `doctor` says so
+        return ""
 
     def offered_variants(self) -> tuple[Variant, ...]:
         """Return the variants that come with the released model, fetched; none where nothing is signed."""
@@ -740,6 +758,8 @@ class Device:
             last_round_counted=None if last is None else last.counted,
             threshold_by_hand=self.config.values.verification.threshold,
             personal_model_is_stale=serves is False,
+            renewal_is_due=identity is not None and renewal_due(identity, self.clock),
+            lacks_threshold=self.lacks_threshold(),
         )
 
     def _tier(self) -> str | None:

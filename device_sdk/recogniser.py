@@ -108,11 +108,13 @@ def operating_point(
     *,
     threshold: float | None = None,
     max_fmr: float = DEFAULT_MAX_FMR,
+    signed: bool = False,
 ) -> Operating:
     """Return the model's threshold with the highest FMR that is at most `max_fmr`, or the one given by hand.
 
     Only thresholds measured on this very model, or on the `variant` of it that embeds, count: scores drift from one to
-    the next. Raises ConfigError when there is none, or the one given is no cosine.
+    the next. Raises ConfigError when there is none, or the one given is no cosine; it says what helps, which is another
+    release where releases are `signed`, and their thresholds with them.
     """
     if threshold is not None:
         if not -1.0 <= threshold <= 1.0:
@@ -127,8 +129,18 @@ def operating_point(
         of_what = "" if variant is None else f"variant {variant.tier} of "
         raise ConfigError(
             f"{of_what}model {model.model_id[:12]} carries no threshold for a false match rate of at most "
-            f"{max_fmr:g}{have}; ask the operator to run `mien-coordinator model evaluate`, then run `mien-device "
-            "update` here, or give --threshold"
+            f"{max_fmr:g}{have}; ask the operator to {_remedy(variant, signed=signed)}, then run `mien-device update` "
+            "here, or give --threshold"
         )
     best = max(strict, key=lambda known: (known.fmr, -known.value))
     return Operating(best.value, best)
+
+
+def _remedy(variant: Variant | None, *, signed: bool) -> str:
+    """Return what an operator does so that phones get thresholds; those of a variant are measured when it is made."""
+    if variant is not None:
+        return "make the variant anew from more public faces (`mien-coordinator model import --int8-faces`)"
+    measure = "run `mien-coordinator model evaluate released --keep-thresholds`"
+    if not signed:
+        return measure
+    return f"{measure} and sign this model anew (`model export`, `model sign`, `model release --bundle`)"

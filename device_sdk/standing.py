@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from device_sdk.clock import spell_duration
 from mien.errors import ConfigError, CorruptDataError
@@ -15,8 +15,6 @@ from mien.wire.canonical import parse_json, to_canonical_json
 
 if TYPE_CHECKING:
     from device_sdk.device import DeviceStatus
-
-_ENDS_SOON_S: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,8 @@ def _next(status: DeviceStatus) -> str:
         return "None: nobody here agrees to training, and the coordinator is asked to leave this device out."
     if status.pending_round is not None:
         return "A trained round waits to be sent: it goes on when `mien-device participate` runs."
+    if status.num_people and not status.num_agreed:
+        return "None until somebody here agrees: mien-device gallery consent NAME --give."
     measures = "" if status.measures_models else " It does not measure new models (participation.allow_evaluation)."
     return f"Whenever `mien-device participate` runs and the coordinator looks for devices.{measures}"
 
@@ -118,17 +118,17 @@ def _to_do(status: DeviceStatus, now_unix_s: float) -> Iterator[str]:
         yield "Join a fleet with the invite that its operator gives you: mien-device join 'mien://...'."
     elif _ends_s(status) - now_unix_s < 0:
         yield "The certificate has ended: ask the operator for a new invite, then mien-device join."
-    elif _ends_s(status) - now_unix_s < _ENDS_SOON_S:
+    elif status.renewal_is_due:
         yield "The certificate ends soon: mien-device update renews it."
     if status.personal_model_is_stale:
         yield (
             "The personal model was made for another threshold, so the released model serves alone: "
             "mien-device personalise fits the personal model again."
         )
+    if status.lacks_threshold:
+        yield f"Nobody is recognised without a threshold: {status.lacks_threshold}."
     if status.num_people == 0:
         yield "Enrol somebody: mien-device enroll NAME FOLDER."
-    elif status.num_agreed == 0:
-        yield "For training somebody has to agree: mien-device gallery consent NAME --give."
     elif status.pending_round is not None:
         yield "Run mien-device participate, so that what was trained counts."
 

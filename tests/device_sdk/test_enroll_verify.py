@@ -249,8 +249,19 @@ def test_the_threshold_is_the_models_for_the_wanted_false_match_rate(recogniser:
 
 def test_a_threshold_of_another_model_does_not_count(recogniser: Recogniser) -> None:
     spec = dataclasses.replace(recogniser.model.spec, thresholds=(threshold(0.4, 1e-4, "e" * 64),))
-    with pytest.raises(ConfigError, match="model evaluate"):
+    with pytest.raises(ConfigError, match="model evaluate released --keep-thresholds`, then run") as plain:
         operating_point(dataclasses.replace(recogniser.model, spec=spec))
+    assert "sign" not in plain.value.message
+
+
+def test_a_signed_models_thresholds_come_with_another_signature(recogniser: Recogniser) -> None:
+    spec = dataclasses.replace(recogniser.model.spec, thresholds=())
+    with pytest.raises(ConfigError) as error:
+        operating_point(dataclasses.replace(recogniser.model, spec=spec), signed=True)
+    steps = ("evaluate", "--keep-thresholds", "model export", "model sign", "release --bundle", "mien-device update")
+    found = [error.value.message.find(step) for step in steps]
+    assert -1 not in found
+    assert found == sorted(found)
 
 
 @pytest.mark.parametrize("value", [-1.5, 36.3])

@@ -16,10 +16,12 @@ import pytest
 from coordinator import pki
 from device_sdk import join as joining
 from device_sdk.certificates import fingerprint
+from device_sdk.device import Device
 from device_sdk.home import Home
 from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
 from device_sdk.keystore import FileKeyStore
+from device_sdk.standing import sentences
 from mien.errors import (
     TABLE,
     AlreadyExistsError,
@@ -262,6 +264,19 @@ def test_renewal_is_due_in_the_last_third_of_a_certificates_life(
     assert not renewal_due(identity, ShiftedClock(4.6 * DAY_S))
     assert renewal_due(identity, ShiftedClock(4.7 * DAY_S))
     assert renewal_due(identity, ShiftedClock(30 * DAY_S))
+
+
+def test_its_owner_hears_that_a_certificate_ends_soon_only_where_a_renewal_is_due(
+    registrar: LocalRegistrar, home: Home, files: IdentityFiles
+) -> None:
+    attempt(invite_of(registrar), files)
+
+    def told(clock: ShiftedClock) -> str:
+        with Device.open(home.root, options={"keystore": "file"}, clock=clock) as device:
+            return " ".join(sentence for _, sentence in sentences(device.status(), clock.unix_s()))
+
+    assert all("ends soon" not in told(ShiftedClock(days * DAY_S)) for days in (0, 2, 4.6))
+    assert "The certificate ends soon: mien-device update" in told(ShiftedClock(4.7 * DAY_S))
 
 
 def test_a_device_that_has_not_joined_says_so(files: IdentityFiles) -> None:

@@ -55,9 +55,10 @@ def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"certificate_ends": "2027-01-16T00:00:00+00:00"}, "ends soon"),
+        ({"certificate_ends": "2027-01-16T00:00:00+00:00", "renewal_is_due": True}, "ends soon"),
         ({"certificate_ends": "2027-01-01T00:00:00+00:00"}, "has ended"),
-        ({"num_agreed": 0}, "gallery consent NAME --give"),
+        ({"num_agreed": 0}, "None until somebody here agrees: mien-device gallery consent NAME --give"),
+        ({"lacks_threshold": "a lacks one; ask"}, "Nobody is recognised without a threshold: a lacks one; ask."),
         ({"pending_round": "t/1/1"}, "so that what was trained counts"),
         ({"asked_to_stay_out": True}, "leave this device out"),
         ({"last_round_counted": False}, "went on without it"),
@@ -72,6 +73,13 @@ def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
 )
 def test_what_differs_is_said(changes: dict[str, object], part: str) -> None:
     assert part in told(dataclasses.replace(SETTLED, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_whoever_does_not_agree_to_training_is_not_urged_to(is_out: bool) -> None:
+    nobody = dataclasses.replace(SETTLED, num_agreed=0, asked_to_stay_out=is_out)
+    assert "to do" not in told(nobody)
+    assert ("--give" in told(nobody)) is not is_out
 
 
 def test_the_last_round_is_kept_sealed_with_the_gallery(tmp_path: Path) -> None:

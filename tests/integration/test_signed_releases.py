@@ -17,6 +17,7 @@ from coordinator.signing import read_key, sign_folder
 from device_sdk.cli import app
 from device_sdk.models import Model
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, NotFoundError
+from mien.specs import Threshold
 from mien.wire.canonical import model_to_json
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model, with_model
 from tests.integration.test_operating import program
@@ -67,6 +68,13 @@ def released(fleet: RealFleet, model: Model, *options: str, **kwargs: Any) -> An
     return program(CLI, "model", "release", model.model_id, *options, *home, **kwargs)
 
 
+def told(fleet: RealFleet, verb: str) -> str:
+    """Return what mien-device tells the phone's owner."""
+    shown = CliRunner().invoke(app, [verb, "--home", str(fleet.folder / "phone")])
+    assert shown.exit_code == 0
+    return " ".join(shown.stdout.split())
+
+
 def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path, str]) -> None:
     first, second = small_model(), with_model(small_model(), small_model().theta * np.float32(1.01))
     imported(fleet, first)
@@ -107,6 +115,15 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
         imported(fleet, third)
         released(fleet, third, "--bundle", str(signed(fleet, third, key[0], 4, "--fallback", "f" * 64)))
         assert phone.update().model_id == third.model_id
+
+        # It carries no threshold, and one that is measured now comes with another signature only.
+        assert "nobody is recognised with it" in told(fleet, "update")
+        fleet.add_threshold(Threshold(0.5, 1e-3, "pairs", 10, 30_000, third.model_id, "2026-01-01"))
+        for words in (told(fleet, "update"), told(fleet, "status")):
+            assert "sign this model anew" in words
+        released(fleet, third, "--bundle", str(signed(fleet, third, key[0], 5, "--fallback", "f" * 64)))
+        assert "nobody is recognised" not in told(fleet, "update")
+        assert "sign this model anew" not in told(fleet, "status")
         stuck = program(CLI, "model", "rollback", *home, check=False)
         assert (stuck.returncode, "sign that one again" in " ".join(stuck.stderr.split())) == (2, True)
 
@@ -116,7 +133,7 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
         _tamper(fleet, "UPDATE releases SET model_id = ?", fourth.model_id)
         with pytest.raises(CorruptDataError, match="not signed"):
             phone.update()
-        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 4", fourth.model_id)
+        _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 5", fourth.model_id)
         with pytest.raises(CorruptDataError, match="not the signed one"):
             phone.update()
         _tamper(fleet, "UPDATE releases SET model_id = ?", first.model_id)  # signed, but replaced
