@@ -19,7 +19,8 @@ from device_sdk.runtimes.schedule import num_steps
 from device_sdk.watch import TrainingWatch
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, never_stop
+from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained
+from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.specs import LocalSpec
 
 PROGRESS_EVERY_S: Final = 5.0
@@ -119,7 +120,7 @@ class Divisible(Protocol):
 
 
 @dataclass(frozen=True)
-class MannerlyRuntime:
+class MannerlyRuntime(JobRuntime):
     """A runtime that keeps to a budget, stops when it is told to, and says how far training is.
 
     `tell` hears steps done and steps of all, every few seconds and at the end of a training that took longer than that.
@@ -136,21 +137,12 @@ class MannerlyRuntime:
         """Return what the runtime embeds."""
         return self.runtime.embed(theta, crops)
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return what the runtime trains.
 
         Raises LateError when the watch or `should_stop` says so, ConfigError where the batch does not fit into memory.
         """
-        total, asked = num_steps(local, len(crops)), 0
+        total, asked = num_steps(job.local, len(job.crops)), 0
         next_told_s = self.clock.monotonic_s() + PROGRESS_EVERY_S
         was_told = False
 
@@ -164,25 +156,24 @@ class MannerlyRuntime:
                 next_told_s, was_told = self.clock.monotonic_s() + PROGRESS_EVERY_S, True
             return False
 
-        with self._fitting(part, crops, objective, local):
-            trained = self.runtime.train(theta, part, crops, objective, local, seed, stops)
+        with self._fitting(job):
+            trained = job.done_by(self.runtime, stops)
         if was_told:
             self.tell(total, total)
         return trained
 
-    def _fitting(
-        self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec
-    ) -> AbstractContextManager[None]:
+    def _fitting(self, job: TrainingJob) -> AbstractContextManager[None]:
         """Return a block in which training fits into the owner's memory; raises ConfigError where it cannot."""
-        if self.max_memory_mb is None or len(crops) == 0 or not part.names:
+        crops = job.crops
+        if self.max_memory_mb is None or len(crops) == 0 or not job.part.names:
             return nullcontext()
-        batch = min(local.batch_size or len(crops), len(crops))
+        batch = min(job.local.batch_size or len(crops), len(crops))
         factor = self.runtime.image_factor if isinstance(self.runtime, Weighed) else 1.0
-        estimate = estimate_memory(self.backbone, part, crops.shape[1] * crops.shape[2], factor)
+        estimate = estimate_memory(self.backbone, job.part, crops.shape[1] * crops.shape[2], factor)
         fits = estimate.most_images(self.max_memory_mb * MB)
         if fits >= batch:
             return nullcontext()
-        if fits and isinstance(self.runtime, Divisible) and self.runtime.can_divide(objective, local):
+        if fits and isinstance(self.runtime, Divisible) and self.runtime.can_divide(job.objective, job.local):
             return self.runtime.in_pieces(fits)
         raise ConfigError(
             f"training would take about {estimate.bytes_for(batch) / MB:.0f} MB (an estimate, on the high side, for "

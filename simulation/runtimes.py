@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mien.errors import ConfigError
-from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, never_stop
-from mien.specs import LocalSpec
+from mien.layout import Vector
+from mien.methods.base import Crops, Embeddings, Runtime, Trained
+from mien.methods.jobs import JobRuntime, TrainingJob
 
 
 @dataclass
-class OncePerRound:
+class OncePerRound(JobRuntime):
     """A runtime that embeds the same crops under the same model once: simulated phones share their public people."""
 
     runtime: Runtime
@@ -27,22 +27,13 @@ class OncePerRound:
             self._theta, self._crops = theta, crops
         return self._embeddings
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return what the runtime trains."""
-        return self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
+        return job.done_by(self.runtime, should_stop)
 
 
 @dataclass(frozen=True)
-class PublicOnly:
+class PublicOnly(JobRuntime):
     """A control: a runtime that trains the private form with the phones' own images at weight 0."""
 
     runtime: Runtime
@@ -51,20 +42,11 @@ class PublicOnly:
         """Return the runtime's embeddings."""
         return self.runtime.embed(theta, crops)
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return what the public images alone make of the part."""
-        rows = objective.per_crop
+        rows = job.objective.per_crop
         if "sample_weight" not in rows:
             raise ConfigError("this task's loss does not weigh images, so the phones' own cannot be left out")
         weight = rows["sample_weight"] * (1 - rows["target"][:, 0])
-        public = replace(objective, per_crop={**rows, "sample_weight": weight})
-        return self.runtime.train(theta, part, crops, public, local, seed, should_stop)
+        public = replace(job.objective, per_crop={**rows, "sample_weight": weight})
+        return replace(job, objective=public).done_by(self.runtime, should_stop)

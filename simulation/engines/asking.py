@@ -9,36 +9,13 @@ What comes before the training is worked out twice, which is little beside the t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from mien.layout import ParameterPart, Vector
-from mien.methods.base import (
-    Crops,
-    DeviceInput,
-    DeviceOutput,
-    Embeddings,
-    Method,
-    Objective,
-    Runtime,
-    Trained,
-    never_stop,
-)
-from mien.specs import LocalSpec
+from mien.layout import Vector
+from mien.methods.base import Crops, DeviceInput, DeviceOutput, Embeddings, Method, Runtime, Trained
+from mien.methods.jobs import JobRuntime, TrainingJob
 from simulation.engines.base import RoundWork
 
 Embed = Callable[[Vector, Crops], Embeddings]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a device half wants trained: the arguments of `Runtime.train`."""
-
-    theta: Vector = field(repr=False)
-    part: ParameterPart = field(repr=False)
-    crops: Crops = field(repr=False)
-    objective: Objective
-    local: LocalSpec
-    seed: int
 
 
 class Device:
@@ -46,7 +23,7 @@ class Device:
 
     def __init__(self, name: str, method: Method, inp: DeviceInput, embed: Embed) -> None:
         self.name = name
-        self.job: Job | None = None
+        self.job: TrainingJob | None = None
         self.output: DeviceOutput | None = None
         self._method = method
         self._inp = inp
@@ -69,12 +46,12 @@ class Device:
 class _Waits(Exception):  # noqa: N818 - nothing went wrong
     """Unwinds a device half whose job has no answer yet; never seen outside this module."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         super().__init__("a device half waits for its training")
         self.job = job
 
 
-class _Told:
+class _Told(JobRuntime):
     """A runtime that knows its first answers already, and adds those that it can give at once."""
 
     def __init__(self, answers: list[Embeddings | Trained], embed: Embed) -> None:
@@ -90,19 +67,10 @@ class _Told:
         assert not isinstance(given, Trained), "a device half asked for another thing than it did at first"
         return given
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return what was trained before, or unwind the device half until it is."""
         if self._next == len(self._answers):
-            raise _Waits(Job(theta, part, crops, objective, local, seed))
+            raise _Waits(job)
         given = self._given()
         assert isinstance(given, Trained), "a device half asked for another thing than it did at first"
         return given

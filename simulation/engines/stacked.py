@@ -14,8 +14,9 @@ from typing import Final
 from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import ConfigError
+from mien.methods.jobs import TrainingJob
 from mien.shell.memory import keep_freed_memory
-from simulation.engines.asking import Device, Embedder, Job
+from simulation.engines.asking import Device, Embedder
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
 from simulation.engines.costs import TailCost, room_bytes, tail_cost
 from simulation.engines.features import FeatureBlocks
@@ -88,7 +89,7 @@ class StackedEngine:
         if chunk:
             yield chunk
 
-    def _image_bytes(self, job: Job) -> int:
+    def _image_bytes(self, job: TrainingJob) -> int:
         """Return what a job's images take while they are trained on."""
         if job.part.names not in self._costs:
             with self.runtime.loaded(job.theta, job.part) as trunk:
@@ -131,9 +132,9 @@ class StackedEngine:
                 each.device.answer(trained)
                 self.num_stacked += 1
 
-    def _answer_alone(self, device: Device, job: Job) -> None:
+    def _answer_alone(self, device: Device, job: TrainingJob) -> None:
         with named_client(device.name):
-            device.answer(self.runtime.train(job.theta, job.part, job.crops, job.objective, job.local, job.seed))
+            device.answer(job.done_by(self.runtime))
         self.num_alone += 1
 
     def _groups(self, devices: Sequence[Device]) -> Iterator[list[_Waiting]]:
@@ -155,7 +156,7 @@ class _Waiting:
     """A device, the job that it waits for, and the job's batches where it may be stacked."""
 
     device: Device
-    job: Job
+    job: TrainingJob
     planned: tuple[Batch, ...] = ()
 
 

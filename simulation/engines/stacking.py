@@ -27,7 +27,7 @@ from mien.contribution import Arrays
 from mien.heads import l2_normalise
 from mien.layout import ParameterPart
 from mien.methods.base import Objective, Trained
-from simulation.engines.asking import Job
+from mien.methods.jobs import TrainingJob
 from simulation.engines.features import Rows
 from simulation.engines.linear_maps import LinearMaps
 
@@ -40,7 +40,7 @@ Chosen = tuple[NDArray[np.int64], NDArray[np.bool_]]
 class Member:
     """One training of a stack: the job, its batches, and its crops' features."""
 
-    job: Job
+    job: TrainingJob
     batches: tuple[Batch, ...] = field(repr=False)
     rows: Rows = field(repr=False)
 
@@ -59,12 +59,12 @@ def why_not_stacked(objective: Objective, batch_norm: str) -> str:
     return ""
 
 
-def batches_of(job: Job) -> tuple[Batch, ...]:
+def batches_of(job: TrainingJob) -> tuple[Batch, ...]:
     """Return the batches of a job, which its seed draws."""
     return tuple(batches(job.local, len(job.crops), np.random.default_rng(job.seed)))
 
 
-def kind_of(job: Job, planned: Sequence[Batch]) -> Hashable:
+def kind_of(job: TrainingJob, planned: Sequence[Batch]) -> Hashable:
     """Return what trainings of one stack have in common: all but numbers and, where the loss knows weights, lengths."""
     objective, rule = job.objective, job.objective.step_rule
     lengths: tuple[int, ...] = ()

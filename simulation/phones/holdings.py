@@ -25,10 +25,10 @@ from device_sdk.trained import Pending, TrainingFaces
 from device_sdk.training_state import Kept, by_person, for_round
 from mien.contribution import Arrays
 from mien.errors import InviteError, NotEnrolledError
-from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, never_stop
+from mien.layout import Vector
+from mien.methods.base import Crops, Embeddings, Runtime, Trained
+from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.secagg import AttemptId, AttemptLog, MemoryLog, RoundConfig
-from mien.specs import LocalSpec
 from mien.wire.tensors import PublicShard
 
 MODELS_KEPT: Final = 3
@@ -235,7 +235,7 @@ class SharedRuntimes:
 
 
 @dataclass(frozen=True)
-class _InTurn:
+class _InTurn(JobRuntime):
     """A runtime that serves one phone after another, in a thread of its own."""
 
     runtime: Runtime
@@ -245,22 +245,13 @@ class _InTurn:
         """Return what the runtime embeds."""
         return self.trainer.submit(self.runtime.embed, theta, crops).result()
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return what the runtime trains."""
-        return self.trainer.submit(self.runtime.train, theta, part, crops, objective, local, seed, should_stop).result()
+        return self.trainer.submit(job.done_by, self.runtime, should_stop).result()
 
 
 @dataclass(frozen=True)
-class ReplayRuntime:
+class ReplayRuntime(JobRuntime):
     """A runtime that trains nothing: it answers with random numbers of the right shape, for load alone."""
 
     dim: int
@@ -271,18 +262,9 @@ class ReplayRuntime:
         drawn_ND = np.random.default_rng(len(crops)).standard_normal((len(crops), self.dim)).astype(np.float32)
         return np.asarray(drawn_ND / np.linalg.norm(drawn_ND, axis=1, keepdims=True), np.float32)
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return the part moved by random numbers, and the private tensors as they were."""
-        values = part.gather(theta)
-        moved = np.random.default_rng(seed).standard_normal(values.size, np.float32) * np.float32(self.step)
-        private = {name: np.asarray(values_) for name, values_ in objective.private.items()}
-        return Trained(part, theta, values + moved, private, loss_before=0.0, loss_after=0.0, num_steps=0)
+        values = job.part.gather(job.theta)
+        moved = np.random.default_rng(job.seed).standard_normal(values.size, np.float32) * np.float32(self.step)
+        private = {name: np.asarray(values_) for name, values_ in job.objective.private.items()}
+        return Trained(job.part, job.theta, values + moved, private, loss_before=0.0, loss_after=0.0, num_steps=0)

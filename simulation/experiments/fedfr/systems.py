@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.layout import ParameterPart, Vector
+from mien.layout import Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained, never_stop
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained
+from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.methods.personal import PersonalModel, distil, fine_tune, personal_model
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec, TaskSpec, from_mapping
@@ -47,7 +48,7 @@ START: Final = (
 
 
 @dataclass
-class Watched:
+class Watched(JobRuntime):
     """A runtime that counts its steps, keeps each client's trained part, and embeds public crops once a model."""
 
     runtime: TorchRuntime
@@ -70,20 +71,11 @@ class Watched:
         """Return the runtime's embeddings as the backbone gives them."""
         return self.runtime.features(theta, crops)
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
         """Return what the runtime makes of it; the last `num_clients` results are kept."""
-        trained = self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
+        trained = job.done_by(self.runtime, should_stop)
         self.num_steps += trained.num_steps
-        self.num_images += len(crops)
+        self.num_images += len(job.crops)
         self.parts = [*self.parts, trained.values][-self.num_clients :]
         return trained
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from mien.contribution import Contribution, Total
 from mien.errors import ConfigError
-from mien.layout import ParameterPart, Vector
+from mien.layout import Vector
 from mien.methods import METHODS
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained, never_stop
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained
+from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
 from mien.spreadout import PAPER, RELEASED_CODE, spread_out
 from simulation.engine import Cohort, PublicFaces, run_task
@@ -43,7 +44,7 @@ EXACT = replace(
 
 
 @dataclass
-class Watched:
+class Watched(JobRuntime):
     """A runtime that remembers what it was asked to train."""
 
     runtime: Runtime
@@ -54,18 +55,9 @@ class Watched:
         self.num_embedded += len(crops)
         return self.runtime.embed(theta, crops)
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        self.asked.append((crops, objective))
-        return self.runtime.train(theta, part, crops, objective, local, seed, should_stop)
+    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+        self.asked.append((job.crops, job.objective))
+        return job.done_by(self.runtime, should_stop)
 
 
 def watched() -> Watched:
