@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from mien.evaluation.gates import is_measurable
 from mien.specs import Threshold
+from mien.wire.canonical import model_from_json
+
+PHONES_MAX_FMR: Final = 1e-3
+"""A phone decides with a threshold of at most this false match rate, unless its owner says otherwise."""
 
 
 def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
@@ -28,6 +32,12 @@ def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
         )
         for point in points
     ]
+
+
+def decides(spec_json: bytes, model_id: str) -> bool:
+    """Return whether a model carries a threshold of its own with which phones decide."""
+    spec, _ = model_from_json(spec_json)
+    return any(known.model_id == model_id and known.fmr <= PHONES_MAX_FMR for known in spec.thresholds)
 
 
 def _is_measured(point: Mapping[str, Any]) -> bool:

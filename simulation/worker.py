@@ -85,6 +85,7 @@ def add_for_phones(
         faces = faces_in(int8_faces, model.spec.input, aligned=aligned)
         _tell(f"int8 variant: {len(faces.crops)} faces")
         variant = make_int8(model.spec, model.layout, model.theta, faces, folder, datetime.now(UTC))
+        _tell(f"int8 variant: {variant.cost}")
         added["variants"] = [to_mapping(variant)]
     return added
 

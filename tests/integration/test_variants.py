@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from device_sdk.verify import Match, Unknown
 from mien.errors import ModelMismatchError
 from mien.wire.canonical import model_to_json
 from tests.device_sdk.synthetic import images_of
-from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
+from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
 from tests.integration.test_operating import program
 from tests.tiny import made_up_crops
 
@@ -51,8 +52,11 @@ def bundle(fleet: RealFleet, key: tuple[Path, str]) -> Path:
             Image.fromarray(crop).save(faces / str(number) / f"{picture}.png")
     out, home = fleet.folder / "bundle", ("--home", str(fleet.house.home.folder), "--json")
     making = ("--graphs", str(out), "--int8-faces", str(faces), "--aligned", "--key", str(key[0]), "--release")
-    made = json.loads(program(CLI, "model", "import", str(source), *making, *home).stdout)
+    done = program(CLI, "model", "import", str(source), *making, *home)
+    made = json.loads(done.stdout)
     assert (made["model_id"], made["released"], made["bundle"]) == (model.model_id, True, str(out))
+    assert made["has_threshold"] is False  # these faces are too few for phones' 0.001
+    assert re.search(r"int8 variant: .*false match rate", " ".join(done.stderr.split()))
     again = program(CLI, "model", "import", str(source), *making, *home, check=False)
     assert (again.returncode, "name a new folder" in again.stderr) == (16, True)
     return out
@@ -60,6 +64,9 @@ def bundle(fleet: RealFleet, key: tuple[Path, str]) -> Path:
 
 def test_a_phone_enrols_and_verifies_in_int8_and_goes_back(fleet: RealFleet, bundle: Path) -> None:
     listed = {path.name for path in bundle.iterdir()}
+    for name in ("model.json", "manifest.json"):  # the model's own thresholds were measured before it was signed
+        signed = json.loads((bundle / name).read_bytes())
+        assert min(each["fmr"] for each in signed.get("spec", signed)["thresholds"]) <= 0.01
     assert {"model.json", "theta.f32", "graphs.json", "embed.onnx", "int8.variant", "variants.json"} <= listed
     (variant,) = json.loads((bundle / "variants.json").read_bytes())["variants"]
     form = f"{small_model().model_id}:{variant['sha256']}"
@@ -91,3 +98,32 @@ def test_a_phone_enrols_and_verifies_in_int8_and_goes_back(fleet: RealFleet, bun
         assert phone.gallery.form_id == small_model().model_id
     refused = CliRunner().invoke(app, ["bench", *home, "--save", "--tier", "int4"])
     assert "no such variant" in str(refused.exception)
+
+
+def test_another_signature_keeps_the_graphs_and_the_variant_and_another_models_says_what_it_lacks(
+    fleet: RealFleet, bundle: Path, key: tuple[Path, str]
+) -> None:
+    home = ("--home", str(fleet.house.home.folder))
+    anew = fleet.folder / "anew"
+    told = program(CLI, "model", "export", "released", str(anew), *home).stdout
+    assert "does not" not in told
+    files = json.loads(program(CLI, "model", "sign", str(anew), "--key", str(key[0]), "--json").stdout)["files"]
+    assert files == [file["name"] for file in json.loads((bundle / "manifest.json").read_bytes())["files"]]
+    assert all((anew / name).read_bytes() == (bundle / name).read_bytes() for name in files)
+
+    other = with_model(small_model(), small_model().theta * np.float32(1.01))
+    source = fleet.folder / "other"
+    source.mkdir()
+    (source / "model.json").write_bytes(model_to_json(other.spec, other.layout))
+    (source / "theta.f32").write_bytes(np.ascontiguousarray(other.theta, "<f4").tobytes())
+    program(CLI, "model", "import", str(source), *home)
+    poorer = fleet.folder / "poorer"
+    lost = "does not: the graphs for phones without torch and the int8 variant. To keep that"
+    next_ = f"python -m device_sdk.export {poorer} --int8-faces FACES"
+    said = " ".join(program(CLI, "model", "export", other.model_id, str(poorer), *home).stdout.split())
+    assert (lost in said, next_ in said) == (True, True)
+    program(CLI, "model", "sign", str(poorer), "--key", str(key[0]))
+    said = " ".join(program(CLI, "model", "release", other.model_id, "--bundle", str(poorer), *home).stdout.split())
+    assert (lost in said, next_ in said) == (True, True)
+    assert "Phones recognise nobody with it: it has no threshold" in said
+    assert "--keep-thresholds, then export, sign and release it again: thresholds are signed, too" in said

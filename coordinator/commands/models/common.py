@@ -45,6 +45,18 @@ def tell(model: models_pb2.ModelManifest, as_json: bool, what: str) -> None:
     shell.emit(to_plain(model), as_json=as_json, human=lambda: say(f"Model {model.model_id} is {what}."))
 
 
+def said_of_thresholds(spec_json: bytes, model_id: str, then: str) -> str:
+    """Return that phones recognise nobody with a model, and what to do, at last `then`; empty where they do."""
+    from coordinator.thresholds import PHONES_MAX_FMR, decides
+
+    if decides(spec_json, model_id):
+        return ""
+    return (
+        f"Phones recognise nobody with it: it has no threshold for a false match rate of {PHONES_MAX_FMR:g} or less. "
+        f"Next: mien-coordinator model evaluate {model_id[:12]} --data FACES --keep-thresholds{then}"
+    )
+
+
 def percent(share: float) -> str:
     """Return a share as it is written on the command line: 0.1 is 10%."""
     return f"{100 * share:.4g}%"

@@ -42,7 +42,9 @@ def evaluate(
     """
     if protocol not in ("lfw", "folder"):
         raise ConfigError(f"--protocol is {protocol!r}; known: lfw, folder")
-    sets = [(data, aligned)] if data is not None else _configured_sets(home)
+    sets = [(data, aligned)] if data is not None else configured_sets(home)
+    if not sets:
+        raise ConfigError("coordinator.toml names no evaluation_sets; add one, or give --data")
     for folder, _ in sets:
         if not folder.is_dir():
             raise NotFoundError(f"there is no folder {folder}; name the folder that holds the faces")
@@ -63,35 +65,38 @@ def evaluate(
     shell.emit(records[0] if data is not None else {"evaluations": records}, as_json=as_json, human=human)
 
 
-def _configured_sets(home: Path) -> list[tuple[Path, bool]]:
+def configured_sets(home: Path) -> list[tuple[Path, bool]]:
     """Return the folders of the coordinator's evaluation sets, and whether they hold aligned crops."""
     sets = CoordinatorHome(home).resolve().config.sets
     folders = [*((folder, False) for folder in sets.raw.values()), *((folder, True) for folder in sets.crops.values())]
-    if not folders:
-        raise ConfigError("coordinator.toml names no evaluation_sets; add one, or give --data")
     return [(Path(folder), aligned) for folder, aligned in folders]
 
 
 def _measured(home: Path, model: str, sets: Sequence[tuple[Path, bool]], protocol: str) -> list[dict[str, Any]]:
     """Return the records of a model on each folder."""
-    from coordinator import worker
-
-    command = shlex.join(["mien-coordinator", *sys.argv[1:]])  # the worker's names a folder that is gone
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
         ask(home, lambda coordinator: write_model(coordinator, model, Path(temporary)))
-        records = [worker.evaluate(Path(temporary), folder, protocol, aligned=crops) for folder, crops in sets]
-    return [{**record, "command": command} for record in records]
+        return [measured(Path(temporary), folder, protocol, aligned=crops) for folder, crops in sets]
+
+
+def measured(model: Path, data: Path, protocol: str, *, aligned: bool) -> dict[str, Any]:
+    """Return the record of the model in a folder on a folder of faces, as measured by this very command."""
+    from coordinator import worker
+
+    record = worker.evaluate(model, data, protocol, aligned=aligned)
+    return {**record, "command": shlex.join(["mien-coordinator", *sys.argv[1:]])}  # the worker's names a passing folder
 
 
 def _keep_thresholds(home: Path, record: Mapping[str, Any]) -> int:
     """Add what a record measured to the model's manifest; returns how many thresholds that were."""
+    return ask(home, lambda coordinator: add_thresholds(coordinator, record))
+
+
+async def add_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) -> int:
+    """Add what a record measured to the model's manifest; returns how many thresholds that were."""
     from coordinator.thresholds import thresholds_of
 
     thresholds = thresholds_of(record, now())
-
-    async def keep(coordinator: Coordinator) -> None:
-        for threshold in thresholds:
-            await coordinator.add_threshold(threshold.model_id, threshold)
-
-    ask(home, keep)
+    for threshold in thresholds:
+        await coordinator.add_threshold(threshold.model_id, threshold)
     return len(thresholds)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator.commands.common import Home, Json, ask, now, say
 from coordinator.commands.models.common import Model, tell
-from coordinator.commands.models.folder import write_model
+from coordinator.commands.models.folder import said_of_less, write_extras, write_model
 from mien.errors import AlreadyExistsError
 from mien.shell import cli as shell
 from mien.shell.files import storage_errors
+
+if TYPE_CHECKING:
+    from coordinator.client import Coordinator
+    from mien.wire.v1 import models_pb2
 
 
 def export(
@@ -23,8 +27,9 @@ def export(
 ) -> None:
     """Write a model to a folder: model.json, theta.f32 and, where there is one, public_shard.safetensors.
 
-    Beside them fallbacks.txt: the signed releases in force now, to which phones may go back from this one, each by
-    its manifest's SHA-256.
+    The graphs and variants of its newest signature come along, so that the next one covers them. Beside them
+    fallbacks.txt: the signed releases in force now, to which phones may go back from this one, each by its manifest's
+    SHA-256.
 
     Example: mien-coordinator model export released ./model
     """
@@ -32,8 +37,16 @@ def export(
         raise AlreadyExistsError(f"{out} exists already; name a new folder")
     with storage_errors(str(out)):
         out.mkdir(parents=True)
-    exported = ask(home, lambda coordinator: write_model(coordinator, model, out))
+
+    async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, str]:
+        exported = await write_model(coordinator, model, out)
+        await write_extras(coordinator, exported, out)
+        return exported, await said_of_less(coordinator, [path.name for path in out.iterdir()], out)
+
+    exported, less = ask(home, question)
     tell(exported, as_json, f"exported to {out}")
+    if less and not as_json:
+        say(less)
 
 
 def sign(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,41 @@ async def write_model(coordinator: Coordinator, wanted: str, out: Path) -> model
     if model.HasField("public_shard"):
         await coordinator.download(model.public_shard, out / SHARD)
     return model
+
+
+async def write_extras(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> None:
+    """Write the graphs and variants that came with a model's signature, so that the next signature covers them too."""
+    from mien.bundles import listed_by
+    from mien.wire.v1 import common_pb2
+
+    for file in listed_by(model.bundle_manifest).extras if model.bundle_manifest else ():
+        await coordinator.download(common_pb2.BlobRef(sha256=file.sha256, size_bytes=file.size_bytes), out / file.name)
+
+
+async def said_of_less(coordinator: Coordinator, names: Iterable[str], folder: Path) -> str:
+    """Return what the releases in force bring and a folder with files of these names does not; empty for nothing."""
+    from mien.bundles import listed_by
+
+    statuses = [status for _, status in await coordinator.standings() if status.state == "released"]
+    in_force = [await coordinator.manifest(status.model_id) for status in statuses]
+    signed = [listed_by(each.bundle_manifest) for each in in_force if each.bundle_manifest]
+    brought = {what for manifest in signed for what in _kinds(file.name for file in manifest.files)}
+    if not (lost := sorted(brought - _kinds(names))):
+        return ""
+    faces = " --int8-faces FACES" if "the int8 variant" in lost else ""
+    return (
+        f"The release in force brings what this one does not: {' and '.join(lost)}. To keep that, sign and release the "
+        f"folder after: python -m device_sdk.export {folder}{faces}"
+    )
+
+
+def _kinds(names: Iterable[str]) -> set[str]:
+    """Return what files of these names bring to phones beside a model, in words."""
+    from mien.bundles import GRAPHS, VARIANT_SUFFIX
+
+    files = set(names)
+    variants = {f"the {name.removesuffix(VARIANT_SUFFIX)} variant" for name in files if name.endswith(VARIANT_SUFFIX)}
+    return variants | ({"the graphs for phones without torch"} if GRAPHS in files else set())
 
 
 async def write_fallbacks(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> None:

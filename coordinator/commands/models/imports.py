@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coordinator.commands.common import Home, Json, ask, now, say
-from coordinator.commands.models.common import to_plain
+from coordinator.commands.models.common import said_of_thresholds, to_plain
+from coordinator.commands.models.evaluations import add_thresholds, configured_sets, measured
 from coordinator.commands.models.folder import MAX_SPEC_BYTES, SHARD, SPEC, THETA, read_signed, write_fallbacks
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.shell import cli as shell
-from mien.shell.files import read_limited, storage_errors
+from mien.shell.files import read_limited, storage_errors, write_atomically
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,7 +40,8 @@ def import_model(
         typer.Option(help="A new folder: the model with the graphs that phones without torch run, ready to be signed."),
     ] = None,
     int8_faces: Annotated[
-        Path | None, typer.Option(help="With --graphs: public faces, name/*.jpg, for a variant of it in int8.")
+        Path | None,
+        typer.Option(help="With --graphs: public faces, name/*.jpg, for its thresholds and a variant of it in int8."),
     ] = None,
     aligned: Annotated[bool, typer.Option(help="These faces are aligned 112x112 crops already.")] = False,
     key: Annotated[
@@ -76,19 +78,27 @@ def import_model(
             )
         shard = _with_shard(file, folder, public)
         spec_json = _spec_of(folder, shard)
+        record = None if graphs is None else _for_thresholds(home, folder, int8_faces, aligned=aligned)
 
-        async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, bool]:
+        async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, bool, str]:
             known = {model.model_id for model in await coordinator.models()}
             kept = await coordinator.import_model(spec_json, folder / THETA, shard)
+            if graphs is not None:
+                kept = await _described(coordinator, kept, folder, record)
             signed = (b"", b"") if graphs is None else await _signed_here(coordinator, kept, folder, signing_key)
             released = await _released(coordinator, kept, folder, signed) if release else kept
-            return released, kept.model_id in known
+            then = ", then this import again with a new folder: thresholds are signed, too" if graphs else ""
+            lacking = said_of_thresholds(kept.spec_json, kept.model_id, "" if unsigned else then)
+            return released, kept.model_id in known, lacking
 
-        model, was_there = ask(home, question)
+        model, was_there, lacking = ask(home, question)
     result = {**to_plain(model), "was_there": was_there, "bundle": None if graphs is None else str(graphs)}
+    result["has_threshold"] = not lacking
 
     def human() -> None:
         say(f"Model {model.model_id} is {_what_happened(was_there=was_there, release=release)}.")
+        if lacking and (release or graphs is not None):
+            say(lacking)
         if graphs is not None and key is None:
             say(f"Next, where the release key is: mien-coordinator model sign {graphs} --key release.key")
 
@@ -162,6 +172,40 @@ def _spec_of(folder: Path, shard: Path | None) -> bytes:
         if path is not None and not path.is_file():
             raise NotFoundError(f"there is no file {path}; export the model again")
     return spec_json
+
+
+def _for_thresholds(home: Path, folder: Path, faces: Path | None, *, aligned: bool) -> dict[str, Any] | None:
+    """Return the measurement of a new bundle's model on its public faces, or else on the first evaluation set.
+
+    None where its thresholds are known already, and where there are no faces.
+    """
+    from coordinator.thresholds import decides
+    from mien.wire.canonical import model_from_json
+
+    spec_json = read_limited(folder / SPEC, MAX_SPEC_BYTES, what=SPEC)
+    spec, _ = model_from_json(spec_json)
+    if any(decides(spec_json, known.model_id) for known in spec.thresholds):
+        return None
+    sets = [(faces, aligned)] if faces is not None else configured_sets(home)
+    found = next(((data, crops) for data, crops in sets if data.is_dir()), None)
+    if found is None:
+        return None
+    shell.ERR.print(f"thresholds: measuring all pairs of {found[0].name}", highlight=False, markup=False)
+    return measured(folder, found[0], "folder", aligned=found[1])
+
+
+async def _described(
+    coordinator: Coordinator, model: models_pb2.ModelManifest, folder: Path, record: Mapping[str, Any] | None
+) -> models_pb2.ModelManifest:
+    """Return a model with its thresholds, the measured ones where it had none; its folder gets them to be signed."""
+    from coordinator.thresholds import decides
+
+    if record is not None and not decides(model.spec_json, model.model_id):
+        await coordinator.add_evaluation(model.model_id, record)
+        await add_thresholds(coordinator, record)
+    described = await coordinator.manifest(model.model_id)
+    write_atomically(folder / SPEC, described.spec_json)
+    return described
 
 
 async def _signed_here(

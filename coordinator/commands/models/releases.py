@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask
-from coordinator.commands.models.common import Model, find_model, percent, share_of, tell
-from coordinator.commands.models.folder import read_signed
+from coordinator.commands.common import Home, Json, ask, say
+from coordinator.commands.models.common import Model, find_model, percent, said_of_thresholds, share_of, tell
+from coordinator.commands.models.folder import read_signed, said_of_less
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
     from mien.wire.v1 import models_pb2
+
+
+_ANEW: Final = "export, sign and release it again: thresholds are signed, too"
 
 
 def release(
@@ -41,20 +44,28 @@ def release(
     Example: mien-coordinator model release 3f0c --roll-out stages.toml
     """
     from coordinator.commands.fleet import read_roll_out
+    from mien.bundles import listed_by
 
     spec = None if roll_out is None else read_roll_out(roll_out)
     part = share_of(share) if spec is None else spec.stages[0]
     signed = (b"", b"") if bundle is None else read_signed(bundle)
 
-    async def question(coordinator: Coordinator) -> models_pb2.ModelManifest:
-        model_id = (await find_model(coordinator, model)).model_id
+    async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, list[str]]:
+        found = await find_model(coordinator, model)
+        model_id, then = found.model_id, "" if bundle is None else f", then {_ANEW}"
+        told = [said_of_thresholds(found.spec_json, model_id, then)]
         if bundle is not None:
+            told.append(await said_of_less(coordinator, [file.name for file in listed_by(signed[0]).files], bundle))
             await coordinator.add_graphs(bundle, *signed)
-        return await coordinator.release(
+        released = await coordinator.release(
             model_id, share=part, despite_gates=despite_gates, signed=signed, roll_out=spec
         )
+        return released, told
 
-    tell(ask(home, question), as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
+    released, told = ask(home, question)
+    tell(released, as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
+    for sentence in filter(None, [] if as_json else told):
+        say(sentence)
 
 
 def rollback(
