@@ -153,6 +153,7 @@ public final class Viewfinder {
     }
 
     private void say(int title, int text, int button, Runnable action) {
+        looker.onLooking(false, false);
         source.preview().setVisibility(View.INVISIBLE);
         ((TextView) notice.findViewById(R.id.camera_notice_title)).setText(title);
         ((TextView) notice.findViewById(R.id.camera_notice_text)).setText(text);
@@ -175,7 +176,6 @@ public final class Viewfinder {
 
         @Override
         public void onTrouble(FrameSource.Trouble trouble) {
-            looker.onLooking(false, false);
             say(trouble);
         }
     }

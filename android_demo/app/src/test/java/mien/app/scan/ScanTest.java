@@ -138,6 +138,7 @@ public class ScanTest extends ScreenRunner {
         ScanActivity screen = open().get();
         assertNull("no camera without permission", camera[0].listener);
         assertEquals(screen.getString(R.string.scan_why), text(screen, R.id.camera_notice_text));
+        assertFalse("no square is shown to hold a code in", isShown(screen, R.id.scan_hint));
         draw(screen, "camera-ask");
         screen.findViewById(R.id.camera_notice_button).performClick();
         String[] asked = Shadows.shadowOf(screen).getLastRequestedPermission().requestedPermissions;
@@ -146,6 +147,7 @@ public class ScanTest extends ScreenRunner {
         answer(screen, PackageManager.PERMISSION_GRANTED);
         assertEquals(View.GONE, screen.findViewById(R.id.camera_notice).getVisibility());
         assertTrue(camera[0].listener != null);
+        assertTrue(isShown(screen, R.id.scan_hint));
     }
 
     private static void answer(ScanActivity screen, int... results) {
@@ -164,6 +166,7 @@ public class ScanTest extends ScreenRunner {
         assertEquals(screen.getString(R.string.camera_ask_button), act.getText().toString());
         answer(screen, PackageManager.PERMISSION_DENIED);
         assertEquals(screen.getString(R.string.camera_refused_title), text(screen, R.id.camera_notice_title));
+        assertFalse(isShown(screen, R.id.scan_hint));
         draw(screen, "camera-refused-de-large");
         act.performClick();
         Intent settings = Shadows.shadowOf(screen).getNextStartedActivity();
@@ -204,6 +207,7 @@ public class ScanTest extends ScreenRunner {
             camera[0].fail(troubles[i]);
             assertEquals(screen.getString(titles[i]), text(screen, R.id.camera_notice_title));
             assertEquals(View.INVISIBLE, camera[0].preview().getVisibility());
+            assertFalse(isShown(screen, R.id.scan_hint));
             act.performClick();
             controller.pause().resume(); // the settings were opened, or the camera is tried again
             assertEquals(View.GONE, screen.findViewById(R.id.camera_notice).getVisibility());
