@@ -1,7 +1,6 @@
 package mien.app.settings;
 
 import android.app.Activity;
-import android.app.AlertDialog;
 import android.content.Intent;
 import android.content.pm.PackageManager;
 import android.os.Bundle;
@@ -19,7 +18,6 @@ import mien.client.model.ModelSpec;
 
 /** Which fleet, which model with which thresholds and where those come from, what was agreed to, and what this app is. */
 public final class SettingsActivity extends Screen {
-    private static final int[] FEWEST = {4, 8, 16, 32, 64};
     private static final int SHORT = 12;
 
     @Override
@@ -105,7 +103,7 @@ public final class SettingsActivity extends Screen {
                 .way(
                         getString(R.string.fewest_title),
                         Say.count(this, R.plurals.fewest, phone().choices.fewest()),
-                        this::chooseFewest);
+                        () -> open(FewestActivity.class));
     }
 
     private int agreed() {
@@ -113,27 +111,6 @@ public final class SettingsActivity extends Screen {
             return R.string.agreed_nothing;
         }
         return phone().choices.trains() ? R.string.agreed_both : R.string.agreed_recognises;
-    }
-
-    private void chooseFewest() {
-        CharSequence[] names = new CharSequence[FEWEST.length];
-        int chosen = -1;
-        for (int i = 0; i < FEWEST.length; i++) {
-            names[i] = Say.count(this, R.plurals.fewest, FEWEST[i]);
-            chosen = FEWEST[i] == phone().choices.fewest() ? i : chosen;
-        }
-        new AlertDialog.Builder(this)
-                .setTitle(R.string.fewest_title)
-                .setSingleChoiceItems(
-                        names,
-                        chosen,
-                        (dialog, which) -> {
-                            phone().choices.demand(FEWEST[which]);
-                            showPrivacy();
-                            dialog.dismiss();
-                        })
-                .setNegativeButton(R.string.back, null)
-                .show();
     }
 
     private String version() {
