@@ -125,7 +125,7 @@ def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> Renderab
         (
             task.task_id,
             task.name,
-            "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, unable(task)))),
+            "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, not_chosen(task)))),
             f"{task.rounds_closed}/{task.rounds_total}",
             ", ".join(task.reveals) or "–",
             task.method,
@@ -248,15 +248,25 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
         "model_id": task.model_id,
         "reveals": list(task.reveals),
         "num_cannot_train": task.num_cannot_train,
+        "num_want_larger_sums": task.num_want_larger_sums,
     }
 
 
-def unable(task: operator_pb2.TaskStatus) -> str:
-    """Return how many phones that called cannot train a task's model; nothing for none, or once it is over."""
-    number = task.num_cannot_train
-    if not number or task.state in _TASK_OVER:
+def not_chosen(task: operator_pb2.TaskStatus) -> str:
+    """Return how many phones that called are not chosen for a task, and why; nothing for none, or once it is over."""
+    if task.state in _TASK_OVER:
         return ""
-    return f"{number} {'phone' if number == 1 else 'phones'} cannot train its model and are not chosen"
+    told = []
+    if number := task.num_cannot_train:
+        told.append(f"{_phones(number, 'cannot train its model and is', 'cannot train its model and are')} not chosen")
+    if number := task.num_want_larger_sums:
+        owners = "its owner wants" if number == 1 else "their owners want"
+        told.append(f"{_phones(number, 'is', 'are')} not chosen: {owners} more phones in a sum than its cohort allows")
+    return "; ".join(told)
+
+
+def _phones(number: int, one: str, several: str) -> str:
+    return f"1 phone {one}" if number == 1 else f"{number} phones {several}"
 
 
 def _tell(task: operator_pb2.TaskStatus, as_json: bool) -> None:
@@ -266,9 +276,9 @@ def _tell(task: operator_pb2.TaskStatus, as_json: bool) -> None:
 
 
 def _say_task(task: TaskSpec, shown: list[str]) -> None:
-    cohort = task.cohort
+    cohort, rounds = task.cohort, "1 round" if task.rounds == 1 else f"{task.rounds} rounds"
     say(
-        f"{task.name}: {task.method}, {task.rounds} rounds of {cohort.size} phones (at least {cohort.min_reports}) of "
+        f"{task.name}: {task.method}, {rounds} of {cohort.size} phones (at least {cohort.min_reports}) of "
         f"population {task.population}, from model {task.model_id}."
     )
     if (mode := task.asynchronous) is not None:
@@ -324,7 +334,7 @@ class _View:
     def __init__(self) -> None:
         self.task: operator_pb2.TaskStatus | None = None
         self._rounds: dict[tuple[int, int], operator_pb2.RoundReport] = {}
-        self._said: tuple[str, str, int] | None = None
+        self._said: tuple[str, str, int, int] | None = None
 
     def take(self, event: operator_pb2.TaskEvent) -> None:
         """Note what an event says."""
@@ -335,13 +345,14 @@ class _View:
     def news(self, event: operator_pb2.TaskEvent) -> str:
         """Return an event in one line; nothing for one that tells no more than the last.
 
-        How many phones cannot train the model is told again once they are twice as many, not for each of them.
+        How many phones are not chosen, and why, is told again once they are twice as many, not for each of them.
         """
         stages = {key: report.stage for key, report in self._rounds.items()}
         self.take(event)
         if not event.HasField("round"):
             before, task = self._said, event.task
-            self._said = (task.state, task.reason, task.num_cannot_train.bit_length())
+            numbers = task.num_cannot_train.bit_length(), task.num_want_larger_sums.bit_length()
+            self._said = (task.state, task.reason, *numbers)
             return self._title() if self._said != before else ""
         if stages == {key: report.stage for key, report in self._rounds.items()}:
             return ""
@@ -379,7 +390,7 @@ class _View:
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
             title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
-        why = "; ".join(filter(None, (self.task.reason, unable(self.task))))
+        why = "; ".join(filter(None, (self.task.reason, not_chosen(self.task))))
         return title + (f" ({why})" if why else "")
 
 

@@ -158,11 +158,14 @@ class StageNews:
 
 @dataclass(frozen=True)
 class TaskNews:
-    """A change of a task, of one of its rounds, or of how many devices called that cannot train its model."""
+    """A change of a task, of one of its rounds, or of how many devices called that it is not for: those that cannot
+    train its model, and those whose owner wants more devices in a sum.
+    """
 
     task: TaskRecord
     round: RoundRecord | None
     num_cannot_train: int = 0
+    num_want_larger_sums: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ class Engine:
         self._is_stopping = False
         self._held: set[_Held] = set()
         self._unable: dict[str, set[str]] = {}
+        self._unwilling: dict[str, set[str]] = {}
 
     @property
     def waiting_check_ins(self) -> int:
@@ -329,6 +333,7 @@ class Engine:
         """A runner that an error has ended is replaced, whatever the error was: its task is not over."""
         self._runners.pop(runner.task.task_id, None)
         self._unable.pop(runner.task.task_id, None)
+        self._unwilling.pop(runner.task.task_id, None)
         if not ended.cancelled() and (error := ended.exception()) is not None:
             self._log_end(runner.task, error)
             if not self._is_stopping:
@@ -467,7 +472,9 @@ class Engine:
         for runner in sorted(self._of_population(caller.population), key=lambda each: each.plan.method.trains):
             if runner.duty is not caller.duty or runner.bars(caller.device_id):
                 continue
-            if smallest_sum(runner.plan.task) < caller.min_cohort:
+            wants_more = smallest_sum(runner.plan.task) < caller.min_cohort
+            self._note(self._unwilling, caller, runner, passed_over=wants_more)
+            if wants_more:
                 continue
             if place(caller.device_id, runner.task.base_model_id) >= runner.plan.share:
                 continue
@@ -477,24 +484,31 @@ class Engine:
 
     def _noted(self, caller: Caller, runner: TaskRunner) -> Caller:
         """Return the caller, after noting whether it can train a task's model: its operator is told how many cannot."""
-        unable = self._unable.setdefault(runner.task.task_id, set())
-        before = len(unable)
-        if caller.can_train(runner.plan):
-            unable.discard(caller.device_id)
-        elif before < _MAX_UNABLE:
-            unable.add(caller.device_id)
-        if len(unable) != before:
-            self._tasks_changed[runner.task.task_id].beat()
+        self._note(self._unable, caller, runner, passed_over=not caller.can_train(runner.plan))
         return caller
+
+    def _note(self, noted: dict[str, set[str]], caller: Caller, runner: TaskRunner, *, passed_over: bool) -> None:
+        """Note among those that a task is not for whether a caller is one; who watches the task hears of a change."""
+        devices = noted.setdefault(runner.task.task_id, set())
+        before = len(devices)
+        if not passed_over:
+            devices.discard(caller.device_id)
+        elif before < _MAX_UNABLE:
+            devices.add(caller.device_id)
+        if len(devices) != before:
+            self._tasks_changed[runner.task.task_id].beat()
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
         lanes = self._of_population(caller.population)
         return any(lane.duty is caller.duty and not caller.can_train(lane.plan) for lane in lanes)
 
-    def num_cannot_train(self, task_id: str) -> int:
-        """Return how many devices that called cannot train a task's model, as far as this process has heard."""
-        return len(self._unable.get(task_id, ()))
+    def num_not_for(self, task_id: str) -> tuple[int, int]:
+        """Return how many devices that called a task is not for, as far as this process has heard.
+
+        First those that cannot train its model, then those whose owner wants more devices in a sum.
+        """
+        return len(self._unable.get(task_id, ())), len(self._unwilling.get(task_id, ()))
 
     def _of_population(self, population: str) -> list[TaskRunner]:
         """Return the lanes of a population's tasks, the oldest task's first."""
@@ -726,18 +740,18 @@ class Engine:
         await thread.run(store.task, task_id)
         pulse = self._tasks_changed.setdefault(task_id, Pulse())
         seen: dict[int, RoundRecord] = {}
-        told: tuple[TaskRecord, int] | None = None
+        told: TaskNews | None = None
         while True:
-            count, unable = pulse.count, self.num_cannot_train(task_id)
+            count, not_for = pulse.count, self.num_not_for(task_id)
             task = await thread.run(store.task, task_id)  # before its rounds, so that these are never older
             since = min((id_ for id_, record in seen.items() if not record.stage.is_over), default=max(seen, default=0))
             for record in await thread.run(store.rounds, task_id, since_id=since):
                 if seen.get(record.id) != record:
                     seen[record.id] = record
-                    yield TaskNews(task, record, unable)
-            if (task, unable) != told:
-                told = task, unable
-                yield TaskNews(task, None, unable)
+                    yield TaskNews(task, record, *not_for)
+            if (news := TaskNews(task, None, *not_for)) != told:
+                told = news
+                yield news
             if task.state.is_over:
                 return
             if self.is_draining:

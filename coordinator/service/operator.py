@@ -111,7 +111,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         return self._status(await self._engine.command(task_id, state, actor=caller().id))
 
     def _status(self, task: TaskRecord) -> operator_pb2.TaskStatus:
-        return _status(task, self._engine.num_cannot_train(task.task_id))
+        return _status(TaskNews(task, None, *self._engine.num_not_for(task.task_id)))
 
     # Devices
 
@@ -390,7 +390,8 @@ def _model_status(model: ModelRecord, standing: Standing) -> operator_pb2.ModelS
     )
 
 
-def _status(task: TaskRecord, num_cannot_train: int) -> operator_pb2.TaskStatus:
+def _status(news: TaskNews) -> operator_pb2.TaskStatus:
+    task = news.task
     spec = task_from_json(task.task_json)
     return operator_pb2.TaskStatus(
         task_id=task.task_id,
@@ -403,13 +404,14 @@ def _status(task: TaskRecord, num_cannot_train: int) -> operator_pb2.TaskStatus:
         method=spec.method,
         reveals=spec.privacy.reveals,
         task_json=task.task_json,
-        num_cannot_train=num_cannot_train,
+        num_cannot_train=news.num_cannot_train,
+        num_want_larger_sums=news.num_want_larger_sums,
     )
 
 
 def _event(news: TaskNews) -> operator_pb2.TaskEvent:
     report = None if news.round is None else _report(news.round)
-    return operator_pb2.TaskEvent(task=_status(news.task, news.num_cannot_train), round=report)
+    return operator_pb2.TaskEvent(task=_status(news), round=report)
 
 
 def _report(record: RoundRecord) -> operator_pb2.RoundReport:

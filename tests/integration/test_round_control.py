@@ -162,6 +162,25 @@ def test_who_watches_is_told_that_no_phone_can_train(shared_house: House) -> Non
     run(story())
 
 
+def test_who_watches_is_told_whose_owner_wants_larger_sums(shared_house: House) -> None:
+    task = tiny_task("shy", "shy", cohort=CohortSpec(size=2, min_reports=2))
+
+    async def story() -> None:
+        async with shared_house.operator() as operator, shared_house.devices("shy", 1) as (device,):
+            status = await operator.submit(task, "shy")
+            request = rounds_pb2.CheckInRequest(population="shy", software="light", min_cohort=3)
+            reply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
+            assert "lower --min-cohort" in reply.wait.reason
+            (now,) = [each for each in await operator.tasks() if each.task_id == status.task_id]
+            assert (now.num_want_larger_sums, now.num_cannot_train) == (1, 0)
+            async for event in operator.watch(status.task_id):
+                if event.task.num_want_larger_sums == 1:
+                    break
+            await operator.cancel(status.task_id)
+
+    run(story())
+
+
 def test_a_device_cannot_name_things_without_end(shared_house: House) -> None:
     async def story() -> Exception:
         async with shared_house.devices("wordy", 1) as (device,):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from rich.console import Console
 
-from coordinator.commands.tasks import _event, _View, check_is_not_over, left_to_do
+from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, left_to_do, not_chosen
 from coordinator.releases import ModelState
 from coordinator.service.messages import STAGES
 from coordinator.store.records import TaskState
@@ -111,6 +111,37 @@ def test_phones_that_cannot_train_are_told_of_whatever_the_rounds_do_and_not_one
     assert view.news(called(64)) == view.news(called(65)) == ""
     assert view.news(called(128)).endswith("(128 phones cannot train its model and are not chosen)")
     assert view.news(called(0)) == "silos: running, 0/3 rounds", "the operator has mended it"
+
+
+@pytest.mark.parametrize(("rounds", "words"), [(1, "fedavg, 1 round of"), (2, "fedavg, 2 rounds of")])
+def test_a_task_is_told_with_as_many_rounds(rounds: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _say_task(TaskSpec(name="spring", method="fedavg", rounds=rounds), [])
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cannot", "want_more", "words"),
+    [
+        (1, 0, "1 phone cannot train its model and is not chosen"),
+        (2, 0, "2 phones cannot train its model and are not chosen"),
+        (0, 1, "1 phone is not chosen: its owner wants more phones in a sum"),
+        (1, 2, "is not chosen; 2 phones are not chosen: their owners want more phones in a sum than its cohort"),
+    ],
+)
+def test_who_is_not_chosen_is_counted_with_the_reason(cannot: int, want_more: int, words: str) -> None:
+    task = operator_pb2.TaskStatus(state="running", num_cannot_train=cannot, num_want_larger_sums=want_more)
+    assert words in not_chosen(task)
+    task.state = "done"
+    assert not_chosen(task) == ""
+
+
+def test_phones_that_want_larger_sums_are_a_line_of_their_own() -> None:
+    view = _View()
+    event_of = [
+        operator_pb2.TaskEvent(task=operator_pb2.TaskStatus(state="running", num_want_larger_sums=number))
+        for number in (0, 1, 2, 3)
+    ]
+    assert [bool(view.news(each)) for each in event_of] == [True, True, True, False]
 
 
 def test_the_table_fits_an_ordinary_terminal() -> None:
