@@ -59,10 +59,13 @@ class Looked:
 
     def show(self, tier: str, now_used: str | None, *, saved: bool) -> None:
         """Print it for people."""
-        table = Table("engine", "embedding (ms)", "step (ms)", "memory of a step (MB)", "", box=None)
+        table = Table("engine", "embedding (ms)", "step (ms)", "memory of a step (MB)", box=None)
         for engine in self.engines:
-            table.add_row(engine.engine, *map(_number, (engine.embed_ms, engine.step_ms, engine.step_mb)), engine.lacks)
+            table.add_row(engine.engine, *map(_number, (engine.embed_ms, engine.step_ms, engine.step_mb)))
         shell.OUT.print(table)
+        for engine in self.engines:
+            if engine.lacks:
+                _say(f"{engine.engine}: {engine.lacks}.")
         _say(f"{self.fastest.engine} has the shortest training step.")
         forms = Table("form", "embedding (ms)", "memory (MB)", "file (MB)", "accuracy", box=None)
         for form in self.forms:
@@ -78,8 +81,8 @@ class Looked:
     def _conclusion(self, tier: str, now_used: str | None, *, saved: bool) -> str:
         limit = f"{self.budget.max_ms:g} ms" + ("" if self.budget.max_mb is None else f" and {self.budget.max_mb:g} MB")
         if self.unseen and tier == self.budget.tier:
-            stays = f"No variant was measured, so inference.tier stays {tier}"
-            return f"{stays}; --save --tier sets another." if saved else f"{stays} with --save, which keeps the engine."
+            stays = f"No variant was measured, so the model stays in {tier} (inference.tier)"
+            return f"{stays}." if saved else f"{stays}; --save keeps the engine."
         if not saved:
             return f"Within {limit}, {tier} is the form to use; --save keeps engine and form."
         if now_used is None:
@@ -146,4 +149,4 @@ def _number(value: float | None) -> str:
 
 
 def _say(text: str) -> None:
-    shell.OUT.print(text, markup=False, highlight=False)
+    shell.OUT.print(text, markup=False, highlight=False, soft_wrap=True)

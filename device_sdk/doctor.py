@@ -64,7 +64,7 @@ def _key_store(device: Device) -> str:
 def _gallery(device: Device) -> str:
     people = device.people()
     agreed = sum(person.trains for person in people)
-    return f"opens; {len(people)} people, {agreed} of whom agreed to training"
+    return f"opens; {len(people)} {'person' if len(people) == 1 else 'people'}, {agreed} agreed to training"
 
 
 def _private_sums(device: Device) -> str:

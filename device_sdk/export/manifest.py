@@ -117,8 +117,8 @@ class GraphFolder:
         """Return the graphs for a model in this very folder; raises what `open` raises."""
         if not (folder / MANIFEST).is_file():
             raise NotFoundError(
-                f"there are no graphs for {spec.backbone} in {folder}: without torch, a device needs those of a signed "
-                "release, or those that `python -m device_sdk.export MODEL --out FOLDER` writes"
+                f"there are no graphs for {spec.backbone} in {folder}: `mien-device update --runtime {engine}` fetches "
+                "those of a signed release, `python -m device_sdk.export MODEL --out FOLDER` writes some"
             )
         manifest = GraphManifest.from_json(
             read_limited(folder / MANIFEST, MAX_MANIFEST_BYTES, what="the list of graphs")

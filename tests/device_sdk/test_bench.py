@@ -34,6 +34,7 @@ def test_engines_without_graphs_say_so(tmp_path: Path) -> None:
     for figures in (onnx, pte):
         assert figures.embed_ms is None
         assert "there are no graphs" in figures.lacks
+        assert f"`mien-device update --runtime {figures.engine}` fetches those of a signed release" in figures.lacks
 
 
 def test_the_fastest_is_that_with_the_shortest_step() -> None:

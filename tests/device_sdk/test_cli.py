@@ -362,6 +362,6 @@ def test_the_doctor_names_what_is_missing(home: Path) -> None:
     assert done.exit_code == 1
     found = {row["what"]: row for row in json.loads(done.stdout)["findings"]}
     assert found["gallery"]["ok"]
-    assert found["gallery"]["detail"] == "opens; 2 people, 1 of whom agreed to training"
+    assert found["gallery"]["detail"] == "opens; 2 people, 1 agreed to training"
     assert "join" in found["membership"]["detail"]
     assert not found["model"]["ok"]
