@@ -23,7 +23,7 @@ from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
 from device_sdk.enrolled import Person, name_is_taken
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.gallery import Gallery, from_plain
-from device_sdk.graphs import fetch_graphs
+from device_sdk.graphs import fetch_graphs, list_in_force
 from device_sdk.home import Home, default_root
 from device_sdk.identity import Identity, IdentityFiles
 from device_sdk.join import join, renew, renewal_due
@@ -457,8 +457,7 @@ class Device:
         guard = ReleaseGuard(self.identity.release_key, self.home.release)
         checked = guard.check(manifest)
         signed = guard.signed(manifest)
-        if fetch_graphs(client, signed, self.home.graphs, self.config.values.runtime):
-            self._runtimes = {}
+        fetch_graphs(client, signed, self.home.graphs, self.config.values.runtime)
         variant = self._wanted(client, signed, manifest)
         return self._take_over(client, manifest, variant, remember=lambda: guard.accept(checked))
 
@@ -562,8 +561,12 @@ class Device:
         return replace(self._loaded, variant=variant)
 
     def _runtime(self, model: Model) -> Runtime:
-        """Return the engine for a model's backbone; one serves all versions of the same layout."""
-        key = f"{model.spec.backbone}/{model.layout.sha256}/{model.spec.input}"
+        """Return the engine for a model's backbone; one serves all versions of the same layout.
+
+        Another process of this phone may have taken over other graphs, and those that this one opened are gone then.
+        """
+        graphs = list_in_force(self.home.graphs, model.layout.sha256)
+        key = f"{model.spec.backbone}/{model.layout.sha256}/{model.spec.input}/{graphs}"
         if key not in self._runtimes:
             self._runtimes = {key: self._load_runtime(model)}
         return self._runtimes[key]

@@ -58,6 +58,12 @@ def fetch_graphs(
     return True
 
 
+def list_in_force(root: Path, layout_sha256: str) -> str:
+    """Return the SHA-256 of the list of graphs that lies in `root` for a layout; empty where there is none."""
+    path = root / layout_sha256 / bundles.GRAPHS
+    return file_sha256(path) if path.is_file() else ""
+
+
 def _graph_engine(name: str) -> GraphEngine:
     return "executorch" if name == "executorch" else "onnxruntime"
 

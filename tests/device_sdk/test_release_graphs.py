@@ -9,18 +9,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from coordinator.signing import sign_folder
 from device_sdk.client import Blob, Manifest, Progress
+from device_sdk.device import Device
 from device_sdk.export.manifest import GraphFolder
 from device_sdk.graphs import fetch_graphs
+from device_sdk.models import Model
 from device_sdk.releases import ReleaseGuard, verify_folder
 from device_sdk.runtimes import load_runtime
 from mien import bundles
 from mien.bundles import BundleManifest
 from mien.errors import ConfigError, CorruptDataError
+from mien.layout import model_id
+from mien.methods.base import Embeddings
 from mien.wire.canonical import model_to_json
+from tests.device_sdk.test_onnx_runtime import HINGE, LOCAL
 from tests.device_sdk.test_releases import KEY, NAME, offered
 from tests.graphs import FOLDER
 from tests.tiny import made_up_crops, tiny_cnn
@@ -125,6 +131,43 @@ def test_a_transfer_that_stops_leaves_the_graphs_that_were_there(bundle: Path, t
         fetch_graphs(shelf, newer, root, "onnxruntime")  # type: ignore[arg-type]
     engine = load_runtime(TINY.spec, TINY.layout, choice="onnxruntime", graphs=root)
     np.testing.assert_allclose(engine.embed(TINY.theta, CROPS), TINY.runtime().embed(TINY.theta, CROPS), atol=1e-6)
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "executorch"])
+def test_graphs_that_another_process_of_the_phone_took_over_are_used_from_then_on(
+    bundle: Path, tmp_path: Path, runtime: str
+) -> None:
+    model = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
+    part, expected = TINY.part(), TINY.runtime().embed(TINY.theta, CROPS)
+    with Device.open(tmp_path / "phone", options={"keystore": "file", "runtime": runtime}) as phone:
+        fetched(Shelf(bundle), bundle, phone.home.graphs, runtime)
+        assert phone._runtime(model) is phone._runtime(model)  # loads a graph when it is needed: none until now
+        exported_anew(bundle)
+        assert fetched(Shelf(bundle), bundle, phone.home.graphs, runtime)
+        np.testing.assert_allclose(phone._recogniser(model).embed_fitted(CROPS), unit(expected), atol=1e-6)
+        phone._runtime(model).train(TINY.theta, part, CROPS, HINGE, LOCAL, seed=1)
+
+
+def exported_anew(bundle: Path) -> None:
+    """Sign the same model with graphs that say the same in other bytes."""
+    listing = json.loads((bundle / "graphs.json").read_bytes())
+    for entry in listing["graphs"]:
+        path = bundle / entry["file"]
+        if path.suffix == ".onnx":
+            graph = onnx.load(path)
+            graph.doc_string = "exported again"
+            onnx.save(graph, path)
+        else:
+            path.write_bytes(path.read_bytes() + bytes(16))
+        data = path.read_bytes()
+        entry["sha256"], entry["size_bytes"] = hashlib.sha256(data).hexdigest(), len(data)
+    (bundle / "graphs.json").write_text(json.dumps(listing))
+    sign_folder(bundle, KEY, sequence=2)
+
+
+def unit(embeddings: Embeddings) -> Embeddings:
+    lengths: Embeddings = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return (embeddings / lengths).astype(np.float32)
 
 
 def changed_files(folder: Path) -> Iterator[Path]:
