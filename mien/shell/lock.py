@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -35,9 +36,17 @@ def held(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[int]:
-    """Keep a lock file open while the block runs, made where there is none; what the block locks is free after it."""
-    with storage_errors(path.name):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Keep a lock file open while the block runs, made where there is none; what the block locks is free after it.
+
+    Raises AlreadyExistsError where a link lies in its place: what it leads to is another one's.
+    """
+    try:
+        with storage_errors(path.name):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise AlreadyExistsError(f"{path} is a link, and a lock must be a file; remove it and run again") from error
     try:
         yield handle
     finally:
