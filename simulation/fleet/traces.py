@@ -14,6 +14,7 @@ Both may be CSV instead: a header with these names and `client`, one line for ea
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -231,7 +232,7 @@ def _is_json(data: bytes, what: str) -> bool:
             f"{what} is a pickle, which can run any program when it is opened, and is not read here; convert it to "
             "JSON where you trust it, as docs/simulation.md says"
         )
-    return data.lstrip()[:1] == b"{"
+    return data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
 
 
 def _json(data: bytes, what: str) -> Mapping[str, Mapping[str, Any]]:
@@ -247,7 +248,7 @@ def _json(data: bytes, what: str) -> Mapping[str, Mapping[str, Any]]:
 
 def _csv(data: bytes, what: str, columns: Sequence[str]) -> Iterable[dict[str, str | None]]:
     try:
-        text = io.TextIOWrapper(io.BytesIO(data), "utf-8", errors="replace", newline="")
+        text = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", errors="replace", newline="")
         reader = csv.DictReader(text, strict=True)
         if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
             raise CorruptDataError(f"{what} lacks the columns {', '.join(missing)}; its first line must name them")

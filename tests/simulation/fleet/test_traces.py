@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import pickle
@@ -69,6 +70,22 @@ def test_csv_says_the_same_as_json() -> None:
     csv_speeds = parse_speeds(b"client,computation,communication\na,162.0,5648.0\n")
     assert json_speeds.ms_per_image == csv_speeds.ms_per_image == [162.0]
     assert json_speeds.kbit_s == csv_speeds.kbit_s == [5648.0]
+
+
+@pytest.mark.parametrize(
+    ("parse", "whole"),
+    [
+        (parse_behaviour, data(a=CLIENT)),
+        (parse_behaviour, b"client,active,inactive,finish_time\na,10,90,1000\n"),
+        (parse_speeds, data(a={"computation": 162.0, "communication": 5648.0})),
+        (parse_speeds, b"client,computation,communication\na,162.0,5648.0\n"),
+    ],
+)
+def test_a_byte_order_mark_changes_nothing(parse: Callable[[bytes], Any], whole: bytes) -> None:
+    one, two = parse(whole), parse(codecs.BOM_UTF8 + whole)
+    assert vars(one).keys() == vars(two).keys()
+    for name, values in vars(one).items():
+        assert np.array_equal(values, getattr(two, name))
 
 
 def test_the_median_client_is_as_fast_as_the_profiles_median_phone() -> None:
