@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,3 +118,37 @@ def test_the_face_detector_is_the_one_that_python_uses() -> None:
     assert YUNET.sha256 in (TOOLS / "pinned.py").read_text()
     with zipfile.ZipFile(APK) as apk:
         assert len(apk.read(f"assets/{YUNET.filename}")) == YUNET.size_bytes
+
+
+def signer(apk: Path) -> str:
+    """Return the hash of the certificate that an APK is signed with."""
+    done = subprocess.run(["apksigner", "verify", "--print-certs", apk], capture_output=True, text=True, check=True)
+    return next(line for line in done.stdout.splitlines() if "SHA-256" in line and "certificate" in line)
+
+
+def by_keystore(keystore: Path, password: str, *targets: Path) -> subprocess.CompletedProcess[str]:
+    """Sign the unsigned app anew by the key in a file."""
+    script = "import sys; from pathlib import Path; import signing; store = signing.prepare(Path(sys.argv[1]))\n"
+    script += "for target in sys.argv[2:]: signing.sign(Path(target), 'unsigned.apk', store)"
+    env = {**os.environ, "PYTHONPATH": str(TOOLS), "MIEN_KEYSTORE_PASSWORD": password}
+    command = [sys.executable, "-c", script, str(keystore), *map(str, targets)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
+
+
+def test_a_key_that_is_kept_signs_every_build(tmp_path: Path) -> None:
+    key, first, second = tmp_path / "kept.p12", tmp_path / "1.apk", tmp_path / "2.apk"
+    for target in (first, second):
+        done = by_keystore(key, "a password", target)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert signer(first) == signer(second) != signer(APK)
+    assert key.stat().st_mode & 0o077 == 0
+
+
+def test_a_key_in_the_repository_or_without_its_password_is_refused(tmp_path: Path) -> None:
+    inside = by_keystore(ROOT / "kept.p12", "a password")
+    assert inside.returncode == 1
+    assert "keep a signing key outside" in inside.stderr
+    assert not (ROOT / "kept.p12").exists()
+    assert "set MIEN_KEYSTORE_PASSWORD" in by_keystore(tmp_path / "kept.p12", "").stderr
+    assert by_keystore(tmp_path / "kept.p12", "a password").returncode == 0
+    assert "keytool failed" in by_keystore(tmp_path / "kept.p12", "another").stderr
