@@ -393,7 +393,7 @@ def gallery_export(
     with _device(home, as_json) as device:
         count = device.export(path, password)
     result = {"file": str(path), "people": count}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"{count} people were written to {path}."))
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"{_people(count)} written to {path}."))
 
 
 @gallery_app.command("import")
@@ -411,7 +411,15 @@ def gallery_import(
     password = _password(password_file, confirm=False)
     with _device(home, as_json, {"keystore": keystore}) as device:
         count = device.restore(path, password)
-    shell.emit({"people": count}, as_json=as_json, human=lambda: _say(f"{count} people were added."))
+    shell.emit({"people": count}, as_json=as_json, human=lambda: _say(f"{_people(count)} added."))
+
+
+def _people(number: int) -> str:
+    return "1 person was" if number == 1 else f"{number} people were"
+
+
+def _rounds(number: int) -> str:
+    return "1 round" if number == 1 else f"{number} rounds"
 
 
 @gallery_app.command("rotate-keys")
@@ -439,7 +447,7 @@ def gallery_renew(name: Name, home: Home, as_json: Json = False) -> None:
     with _device(home, as_json) as device:
         count = device.renew(name)
     result = {"name": name, "templates": count}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"{count} templates of {name} were renewed."))
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"Templates of {name} that were renewed: {count}."))
 
 
 @gallery_app.command("wipe")
@@ -533,7 +541,7 @@ def participate(
             validate=validate,
         )
     result = {"event": "done", "rounds": ended, "counted": counted}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"Took part in {ended} rounds; {counted} counted."))
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"Took part in {_rounds(ended)}; {counted} counted."))
     if rounds is not None and counted < rounds:
         raise typer.Exit(1)
 

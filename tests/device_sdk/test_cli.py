@@ -230,6 +230,20 @@ def test_an_export_opens_with_its_password(home: Path, tmp_path: Path) -> None:
     assert "exists already" in refused(*arguments).message
 
 
+def test_one_person_is_no_people(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("correct horse\n")
+
+    def told(name: str) -> str:
+        file = ("--password-file", str(tmp_path / "password"), "--agreed", "--home", str(home))
+        return " ".join(CliRunner().invoke(app, ["gallery", "export", str(tmp_path / name), *file]).stdout.split())
+
+    assert "2 people were written" in told("both")
+    call("gallery", "remove", "Bo", "--yes", "--home", home)
+    assert "1 person was written" in told("one")
+    doctor = json.loads(CliRunner().invoke(app, ["doctor", "--home", str(home), "--json"]).stdout)["findings"]
+    assert "opens; 1 person, 1 agreed to training" in [row["detail"] for row in doctor]
+
+
 def test_a_password_may_come_through_a_pipe(home: Path, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, "correct hörse\r\nsecond line\n".encode())
