@@ -1,4 +1,4 @@
-"""Why a cluster's worker ended, in its own words: an exception that it raised, or the last line of its error log.
+"""Why a cluster's worker ended, in its own words: an exception that it raised, or the end of its error log.
 
 A worker that has not answered yet holds no phone's model, and what it says is cut to one line.
 """
@@ -6,7 +6,7 @@ A worker that has not answered yet holds no phone's model, and what it says is c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ MAX_CHARACTERS: Final = 300
 _MAX_LOG_BYTES: Final = 64 << 10
 _PID: Final = re.compile(r"^\s*pid: (\d+)", re.MULTILINE)
 _EXIT: Final = re.compile(r"Worker exit type: (\w+)")
+_CRASH: Final = "Fatal Python error"
+_FRAME: Final = re.compile(r"\s+File \S")
 
 
 def does_not_start(error: RayError) -> UnavailableError:
@@ -39,13 +41,13 @@ def raised_at_start(error: RayError) -> bool:
 def last_words(error: RayError) -> str:
     """Return the last thing that a worker said, on one line; empty where nothing is known.
 
-    That is the exception that ended it, else the last line of its error log, which lies on this machine for a worker on
-    it, else the kind of end that Ray has noted.
+    That is the first line of the exception that ended it, else what its error log tells of the end, which lies on this
+    machine for a worker on it, else the kind of end that Ray has noted.
     """
     text = str(error)
     if raised_at_start(error):
-        return _last_line(text.splitlines())
-    if (pid := _PID.search(text)) and (line := _last_line(_error_log(int(pid[1])))):
+        return end_of(text.splitlines())
+    if (pid := _PID.search(text)) and (line := end_of(_error_log(int(pid[1])))):
         return line
     ended = _EXIT.search(text)
     return f"worker exit type {ended[1]}" if ended else ""
@@ -63,7 +65,14 @@ def _error_log(pid: int) -> list[str]:
     return []
 
 
-def _last_line(lines: Iterable[str]) -> str:
-    """Return the last line with anything on it, in printable characters; Ray's own marks begin with a colon."""
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(":")]
-    return "".join(c if c.isprintable() else "?" for c in said[-1][:MAX_CHARACTERS]) if said else ""
+def end_of(lines: Sequence[str]) -> str:
+    """Return the line that names what ended a program: the crash, the exception under the last frame, else the last.
+
+    A crash is followed by stacks and modules, and an exception by the rest of its message. Only printable characters.
+    """
+    said = [line.rstrip() for line in lines if line.strip() and not line.startswith(":")]  # Ray's own marks
+    crash = next((line for line in reversed(said) if line.startswith(_CRASH)), "")
+    frame = max((number for number, line in enumerate(said) if _FRAME.match(line)), default=-1)
+    raised = next((line for line in said[frame + 1 :] if not line[0].isspace()), "") if frame >= 0 else ""
+    found = crash or raised or (said[-1].strip() if said else "")
+    return "".join(c if c.isprintable() else "?" for c in found[:MAX_CHARACTERS])
