@@ -16,6 +16,7 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "study.json": "a reproduction",
         "phones.json": "the records of mien-sim phones",
         "summary.json": "the records of mien-sim fleet",
+        "leakage.md": "a study of what the server can learn",
     }
 )
 """The file by which the folder of each command is known."""

