@@ -61,6 +61,8 @@ def import_model(
 
     Example: mien-coordinator model import sface.onnx --graphs ./model --int8-faces ./public --key release.key --release
     """
+    from coordinator.thresholds import decides
+
     if not file.exists():
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file, or an exported folder")
     if adapter and file.is_dir():
@@ -68,17 +70,19 @@ def import_model(
     _check_bundle(graphs, int8_faces, key, release=release, unsigned=unsigned)
     signing_key = _release_key(key)  # a mistyped one is noticed before minutes of work and before anything is imported
     with _new_folder(graphs) as temporary:
-        folder = file
+        folder, own_id = file, ""
         if graphs is not None or not file.is_dir():
             from coordinator import worker
 
             folder = temporary
-            worker.import_model(
+            made = worker.import_model(
                 file, folder, adapter=adapter, graphs=graphs is not None, int8_faces=int8_faces, aligned=aligned
             )
+            own_id = made["model_id"]
         shard = _with_shard(file, folder, public)
         spec_json = _spec_of(folder, shard)
-        record = None if graphs is None else _for_thresholds(home, folder, int8_faces, aligned=aligned)
+        is_known = graphs is None or decides(spec_json, own_id)
+        record = None if is_known else _for_thresholds(home, folder, int8_faces, aligned=aligned)
 
         async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, bool, str]:
             known = {model.model_id for model in await coordinator.models()}
@@ -177,15 +181,8 @@ def _spec_of(folder: Path, shard: Path | None) -> bytes:
 def _for_thresholds(home: Path, folder: Path, faces: Path | None, *, aligned: bool) -> dict[str, Any] | None:
     """Return the measurement of a new bundle's model on its public faces, or else on the first evaluation set.
 
-    None where its thresholds are known already, and where there are no faces.
+    None where there are no faces.
     """
-    from coordinator.thresholds import decides
-    from mien.wire.canonical import model_from_json
-
-    spec_json = read_limited(folder / SPEC, MAX_SPEC_BYTES, what=SPEC)
-    spec, _ = model_from_json(spec_json)
-    if any(decides(spec_json, known.model_id) for known in spec.thresholds):
-        return None
     sets = [(faces, aligned)] if faces is not None else configured_sets(home)
     found = next(((data, crops) for data, crops in sets if data.is_dir()), None)
     if found is None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from coordinator import worker
 from coordinator.cli import app
-from coordinator.commands.models.common import percent, share_of
+from coordinator.commands.models import imports
+from coordinator.commands.models.common import percent, said_of_thresholds, share_of
 from coordinator.signing import create_key
 from coordinator.thresholds import thresholds_of
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
+from mien.specs import Threshold
+from mien.wire.canonical import model_to_json
+from tests.tiny import tiny_cnn
 
 MODEL = "a" * 64
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -115,10 +121,13 @@ def test_an_import_that_fails_leaves_no_folder_in_the_way_of_the_next(
     """The model is made; the coordinator cannot be asked, because it has no home."""
     made: list[Path] = []
 
-    def make(_: Path, folder: Path, **__: object) -> None:
+    tiny = tiny_cnn()
+
+    def make(_: Path, folder: Path, **__: object) -> dict[str, Any]:
         made.append(folder)
-        for name in ("model.json", "theta.f32"):
-            (folder / name).write_bytes(b"{}")
+        (folder / "model.json").write_bytes(model_to_json(tiny.spec, tiny.layout))
+        (folder / "theta.f32").write_bytes(tiny.theta.astype("<f4").tobytes())
+        return {"model_id": MODEL}
 
     monkeypatch.setattr(worker, "import_model", make)
     create_key(tmp_path / "release.key")
@@ -127,3 +136,38 @@ def test_an_import_that_fails_leaves_no_folder_in_the_way_of_the_next(
     assert (type(second), str(second)) == (type(first), str(first))
     assert len(made) == 2
     assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("fmr", "of", "is_lacking"), [(1e-3, MODEL, False), (1e-2, MODEL, True), (1e-3, "b" * 64, True)]
+)
+def test_a_model_without_a_threshold_that_phones_decide_by_is_told_with_the_next_commands(
+    fmr: float, of: str, is_lacking: bool
+) -> None:
+    tiny = tiny_cnn()
+    threshold = Threshold(0.4, fmr, "faces", 10, 100_000, of, "2026-01-01")
+    spec_json = model_to_json(dataclasses.replace(tiny.spec, thresholds=(threshold,)), tiny.layout)
+    said = said_of_thresholds(spec_json, MODEL, ", then sign it")
+    command = "Next: mien-coordinator model evaluate aaaaaaaaaaaa --data FACES --keep-thresholds, then sign it"
+    assert said.endswith(command) if is_lacking else said == ""
+
+
+def test_a_new_bundle_is_measured_on_its_faces_or_the_first_evaluation_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What measures is a child process of its own, tried with a running fleet; here it is which faces it gets."""
+    asked: list[tuple[Path, bool]] = []
+
+    def evaluate(_: Path, data: Path, __: str, *, aligned: bool) -> dict[str, Any]:
+        asked.append((data, aligned))
+        return {}
+
+    monkeypatch.setattr(worker, "evaluate", evaluate)
+    monkeypatch.setattr(imports, "configured_sets", lambda _: [(tmp_path / "gone", False), (tmp_path / "crops", True)])
+    faces = tmp_path / "faces"
+    faces.mkdir()
+    assert imports._for_thresholds(tmp_path, tmp_path, None, aligned=False) is None
+    (tmp_path / "crops").mkdir()
+    for folder in (faces, None):
+        assert imports._for_thresholds(tmp_path, tmp_path, folder, aligned=False) is not None
+    assert asked == [(faces, False), (tmp_path / "crops", True)]
