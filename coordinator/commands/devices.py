@@ -14,7 +14,7 @@ import typer
 from coordinator.commands.common import Home, Json, ask, say
 from coordinator.commands.tables import Column, listing
 from coordinator.home import CoordinatorHome
-from mien.errors import UnavailableError
+from mien.errors import MienError
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
@@ -68,18 +68,18 @@ def list_devices(home: Home, as_json: Json = False) -> None:
         return [device async for device in registrar.list_devices()]
 
     devices = _ask(home, question)
-    seen = _seen(home)
+    seen, missing = _seen(home)
 
     def human() -> None:
         if not devices:
             say("No device has joined yet; device invite makes an invite.")
             return
         shell.OUT.print(device_table(devices, shell.OUT.width, seen))
-        if seen is None:
-            say("What devices told is left out: the coordinator does not answer.")
+        if missing:
+            say(f"What devices told is left out: {missing}.")
 
     rows = [dataclasses.asdict(device) | _told(seen, device.device_id) for device in devices]
-    shell.emit({"devices": rows}, as_json=as_json, human=human)
+    shell.emit({"devices": rows, "told_missing": missing}, as_json=as_json, human=human)
 
 
 @app.command()
@@ -119,16 +119,19 @@ def _ask(folder: Path, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, 
     return asyncio.run(connected())
 
 
-def _seen(home: Path) -> Seen | None:
-    """Return the devices that have called, by their ids; None where the coordinator does not answer."""
+def _seen(home: Path) -> tuple[Seen | None, str]:
+    """Return the devices that have called, by their ids; None, and why, where the coordinator's half is not to be had.
+
+    What the registrar lists does not depend on it.
+    """
 
     async def question(coordinator: Coordinator) -> Seen:
         return {device.device_id: device async for device in coordinator.seen_devices()}
 
     try:
-        return ask(home, question)
-    except UnavailableError:
-        return None
+        return ask(home, question), ""
+    except MienError as error:
+        return None, error.message
 
 
 def _told(seen: Seen | None, device_id: str) -> dict[str, Any]:

@@ -52,9 +52,8 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str) -> MienError:
     if cls := BY_CODE.get(pairs.get(CODE_KEY, "")):
         return cls(details, retry_after_s=retry_after_s)
     foreign = _FOREIGN.get(code, UnreachableError)
-    return foreign(
-        f"{peer} did not answer as expected ({code.name}: {details[:200]}); check address and network, retry"
-    )
+    helps = "upgrade the older of the two programs" if foreign is VersionError else "check address and network, retry"
+    return foreign(f"{peer} did not answer as expected ({code.name}: {details[:200]}); {helps}")
 
 
 def _text_pairs(metadata: Iterable[Any]) -> dict[str, str]:

@@ -264,6 +264,12 @@ def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path)
             (listed,) = json.loads(program("coordinator.cli", "device", "list", *home).stdout)["devices"]
             assert (listed["device_id"], listed["revoked"]) == (credentials.device_id, False)
             assert (listed["engines"], listed["stays_out_since_unix_ms"]) == (None, None), "it has not checked in yet"
+            key, aside = house.home.operator_key_path, tmp_path / "aside"
+            key.rename(aside)
+            listing = json.loads(program("coordinator.cli", "device", "list", *home).stdout)
+            assert [each["device_id"] for each in listing["devices"]] == [credentials.device_id]
+            assert "the operator's key" in listing["told_missing"]
+            aside.rename(key)
             program("coordinator.cli", "device", "revoke", credentials.device_id, *home)
             began = time.monotonic()
             while not isinstance(error := await _refusal(device), RevokedError):

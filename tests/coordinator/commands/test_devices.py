@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
+from typer.testing import CliRunner
 
+from coordinator.commands import devices
 from coordinator.registrar.client import Device, RegistrarAdmin, find_device
-from mien.errors import NotFoundError
+from mien.errors import TABLE, MienError, NotFoundError
 
 
 class _Listing:
@@ -40,3 +43,21 @@ def test_no_device_is_shut_out_by_a_guess(wanted: str, said: str) -> None:
         found(wanted, "aa11", "aa22")
     with pytest.raises(NotFoundError):
         found("", "aa11")
+
+
+@pytest.mark.parametrize("error", TABLE)
+def test_the_registrars_list_is_shown_whatever_keeps_the_coordinators_half_away(
+    error: type[MienError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object) -> None:
+        raise error("the operator's key is missing; restore it")
+
+    monkeypatch.setattr(devices, "_ask", lambda *_arguments: [Device("aa11", "default", "", 0, 0, revoked=False)])
+    monkeypatch.setattr(devices, "ask", refused)
+    shown = CliRunner().invoke(devices.app, ["list", "--home", "."])
+    assert shown.exit_code == 0
+    assert "aa11" in shown.stdout
+    assert "left out: the operator's key is missing; restore it." in " ".join(shown.stdout.split())
+    found = json.loads(CliRunner().invoke(devices.app, ["list", "--home", ".", "--json"]).stdout)
+    assert [row["device_id"] for row in found["devices"]] == ["aa11"]
+    assert found["told_missing"] == "the operator's key is missing; restore it"
