@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ import grpc
 from coordinator.credentials import OperatorCredentials
 from coordinator.sending import sent
 from mien import bundles
-from mien.errors import CorruptDataError, NotFoundError, UnreachableError
+from mien.errors import CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
 from mien.records import to_mapping
 from mien.rollouts import RollOutSpec
 from mien.shell.files import storage_errors
@@ -179,7 +179,7 @@ class Coordinator:
             for path in (theta, shard):
                 if path is None:
                     continue
-                with path.open("rb") as file:
+                with _reading(path), path.open("rb") as file:
                     while data := file.read(CHUNK_BYTES):
                         yield operator_pb2.ImportModelChunk(data=data)
 
@@ -194,7 +194,9 @@ class Coordinator:
         if not graphs:
             return
         for path in graphs:
-            if not path.is_file():
+            with _reading(path):
+                is_there = path.is_file()
+            if not is_there:
                 raise NotFoundError(f"the bundle lists {path.name}, which is not in {folder}; export and sign it again")
 
         def chunks() -> Generator[operator_pb2.AddGraphsChunk, None, None]:
@@ -202,7 +204,7 @@ class Coordinator:
                 header=operator_pb2.AddGraphsHeader(bundle_manifest=manifest, bundle_signature=signature)
             )
             for path in graphs:
-                with path.open("rb") as file:
+                with _reading(path), path.open("rb") as file:
                     while data := file.read(CHUNK_BYTES):
                         yield operator_pb2.AddGraphsChunk(data=data)
 
@@ -245,9 +247,22 @@ async def connect(address: str, credentials: OperatorCredentials) -> AsyncIterat
 
 
 def _ref(path: Path) -> common_pb2.BlobRef:
-    with path.open("rb") as file:
+    with _reading(path), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return common_pb2.BlobRef(sha256=digest, size_bytes=path.stat().st_size)
+        return common_pb2.BlobRef(sha256=digest, size_bytes=path.stat().st_size)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals to read a file that is sent into errors that name it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path} is gone; make it again, and let it be until it is sent") from error
+    except PermissionError as error:
+        raise KeyStoreError(f"may not read {path}; check its owner and permissions") from error
+    except OSError as error:
+        raise CorruptDataError(f"{path} cannot be read ({error.strerror}); check the disk, or make it again") from error
 
 
 def _translated(error: Any, address: str) -> Exception:

@@ -15,12 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator import client
 from coordinator.rounds.machine import Stage, Step
-from mien.errors import DiskFullError, DrainingError, MienError, UnavailableError, VersionError
+from mien.errors import (
+    CorruptDataError,
+    DiskFullError,
+    DrainingError,
+    MienError,
+    NotFoundError,
+    UnavailableError,
+    VersionError,
+)
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.specs import CohortSpec, TaskSpec
 from mien.wire.canonical import model_to_json, task_from_json
-from mien.wire.v1 import rounds_pb2
+from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.integration.house import STOP_S, House, is_root, run, tiny_task
 from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of
 from tests.integration.test_monitoring import until_held
@@ -238,6 +247,41 @@ def test_a_file_size_limit_is_told_as_a_full_disk(house: House, tmp_path: Path) 
         assert isinstance(error, DiskFullError)
         assert "may not grow" in error.message
     assert list((house.home.folder / "models").glob(".*")) == []
+
+
+def test_a_file_that_cannot_be_read_while_it_is_sent_is_named_and_not_the_network(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = ParameterLayout((ParameterEntry("weight", (1 << 20,)),))
+    spec = replace(SPEC, layout_sha256=layout.sha256, trainable=())
+    hashed = client._ref
+
+    def lost(path: Path) -> common_pb2.BlobRef:
+        """Return a file's hash and let the file be lost, the first time to a folder."""
+        ref = hashed(path)
+        path.unlink()
+        if path.name == "folder.f32":
+            path.mkdir()
+        return ref
+
+    monkeypatch.setattr(client, "_ref", lost)
+
+    async def story() -> dict[str, MienError]:
+        errors = {}
+        house.start()
+        async with house.operator() as operator:
+            for name in ("folder.f32", "gone.f32"):
+                theta = tmp_path / name
+                theta.write_bytes(bytes(4 * layout.size))
+                errors[name] = await raised(operator.import_model(model_to_json(spec, layout), theta, None))
+            monkeypatch.setattr(client, "_ref", hashed)
+            await house.give_model(operator, tmp_path)
+        return errors
+
+    errors = run(story())
+    assert [type(error) for error in errors.values()] == [CorruptDataError, NotFoundError]
+    assert all(name in error.message for name, error in errors.items())
+    assert [record for record in caplog.records if record.name.startswith("grpc")] == []  # no traceback in between
 
 
 def test_two_coordinators_never_share_a_folder(house: House) -> None:
