@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
 
+from coordinator import pki
 from coordinator.credentials import OperatorCredentials
 from coordinator.sending import sent
 from mien import bundles
-from mien.errors import CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
+from mien.errors import CertificateError, CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
 from mien.records import to_mapping
 from mien.rollouts import RollOutSpec
 from mien.shell.files import storage_errors
@@ -36,11 +38,11 @@ class Coordinator:
     What is sent as a stream goes over the channel `sending`, the rest over `channel`.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, sending: grpc.Channel, address: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, sending: grpc.Channel, address: str, chain_pem: bytes) -> None:
         self._operator = operator_pb2_grpc.OperatorStub(channel)
         self._sending = operator_pb2_grpc.OperatorStub(sending)
         self._models = models_pb2_grpc.ModelsStub(channel)
-        self._address = address
+        self._address, self._chain_pem = address, chain_pem
 
     async def hello(self) -> common_pb2.HelloReply:
         """Return the coordinator's greeting: protocol version, software and clock."""
@@ -64,7 +66,7 @@ class Coordinator:
             async for event in call:
                 yield event
         except grpc.aio.AioRpcError as error:
-            raise _translated(error, self._address) from error
+            raise _translated(error, self._address, self._chain_pem) from error
 
     async def pause(self, task_id: str) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way goes on to its end, no new one begins."""
@@ -224,7 +226,7 @@ class Coordinator:
                     raise CorruptDataError(f"{path.name} arrived damaged; export it again")
             except grpc.aio.AioRpcError as error:
                 path.unlink(missing_ok=True)
-                raise _translated(error, self._address) from error
+                raise _translated(error, self._address, self._chain_pem) from error
             except CorruptDataError:
                 path.unlink(missing_ok=True)
                 raise
@@ -233,17 +235,20 @@ class Coordinator:
         try:
             return await call
         except grpc.RpcError as error:
-            raise _translated(error, self._address) from error
+            raise _translated(error, self._address, self._chain_pem) from error
 
 
 @contextlib.asynccontextmanager
 async def connect(address: str, credentials: OperatorCredentials) -> AsyncIterator[Coordinator]:
-    """Open a mutual TLS channel to a coordinator; calls raise UnreachableError when nobody answers."""
+    """Open a mutual TLS channel to a coordinator; calls raise UnreachableError when nobody answers.
+
+    They raise CertificateError where that is because the operator's certificate has ended.
+    """
     tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
     options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES),)
     with grpc.secure_channel(address, tls, options=options) as sending:
         async with grpc.aio.secure_channel(address, tls, options=options) as channel:
-            yield Coordinator(channel, sending, address)
+            yield Coordinator(channel, sending, address, credentials.chain_pem)
 
 
 def _ref(path: Path) -> common_pb2.BlobRef:
@@ -265,10 +270,17 @@ def _reading(path: Path) -> Iterator[None]:
         raise CorruptDataError(f"{path} cannot be read ({error.strerror}); check the disk, or make it again") from error
 
 
-def _translated(error: Any, address: str) -> Exception:
+def _translated(error: Any, address: str, chain_pem: bytes) -> Exception:
     ours = CODE_KEY in dict(error.trailing_metadata() or ())
     if error.code() is not grpc.StatusCode.UNAVAILABLE or ours:
         return from_rpc_error(error, peer=f"the coordinator at {address}")
+    ended = pki.load_certificate(chain_pem).not_valid_after_utc
+    if datetime.now(UTC) > ended:  # in TLS 1.3 a server refuses it by closing the connection
+        return CertificateError(
+            f"the operator's certificate ended on {ended:%Y-%m-%d}, and the coordinator at {address} answers nobody "
+            "with such a one; run mien-coordinator operator renew where the coordinator's folder is, or have a new "
+            "request signed there (operator sign); if it should be valid still, check the clock"
+        )
     details = error.details() or ""
     if "CERTIFICATE_VERIFY_FAILED" in details or "handshake" in details.lower():
         return UnreachableError(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
 from coordinator.store.sealing import MasterKey
-from mien.errors import RevokedError, UnavailableError
+from mien.errors import CertificateError, RevokedError, UnavailableError
 from mien.layout import Vector
 from mien.methods import METHODS
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
@@ -176,6 +177,32 @@ def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_pa
         assert (done.returncode, words in " ".join(done.stderr.split())) == (code, True), (arguments, done.stderr)
     nowhere = program("coordinator.cli", "task", "list", "--home", str(tmp_path / "nowhere"), check=False)
     assert (nowhere.returncode, "init" in nowhere.stderr) == (17, True)
+
+
+def test_a_certificate_that_has_ended_is_told_as_such(house: House) -> None:
+    """Reading, and sending as a stream, whether or not a coordinator is there; renewing helps."""
+    home = house.home
+    owner = pki.issue_operator_leaf(home.authority(), "coordinator", house.now - timedelta(days=400))
+    home.operator_path.write_bytes(owner.chain_pem)
+    home.operator_key_path.write_bytes(owner.key_pem)
+    theta = home.folder / "theta.f32"
+    theta.write_bytes(THETA.astype("<f4").tobytes())
+
+    async def refused() -> None:
+        async with house.operator() as operator:
+            for call in (operator.tasks(), operator.import_model(model_to_json(SPEC, LAYOUT), theta, None)):
+                error = await raised(call)
+                assert isinstance(error, CertificateError)
+                assert "ended on" in error.message
+                assert "operator renew" in error.message
+
+    run(refused())
+    house.start()
+    run(refused())
+    home_option = ("--home", str(home.folder))
+    assert program("coordinator.cli", "task", "list", *home_option, check=False).returncode == 32
+    program("coordinator.cli", "operator", "renew", *home_option)
+    program("coordinator.cli", "task", "list", *home_option)
 
 
 def test_a_coordinator_that_is_down_is_told_as_such(house: House) -> None:
