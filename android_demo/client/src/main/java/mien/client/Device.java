@@ -80,6 +80,15 @@ public final class Device {
         stayingOut = new StayingOut(home, gallery);
         models = new ModelStore(home.folder("models"));
         joining = new Joining(home, identityKeys, clock, random);
+        forgetWithdrawn();
+    }
+
+    private void forgetWithdrawn() {
+        try {
+            Participant.forgetWithdrawn(gallery, rounds);
+        } catch (MienException error) {
+            // Keys may be out of reach now; nothing is sent of it without asking again.
+        }
     }
 
     // The fleet
@@ -164,8 +173,11 @@ public final class Device {
             stayingOut.afterAgreement();
         } else {
             stayingOut.before(person);
-            gallery.setConsent(person, false, clock.unixMs());
-            Participant.forgetOf(person, rounds);
+            try {
+                gallery.setConsent(person, false, clock.unixMs());
+            } finally {
+                Participant.forgetOf(person, rounds);
+            }
         }
     }
 

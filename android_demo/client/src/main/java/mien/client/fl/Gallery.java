@@ -3,6 +3,7 @@ package mien.client.fl;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -31,6 +32,7 @@ public final class Gallery {
     /** In the place of a person's number: what is of several together. */
     private static final int TOGETHER = 0;
     private static final int FORM = 2;
+    private static final int PERSON_FORM = 3;
     private static final int TRIES = 5;
 
     /** One enrolled person. */
@@ -43,14 +45,18 @@ public final class Gallery {
         /** Whether their pictures may train. */
         public final boolean trains;
 
+        /** Of this agreement alone, also where the number is given again; 0 where they do not agree. */
+        final long mark;
+
         /** Aligned crops by sitting: each enrolment of this person made one template of its own. */
         final byte[][][] sittings;
 
-        Person(int id, String name, long enrolledMs, long agreedMs, byte[][]... sittings) {
+        Person(int id, String name, long enrolledMs, long agreedMs, long mark, byte[][]... sittings) {
             this.id = id;
             this.name = name;
             this.enrolledMs = enrolledMs;
             this.agreedMs = agreedMs;
+            this.mark = mark;
             this.sittings = sittings;
             trains = agreedMs > 0;
         }
@@ -88,6 +94,7 @@ public final class Gallery {
     }
 
     private final Vault vault;
+    private final SecureRandom random = new SecureRandom();
     private long version;
 
     public Gallery(Vault vault) {
@@ -111,7 +118,7 @@ public final class Gallery {
         }
         // Templates first: without a person they say nothing, and a person without them would be known by nothing.
         putTemplates(modelId, id, new float[][] {template});
-        put(new Person(id, name, nowMs, agrees ? nowMs : 0, crops));
+        put(new Person(id, name, nowMs, agrees ? nowMs : 0, agrees ? newMark() : 0, crops));
         return id;
     }
 
@@ -125,7 +132,12 @@ public final class Gallery {
         float[][] after = Arrays.copyOf(before == null ? new float[0][] : before, sittings.length);
         after[sittings.length - 1] = template;
         putTemplates(modelId, id, after);
-        put(new Person(id, person.name, person.enrolledMs, person.agreedMs, sittings));
+        put(new Person(id, person.name, person.enrolledMs, person.agreedMs, person.mark, sittings));
+    }
+
+    private long newMark() {
+        long mark = random.nextLong();
+        return mark == 0 ? 1 : mark;
     }
 
     private void check(byte[][] crops, String modelId) {
@@ -162,11 +174,38 @@ public final class Gallery {
         return record != null && Records.parse(record, Gallery::readPerson).trains;
     }
 
+    /**
+     * Returns whether everybody still agrees as they did when their marks were taken: not where somebody withdrew and
+     * agreed again, nor where another person has the number of one who was removed.
+     */
+    synchronized boolean stillAgree(Map<Integer, Long> marks) {
+        for (Map.Entry<Integer, Long> each : marks.entrySet()) {
+            if (each.getValue() == 0 || mark(each.getKey()) != each.getValue()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Returns the mark of a person's agreement, 0 where they do not agree, are not here or cannot be read. */
+    private long mark(int id) {
+        try {
+            byte[] record = vault.get(record(id));
+            return record == null ? 0 : Records.parse(record, Gallery::readPerson).mark;
+        } catch (MienException error) {
+            if (error.code() == ErrorCode.CORRUPT_DATA) {
+                return 0;
+            }
+            throw error;
+        }
+    }
+
     /** Gives or withdraws consent to training; what training kept of them goes with it. */
     public synchronized void setConsent(int id, boolean trains, long nowMs) {
         Person person = person(id);
         if (person.trains != trains) {
-            put(new Person(id, person.name, person.enrolledMs, trains ? nowMs : 0, person.sittings));
+            long mark = trains ? newMark() : 0;
+            put(new Person(id, person.name, person.enrolledMs, trains ? nowMs : 0, mark, person.sittings));
         }
         if (!trains) {
             forgetStates(id);
@@ -310,11 +349,12 @@ public final class Gallery {
                 record(person.id),
                 Records.bytes(
                         out -> {
-                            out.writeByte(FORM);
+                            out.writeByte(PERSON_FORM);
                             out.writeInt(person.id);
                             out.writeUTF(person.name);
                             out.writeLong(person.enrolledMs);
                             out.writeLong(person.agreedMs);
+                            out.writeLong(person.mark);
                             out.writeInt(person.sittings.length);
                             for (byte[][] sitting : person.sittings) {
                                 out.writeInt(sitting.length);
@@ -327,11 +367,13 @@ public final class Gallery {
     }
 
     private static Person readPerson(DataInputStream in) throws IOException {
-        Records.require(in.readByte() == FORM);
+        byte form = in.readByte();
+        Records.require(form == FORM || form == PERSON_FORM);
         int id = in.readInt();
         String name = in.readUTF();
         long enrolledMs = in.readLong();
         long agreedMs = in.readLong();
+        long mark = form == FORM ? agreedMs : in.readLong();
         byte[][][] sittings = new byte[Records.count(in)][][];
         for (int i = 0; i < sittings.length; i++) {
             sittings[i] = new byte[Records.count(in)][];
@@ -339,7 +381,7 @@ public final class Gallery {
                 sittings[i][j] = Records.read(in);
             }
         }
-        return new Person(id, name, enrolledMs, agreedMs, sittings);
+        return new Person(id, name, enrolledMs, agreedMs, mark, sittings);
     }
 
     private Templates templates() {

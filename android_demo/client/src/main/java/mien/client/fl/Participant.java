@@ -1,6 +1,7 @@
 package mien.client.fl;
 
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -78,7 +79,15 @@ public final class Participant {
     /** Destroys an update that was made of somebody's pictures and has not been settled. */
     public static void forgetOf(int person, Vault rounds) {
         Pending pending = Pending.load(rounds);
-        if (pending != null && pending.people.contains(person)) {
+        if (pending != null && pending.agreed.containsKey(person)) {
+            Pending.forget(rounds);
+        }
+    }
+
+    /** Destroys an update of somebody who withdrew just before the power was cut; call it at opening. */
+    public static void forgetWithdrawn(Gallery gallery, Vault rounds) {
+        Pending pending = Pending.load(rounds);
+        if (pending != null && !gallery.stillAgree(pending.agreed)) {
             Pending.forget(rounds);
         }
     }
@@ -147,7 +156,7 @@ public final class Participant {
             listener.disclose(new Disclosure(task, layout, numImages(people), people.size()));
             // 6. Train. 7. Keep what was made, before anyone is told.
             pending = train(ref, taskJson, task, model, part, layout, people);
-            pending.keep(rounds);
+            keep(pending);
         } catch (MienException error) {
             if (error.code().isTransient()) {
                 throw error;
@@ -156,6 +165,20 @@ public final class Participant {
         }
         // 8. Report, say what each stage asks for, wait for the end, forget.
         return finish(pending);
+    }
+
+    /** Keeps what was made, unless somebody withdrew while it was: no withdrawal comes between the look and the write. */
+    void keep(Pending pending) {
+        synchronized (gallery) {
+            requireAgreed(pending.agreed);
+            pending.keep(rounds);
+        }
+    }
+
+    private void requireAgreed(Map<Integer, Long> agreed) {
+        if (!gallery.stillAgree(agreed)) {
+            throw new MienException(ErrorCode.CONFIG, "somebody whose pictures trained has withdrawn their consent");
+        }
     }
 
     private static void checkAssigned(Assignment assignment) {
@@ -197,6 +220,7 @@ public final class Participant {
             ContributionLayout layout,
             List<Gallery.Person> people) {
         listener.progress("training");
+        requireAgreed(marks(people, ids(people)));
         List<String> perIdentity = Methods.perIdentity(task.method);
         TrainingState kept = gallery.state(ids(people), ref.taskId);
         List<Integer> order = kept.order(ids(people));
@@ -208,7 +232,20 @@ public final class Participant {
         int weight = Math.min(faces.crops.length, task.maxWeight);
         byte[] contribution = layout.pack(weight, output.trained, part.gather(model.theta));
         listener.progress("trained");
-        return new Pending(ref, taskJson, model.modelId, order, contribution, output.state);
+        return new Pending(ref, taskJson, model.modelId, marks(people, order), contribution, output.state);
+    }
+
+    /** Returns under which agreement of each their pictures were taken, in that order. */
+    private static Map<Integer, Long> marks(List<Gallery.Person> people, List<Integer> order) {
+        Map<Integer, Long> marks = new LinkedHashMap<>();
+        for (int id : order) {
+            for (Gallery.Person person : people) {
+                if (person.id == id) {
+                    marks.put(id, person.mark);
+                }
+            }
+        }
+        return marks;
     }
 
     private static List<Integer> ids(List<Gallery.Person> people) {
@@ -280,23 +317,11 @@ public final class Participant {
     private MienException withdrawn(Pending pending) {
         try {
             agreement.check(new TaskSpec(pending.taskJson));
-            if (isStillAgreed(pending)) {
-                return null;
-            }
-            return new MienException(ErrorCode.CONFIG, "somebody whose pictures trained has withdrawn their consent");
+            requireAgreed(pending.agreed);
+            return null;
         } catch (MienException error) {
             return error;
         }
-    }
-
-    /** Returns whether nobody of it withdrew: also not to agree again, for then the update was forgotten. */
-    private boolean isStillAgreed(Pending pending) {
-        Pending kept = Pending.load(rounds);
-        boolean all = kept != null && kept.ref.toString().equals(pending.ref.toString());
-        for (int person : pending.people) {
-            all &= gallery.stillTrains(person);
-        }
-        return all;
     }
 
     private Outcome follow(Pending pending, boolean countedBefore) {
@@ -374,9 +399,12 @@ public final class Participant {
     }
 
     private Outcome settle(Pending pending, StageEvent event) {
-        if (isStillAgreed(pending)) {
-            List<String> perIdentity = Methods.perIdentity(new TaskSpec(pending.taskJson).method);
-            gallery.putState(pending.ref.taskId, TrainingState.of(pending.state, pending.people, perIdentity));
+        List<String> perIdentity = Methods.perIdentity(new TaskSpec(pending.taskJson).method);
+        TrainingState state = TrainingState.of(pending.state, pending.people(), perIdentity);
+        synchronized (gallery) {
+            if (gallery.stillAgree(pending.agreed)) {
+                gallery.putState(pending.ref.taskId, state);
+            }
         }
         Pending.forget(rounds);
         return Outcome.counted(pending.ref, event.getModelId(), event.getNumReports());

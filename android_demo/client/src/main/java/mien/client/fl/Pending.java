@@ -4,6 +4,7 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import mien.client.store.Vault;
@@ -19,7 +20,9 @@ final class Pending {
     final RoundRef ref;
     final byte[] taskJson;
     final String modelId;
-    final List<Integer> people;
+    /** Whose pictures trained, in the order of their classes, each with the mark of their agreement. */
+    final Map<Integer, Long> agreed;
+
     final byte[] contribution;
     final Map<String, Tensor> state;
 
@@ -27,15 +30,19 @@ final class Pending {
             RoundRef ref,
             byte[] taskJson,
             String modelId,
-            List<Integer> people,
+            Map<Integer, Long> agreed,
             byte[] contribution,
             Map<String, Tensor> state) {
         this.ref = ref;
         this.taskJson = taskJson;
         this.modelId = modelId;
-        this.people = people;
+        this.agreed = agreed;
         this.contribution = contribution;
         this.state = state;
+    }
+
+    List<Integer> people() {
+        return new ArrayList<>(agreed.keySet());
     }
 
     void keep(Vault vault) {
@@ -47,9 +54,10 @@ final class Pending {
         out.writeInt(ref.round);
         out.writeInt(ref.attempt);
         out.writeUTF(modelId);
-        out.writeInt(people.size());
-        for (int person : people) {
-            out.writeInt(person);
+        out.writeInt(agreed.size());
+        for (Map.Entry<Integer, Long> each : agreed.entrySet()) {
+            out.writeInt(each.getKey());
+            out.writeLong(each.getValue());
         }
         Records.write(out, taskJson);
         Records.write(out, contribution);
@@ -65,13 +73,14 @@ final class Pending {
     private static Pending read(DataInputStream in) throws IOException {
         RoundRef ref = new RoundRef(in.readUTF(), in.readInt(), in.readInt());
         String modelId = in.readUTF();
-        List<Integer> people = new ArrayList<>();
+        Map<Integer, Long> agreed = new LinkedHashMap<>();
         for (int left = Records.count(in); left > 0; left--) {
-            people.add(in.readInt());
+            int person = in.readInt();
+            agreed.put(person, in.readLong());
         }
         byte[] taskJson = Records.read(in);
         byte[] contribution = Records.read(in);
-        return new Pending(ref, taskJson, modelId, people, contribution, Records.readTensors(in));
+        return new Pending(ref, taskJson, modelId, agreed, contribution, Records.readTensors(in));
     }
 
     static void forget(Vault vault) {
