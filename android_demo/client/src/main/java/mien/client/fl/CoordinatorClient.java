@@ -216,12 +216,14 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /**
      * Sends a masked vector and returns once the server has it on stable storage and counts it; after an interruption it
-     * goes on from the byte that the server has.
+     * goes on from the byte that the server has. {@code consent} is asked before each try and each piece; what it throws
+     * ends the upload.
      */
-    public void upload(RoundRef ref, byte[] data, byte[] masked) {
+    public void upload(RoundRef ref, byte[] data, byte[] masked, Runnable consent) {
         Retry retry = new Retry(clock, random, PATIENCE_MS);
         long sent = -1;
         while (true) {
+            consent.run();
             MienException error = new MienException(ErrorCode.UNREACHABLE, SERVER + " took only a part; retry");
             try {
                 UploadStatus status = uploadStatus(ref);
@@ -232,7 +234,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
                     }
                     RoundsGrpc.RoundsStub stub =
                             RoundsGrpc.newStub(channel).withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS);
-                    status = Uploading.send(stub, ref, data, masked, status.getReceivedBytes());
+                    status = Uploading.send(stub, ref, data, masked, status.getReceivedBytes(), consent);
                 }
                 if (status.getAccepted()) {
                     return;

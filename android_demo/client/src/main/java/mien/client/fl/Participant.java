@@ -372,17 +372,18 @@ public final class Participant {
             return refuse(pending.ref, error);
         }
         if (answer != null) {
-            counts[0] = send(pending.ref, stage, answer, counts[0]);
+            counts[0] = send(pending, stage, answer, counts[0]);
         }
         return null;
     }
 
     /** Sends a stage's answer; returns whether this device's contribution counts now. */
-    private boolean send(RoundRef ref, Stage stage, MaskedPart.Answer answer, boolean counts) {
+    private boolean send(Pending pending, Stage stage, MaskedPart.Answer answer, boolean counts) {
+        RoundRef ref = pending.ref;
         listener.progress(stage.name().toLowerCase(Locale.ROOT));
         if (answer.payload != null) {
             if (!counts) {
-                client.upload(ref, answer.payload, answer.message);
+                client.upload(ref, answer.payload, answer.message, () -> requireAgreed(pending.agreed));
                 listener.progress("uploaded");
             }
             return true;

@@ -7,6 +7,7 @@ import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import java.util.concurrent.CountDownLatch;
+import mien.client.MienException;
 import mien.client.wire.Bytes;
 import mien.v1.Common.BlobRef;
 import mien.v1.RoundsGrpc;
@@ -20,6 +21,7 @@ final class Uploading implements ClientResponseObserver<UploadChunk, UploadStatu
 
     private final UploadHeader header;
     private final byte[] data;
+    private final Runnable consent;
     private final CountDownLatch done = new CountDownLatch(1);
     private int at;
     private boolean begun;
@@ -27,15 +29,18 @@ final class Uploading implements ClientResponseObserver<UploadChunk, UploadStatu
     private ClientCallStreamObserver<UploadChunk> requests;
     private UploadStatus status;
     private Throwable failure;
+    private volatile MienException refusal;
 
-    private Uploading(UploadHeader header, byte[] data, int offset) {
+    private Uploading(UploadHeader header, byte[] data, int offset, Runnable consent) {
         this.header = header;
         this.data = data;
         at = offset;
+        this.consent = consent;
     }
 
-    /** Returns the server's answer; throws StatusRuntimeException. */
-    static UploadStatus send(RoundsGrpc.RoundsStub stub, RoundRef ref, byte[] data, byte[] masked, long offset) {
+    /** Returns the server's answer; throws StatusRuntimeException, and what {@code consent} throws before a piece. */
+    static UploadStatus send(
+            RoundsGrpc.RoundsStub stub, RoundRef ref, byte[] data, byte[] masked, long offset, Runnable consent) {
         BlobRef blob =
                 BlobRef.newBuilder().setSha256(Bytes.hex(Bytes.sha256(data))).setSizeBytes(data.length).build();
         UploadHeader header =
@@ -44,7 +49,7 @@ final class Uploading implements ClientResponseObserver<UploadChunk, UploadStatu
                         .setContribution(blob)
                         .setMasked(ByteString.copyFrom(masked))
                         .build();
-        Uploading upload = new Uploading(header, data, (int) offset);
+        Uploading upload = new Uploading(header, data, (int) offset, consent);
         stub.upload(upload);
         return upload.await();
     }
@@ -56,6 +61,9 @@ final class Uploading implements ClientResponseObserver<UploadChunk, UploadStatu
             Thread.currentThread().interrupt();
             requests.cancel("the program is being stopped", error);
             throw Status.CANCELLED.withCause(error).asRuntimeException();
+        }
+        if (refusal != null) {
+            throw refusal;
         }
         if (failure != null) {
             throw failure instanceof StatusRuntimeException
@@ -73,6 +81,14 @@ final class Uploading implements ClientResponseObserver<UploadChunk, UploadStatu
 
     private void sendWhileReady() {
         while (requests.isReady() && !ended) {
+            try {
+                consent.run();
+            } catch (MienException error) {
+                ended = true;
+                refusal = error;
+                requests.cancel("the owner takes it back", error);
+                return;
+            }
             if (!begun) {
                 begun = true;
                 requests.onNext(UploadChunk.newBuilder().setHeader(header).setOffset(at).build());
