@@ -53,6 +53,8 @@ import mien.client.wire.Invite;
  * from any thread; every error is a {@link MienException} that says what to do.
  */
 public final class Device {
+    private static final int LONGEST_NAME = 1_000;
+
     public final Gallery gallery;
     public final Attempts attempts;
     public final Journal journal;
@@ -95,7 +97,7 @@ public final class Device {
 
     /** Joins by an invite's URL; the same one again gives the same identity. */
     public Identity join(String url) {
-        return joining.join(Invite.parse(url));
+        return Edge.run(() -> joining.join(Invite.parse(url)));
     }
 
     public boolean hasJoined() {
@@ -109,7 +111,7 @@ public final class Device {
 
     /** Gets the next certificate now; {@link #connect} does it by itself when a third of its life is left. */
     public Identity renew() {
-        return joining.renew();
+        return Edge.run(joining::renew);
     }
 
     /**
@@ -148,6 +150,9 @@ public final class Device {
      * the person's own consent that their pictures train. Throws NOT_FOUND before the first update.
      */
     public int enrol(String name, byte[][] crops, boolean agrees) {
+        if (name.length() > LONGEST_NAME) {
+            throw new MienException(ErrorCode.CONFIG, "the name is longer than is kept; choose a shorter one");
+        }
         Recogniser now = recogniser();
         int id = gallery.enrol(name, crops, now.template(crops), now.model.modelId, clock.unixMs(), agrees);
         if (agrees) {
@@ -277,7 +282,7 @@ public final class Device {
                     ErrorCode.DRAINING, "this device takes part in a round now, and updates by itself after it");
         }
         try (CoordinatorClient client = connect()) {
-            return update(client);
+            return Edge.run(() -> update(client));
         } finally {
             busy.unlock();
         }
@@ -343,7 +348,7 @@ public final class Device {
             return Outcome.notNow("busy");
         }
         try {
-            Outcome outcome = step(agreement, conditions, listener);
+            Outcome outcome = Edge.run(() -> step(agreement, conditions, listener));
             journal.note(outcome, clock.unixMs());
             return outcome;
         } catch (MienException error) {
@@ -400,6 +405,10 @@ public final class Device {
      * little of it is left, and what the coordinator has not been told of participation is told.
      */
     public CoordinatorClient connect() {
+        return Edge.run(this::opened);
+    }
+
+    private CoordinatorClient opened() {
         CoordinatorClient client = new CoordinatorClient(freshIdentity(), clock, random, journal::count);
         boolean done = false;
         try {

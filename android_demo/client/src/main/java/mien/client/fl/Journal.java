@@ -130,9 +130,9 @@ public final class Journal {
         for (Entry entry : content.entries) {
             out.writeLong(entry.unixMs);
             out.writeUTF(entry.kind.name());
-            out.writeUTF(entry.round);
-            out.writeUTF(entry.code);
-            out.writeUTF(entry.reason);
+            Records.writeText(out, entry.round);
+            Records.writeText(out, entry.code);
+            Records.writeText(out, entry.reason);
             out.writeInt(entry.numReports);
             out.writeInt(entry.times);
         }

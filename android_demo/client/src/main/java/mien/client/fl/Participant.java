@@ -136,6 +136,9 @@ public final class Participant {
         RoundRef ref = new RoundRef(given.getTaskId(), given.getRound(), given.getAttempt());
         Pending pending;
         try {
+            if (ref.taskId.length() > Records.MOST_TEXT) {
+                throw new MienException(ErrorCode.CORRUPT_DATA, "the task's id is too long; tell the operator");
+            }
             // 4. Is the task what the owner agreed to, and what this program knows? Only then is a model fetched.
             byte[] taskJson = assignment.getTaskJson().toByteArray();
             TaskSpec task = new TaskSpec(taskJson);

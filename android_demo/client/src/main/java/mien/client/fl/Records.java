@@ -15,6 +15,8 @@ import mien.client.wire.Bytes;
 /** How what a device keeps becomes bytes, and how nothing that was damaged is taken for it. */
 final class Records {
     static final int MOST = 10_000;
+    /** Of characters: each is three bytes at most, and a record's text 65,535. */
+    static final int MOST_TEXT = 1_000;
 
     /** Writes a record. */
     interface Writer {
@@ -27,6 +29,11 @@ final class Records {
     }
 
     private Records() {}
+
+    /** Writes a text, without its end where it is longer than a record holds. */
+    static void writeText(DataOutputStream out, String text) throws IOException {
+        out.writeUTF(text.substring(0, Math.min(MOST_TEXT, text.length())));
+    }
 
     static byte[] bytes(Writer writer) {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();

@@ -26,6 +26,8 @@ public final class TaskSpec {
     /** The methods whose device half this program has. */
     public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedprox", "fedface"));
 
+    private static final double MOST_OVER_SELECTION = 4;
+
     public final String name;
     public final String method;
     public final int rounds;
@@ -68,7 +70,7 @@ public final class TaskSpec {
         Fields cohort = task.object("cohort");
         int size = cohort.count("size", 1);
         int minReports = cohort.count("min_reports", 1);
-        int numSelected = (int) Math.ceil(size * cohort.real("over_selection"));
+        double overSelection = cohort.real("over_selection");
         cohort.end();
         Fields privacy = task.object("privacy");
         reveals = new HashSet<>(privacy.texts("reveals"));
@@ -80,12 +82,17 @@ public final class TaskSpec {
         coordinateClip = privacy.real("coordinate_clip");
         ringBits = privacy.count("ring_bits", 1);
         int groups = privacy.count("groups", 1);
+        boolean canBe = overSelection >= 1 && overSelection <= MOST_OVER_SELECTION && groups <= size && minReports <= size;
+        if (!canBe) {
+            throw refused("asks for another number of phones than there can be");
+        }
+        int numSelected = (int) Math.ceil(size * overSelection);
         privacy.has("group_mean");
         dp = new DpSpec(privacy.object("dp"));
         privacy.end();
         task.end();
         smallestSum = groups == 1 ? minReports : minCohort;
-        largestSum = groups == 1 ? size : (numSelected + groups - 1) / groups;
+        largestSum = groups == 1 ? size : (int) (((long) numSelected + groups - 1) / groups);
         if (dp.isOn() && (maxWeight != 1 || trainable.isEmpty())) {
             throw refused("promises differential privacy with weights, or without saying what is trained");
         }

@@ -22,6 +22,9 @@ import mien.client.wire.Safetensors;
 public final class ModelStore {
     private static final long MAX_THETA_BYTES = 1L << 29;
     private static final long MAX_SHARD_BYTES = 1L << 28;
+    /** As bytes and as numbers. */
+    private static final int COPIES = 2;
+
     private final Folder folder;
 
     /** Fetches a blob into a file, which appears whole and checked or not at all. */
@@ -65,6 +68,7 @@ public final class ModelStore {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the model's files have other sizes than its manifest says; tell the operator");
         }
+        checkFits(manifest, Runtime.getRuntime().maxMemory());
         fetch(manifest.theta, folder, source, "the model");
         Map<String, Object> stored = new LinkedHashMap<>();
         stored.put("spec_json", Bytes.hex(manifest.specJson));
@@ -81,6 +85,15 @@ public final class ModelStore {
             // The blob is what its hash says, so the operator's manifest and parameters do not belong together.
             folder.delete(manifest.modelId + ".json");
             throw error;
+        }
+    }
+
+    /** Throws CONFIG, before anything is fetched, for what cannot be read in this program's memory. */
+    static void checkFits(Manifest manifest, long memoryBytes) {
+        long shard = manifest.publicShard == null ? 0 : manifest.publicShard.sizeBytes;
+        if (COPIES * Math.max(manifest.theta.sizeBytes, shard) > memoryBytes) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the coordinator's model is too large for this phone's memory; tell the operator");
         }
     }
 

@@ -55,7 +55,11 @@ public final class Planner {
                             numbers.ringBits, fracBits, numbers.l2Clip, numbers.coordinateClip, numbers.maxWeight,
                             numbers.metricBound, 0);
             double deviation = (float) dp.noiseMultiplier * fewer.l2Clip * Math.pow(2, fracBits);
-            BigInteger noise = new BigDecimal(Math.ceil(TAIL * deviation * Math.sqrt(mostDevices)) + 64).toBigInteger();
+            double most = Math.ceil(TAIL * deviation * Math.sqrt(mostDevices)) + 64;
+            if (most > Long.MAX_VALUE) {
+                continue;
+            }
+            BigInteger noise = new BigDecimal(most).toBigInteger();
             BigInteger largest = fewer.largestStep().multiply(BigInteger.valueOf(mostDevices));
             if (largest.add(noise).compareTo(limit) < 0) {
                 return fewer;

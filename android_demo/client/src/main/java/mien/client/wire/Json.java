@@ -230,7 +230,8 @@ public final class Json {
         } else if (value == null || value instanceof Boolean || value instanceof Long || value instanceof Integer) {
             out.append(value);
         } else {
-            throw new IllegalArgumentException("no canonical form for " + value.getClass());
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, "a number that is not whole has no canonical form here; fetch it again");
         }
     }
 

@@ -4,6 +4,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
+import java.util.Arrays;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.FileKeyProvider;
@@ -92,5 +93,19 @@ public class JournalTest {
         out.beforeWipe();
         gallery.wipe();
         assertTrue(out.isToTell());
+    }
+
+    @Test
+    public void textsOfAnyLengthAreKeptWithoutTheirEnds() {
+        char[] many = new char[70_000];
+        Arrays.fill(many, '\u20ac');
+        String text = new String(many);
+        Journal journal = new Journal(vault);
+        journal.note(Outcome.wait(1, text), 1);
+        journal.note(Outcome.of(Outcome.Kind.NOT_COUNTED, new RoundRef(text, 1, 1), text, text), 2);
+        journal.note(new MienException(ErrorCode.LATE, text), 3);
+        assertEquals(3, journal.entries().size());
+        assertTrue(text.startsWith(journal.entries().get(0).reason));
+        assertEquals(Records.MOST_TEXT, journal.entries().get(1).code.length());
     }
 }

@@ -2,6 +2,7 @@ package mien.client.fl;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
 
 import java.util.EnumSet;
 import mien.client.ErrorCode;
@@ -62,5 +63,43 @@ public class TasksTest {
         byte[] json = Bytes.utf8(Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text());
         String changed = Bytes.text(json).replace("\"privacy\":{", "\"privacy\":{\"also_reveals\":true,");
         Raised.by(ErrorCode.VERSION, "also_reveals", () -> check(Bytes.utf8(changed)));
+    }
+
+    @Test
+    public void numbersThatCannotBeAreRefusedBeforeAnybodyCounts() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        String[][] changes = {
+            {"\"groups\":[0-9]+", "\"groups\":2147483647"},
+            {"\"groups\":[0-9]+(.*)", "\"groups\":2$1", "\"over_selection\":[0-9.]+", "\"over_selection\":0.0"},
+            {"\"over_selection\":[0-9.]+", "\"over_selection\":1e308"},
+            {"\"min_reports\":[0-9]+", "\"min_reports\":2147483647"},
+        };
+        for (int i = 0; i < tasks.size(); i++) {
+            for (String[] change : changes) {
+                String json = tasks.at(i).at("json").text();
+                for (int at = 0; at < change.length; at += 2) {
+                    json = json.replaceFirst(change[at], change[at + 1]);
+                }
+                byte[] changed = Bytes.utf8(json);
+                Raised.by(ErrorCode.CONFIG, change[1], () -> check(changed));
+            }
+        }
+    }
+
+    @Test
+    public void noiseBeyondAllNumbersIsRefused() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        int skellam = 0;
+        for (int i = 0; i < tasks.size(); i++) {
+            String json = tasks.at(i).at("json").text();
+            if (json.contains("\"skellam\"")) {
+                skellam++;
+                for (String most : new String[] {"1e30", "1e38", "1e308"}) {
+                    String changed = json.replaceFirst("\"noise_multiplier\":[0-9.e-]+", "\"noise_multiplier\":" + most);
+                    Raised.by(ErrorCode.CONFIG, most, () -> new TaskSpec(Bytes.utf8(changed)).numbers());
+                }
+            }
+        }
+        assertTrue(skellam > 0);
     }
 }
