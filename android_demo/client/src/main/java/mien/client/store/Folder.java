@@ -74,7 +74,16 @@ public final class Folder {
             Files.move(part, path.resolve(name), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
             sync();
         } catch (IOException error) {
+            deleteQuietly(part);
             throw failed(name + " cannot be stored", error);
+        }
+    }
+
+    private static void deleteQuietly(Path part) {
+        try {
+            Files.deleteIfExists(part);
+        } catch (IOException error) {
+            // The write that failed says more; the next one of this name removes it.
         }
     }
 

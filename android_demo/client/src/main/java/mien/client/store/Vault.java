@@ -13,6 +13,7 @@ public final class Vault {
         this.folder = folder;
         this.keys = keys;
         this.label = label;
+        folder.deleteParts(); // of writes that a stop cut short
     }
 
     /** Returns a record's bytes, null where there is none; throws CORRUPT_DATA for one that does not open. */
@@ -26,6 +27,7 @@ public final class Vault {
     }
 
     public void remove(String name) {
+        folder.delete(name + Folder.PART);
         folder.delete(name);
     }
 
@@ -42,6 +44,7 @@ public final class Vault {
     /** Destroys the key, then the files: even what a disk keeps of them opens no more. */
     public void wipe() {
         keys.destroy(label);
+        folder.deleteParts();
         for (String name : folder.names()) {
             folder.delete(name);
         }

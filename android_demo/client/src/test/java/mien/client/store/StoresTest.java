@@ -2,7 +2,9 @@ package mien.client.store;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
 
 import javax.crypto.SecretKey;
 import javax.crypto.spec.SecretKeySpec;
@@ -52,5 +54,34 @@ public class StoresTest {
         assertNull(vault.get("a"));
         root.folder("vault").write("a", sealed);
         Raised.by(ErrorCode.CORRUPT_DATA, "after the key was destroyed", () -> vault.get("a"));
+    }
+
+    @Test
+    public void whatAStopCutShortGoesWithTheRecordWithAWipeAndAtOpening() {
+        Folder root = new Folder(folder.getRoot().toPath());
+        FileKeyProvider keys = new FileKeyProvider(root.folder("keys"));
+        Folder files = root.folder("vault");
+        Vault vault = new Vault(files, keys, "gallery");
+        vault.put("a", Bytes.utf8("ada"));
+        files.append("a", files.read("a"));
+        vault.remove("a");
+        assertFalse(files.has("a.part") || files.has("a"));
+        files.append("b", new byte[] {1});
+        vault.wipe();
+        assertFalse(files.has("b.part"));
+        vault.put("c", Bytes.utf8("cy"));
+        files.append("c", new byte[] {1});
+        assertEquals("cy", Bytes.text(new Vault(files, keys, "gallery").get("c")));
+        assertFalse(files.has("c.part"));
+    }
+
+    @Test
+    public void aWriteThatFailsLeavesWhatWasThereAndNothingElse() {
+        Folder root = new Folder(folder.getRoot().toPath());
+        Folder inTheWay = root.folder("a"); // a file cannot take the place of a folder with something in it
+        inTheWay.write("b", new byte[] {1});
+        Raised.by(ErrorCode.DATABASE, "a folder in its place", () -> root.write("a", new byte[] {2}));
+        assertFalse(root.has("a.part"));
+        assertTrue(inTheWay.has("b"));
     }
 }
