@@ -45,7 +45,7 @@ public final class Status {
         numPeople = device.people().size();
         numAgreed = device.numAgreed();
         pendingRound = device.pendingRound();
-        numPrivateSums = device.attempts.participations().size();
+        numPrivateSums = device.attempts.numSums();
         staysOut = device.stayingOut.wanted();
         stillToTell = joined && device.stayingOut.isToTell();
         sentBytes = device.journal.sentBytes();

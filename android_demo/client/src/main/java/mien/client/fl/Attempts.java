@@ -67,6 +67,11 @@ public final class Attempts implements AttemptLog {
         return sums;
     }
 
+    /** Returns how many sums this device is or may be in, also where what is noted of one is damaged. */
+    public synchronized int numSums() {
+        return vault.names(SUM).size();
+    }
+
     /** Returns the rounds of a task whose sums this device is or may be in. */
     synchronized List<Long> pastRounds(String task) {
         List<Long> rounds = new ArrayList<>();

@@ -22,12 +22,14 @@ import mien.client.wire.Bytes;
  *
  * <pre>
  * person-N   name, consent, crops           state-N-TASK   what training keeps of a person (0: of several) for a task
+ * withdrawn-N   empty: consent that was withdrawn while there was no room to write person-N
  * templates  of everybody, and of which model: one record, so that another model comes into use at once or not at all
  * </pre>
  */
 public final class Gallery {
     private static final String PERSON = "person-";
     private static final String STATE = "state-";
+    private static final String WITHDRAWN = "withdrawn-";
     private static final String TEMPLATES = "templates";
     /** In the place of a person's number: what is of several together. */
     private static final int TOGETHER = 0;
@@ -154,7 +156,7 @@ public final class Gallery {
     public synchronized List<Person> people() {
         List<Person> people = new ArrayList<>();
         for (String record : vault.names(PERSON)) {
-            people.add(Records.parse(vault.get(record), Gallery::readPerson));
+            people.add(read(record, vault.get(record)));
         }
         return people;
     }
@@ -165,13 +167,42 @@ public final class Gallery {
         if (record == null) {
             throw new MienException(ErrorCode.NOT_ENROLLED, "that person is not enrolled; enrol them first");
         }
-        return Records.parse(record, Gallery::readPerson);
+        return read(record(id), record);
+    }
+
+    private Person read(String name, byte[] record) {
+        Person person = Records.parse(record, Gallery::readPerson);
+        boolean withdrew = person.trains && vault.has(withdrawn(name));
+        return withdrew ? new Person(person.id, person.name, person.enrolledMs, 0, 0, person.sittings) : person;
+    }
+
+    private static String withdrawn(String record) {
+        return WITHDRAWN + record.substring(PERSON.length());
+    }
+
+    /** Returns whether somebody whose record can be read agrees to training. */
+    synchronized boolean somebodyTrains() {
+        for (String record : vault.names(PERSON)) {
+            if (mark(record) != 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Returns whether a person may agree to training: also where their record cannot be read. */
+    synchronized boolean mayTrain(int id) {
+        try {
+            return stillTrains(id);
+        } catch (MienException error) {
+            return true;
+        }
     }
 
     /** Returns whether a person is here and agrees to training. */
     public synchronized boolean stillTrains(int id) {
         byte[] record = vault.get(record(id));
-        return record != null && Records.parse(record, Gallery::readPerson).trains;
+        return record != null && read(record(id), record).trains;
     }
 
     /**
@@ -180,7 +211,7 @@ public final class Gallery {
      */
     synchronized boolean stillAgree(Map<Integer, Long> marks) {
         for (Map.Entry<Integer, Long> each : marks.entrySet()) {
-            if (each.getValue() == 0 || mark(each.getKey()) != each.getValue()) {
+            if (each.getValue() == 0 || mark(record(each.getKey())) != each.getValue()) {
                 return false;
             }
         }
@@ -188,10 +219,10 @@ public final class Gallery {
     }
 
     /** Returns the mark of a person's agreement, 0 where they do not agree, are not here or cannot be read. */
-    private long mark(int id) {
+    private long mark(String name) {
         try {
-            byte[] record = vault.get(record(id));
-            return record == null ? 0 : Records.parse(record, Gallery::readPerson).mark;
+            byte[] record = vault.get(name);
+            return record == null ? 0 : read(name, record).mark;
         } catch (MienException error) {
             if (error.code() == ErrorCode.CORRUPT_DATA) {
                 return 0;
@@ -200,15 +231,27 @@ public final class Gallery {
         }
     }
 
-    /** Gives or withdraws consent to training; what training kept of them goes with it. */
+    /** Gives or withdraws consent to training; what training kept of them goes with it. Withdrawing takes no room. */
     public synchronized void setConsent(int id, boolean trains, long nowMs) {
         Person person = person(id);
-        if (person.trains != trains) {
-            long mark = trains ? newMark() : 0;
-            put(new Person(id, person.name, person.enrolledMs, trains ? nowMs : 0, mark, person.sittings));
+        if (!trains && person.trains) {
+            withdraw(person);
+        } else if (trains && !person.trains) {
+            put(new Person(id, person.name, person.enrolledMs, nowMs, newMark(), person.sittings));
         }
         if (!trains) {
             forgetStates(id);
+        }
+    }
+
+    private void withdraw(Person person) {
+        try {
+            put(new Person(person.id, person.name, person.enrolledMs, 0, 0, person.sittings));
+        } catch (MienException full) {
+            if (!vault.tryMark(withdrawn(record(person.id)))) {
+                throw full;
+            }
+            version++;
         }
     }
 
@@ -261,12 +304,31 @@ public final class Gallery {
     /** Removes a person with all that was kept of them; one whose removal was cut short is still listed. */
     public synchronized void remove(int id) {
         forgetStates(id);
-        Templates templates = templates();
-        if (templates.of.remove(id) != null) {
-            put(templates);
-        }
+        boolean forgotten = forgetTemplates(id);
         vault.remove(record(id));
+        vault.remove(withdrawn(record(id)));
         version++;
+        // Without the record there is more room; else everybody's go, and the next update makes the others' again.
+        if (!forgotten && !forgetTemplates(id)) {
+            vault.remove(TEMPLATES);
+        }
+    }
+
+    /** Returns whether a person's templates are gone: not where all are damaged, or there is no room. */
+    private boolean forgetTemplates(int id) {
+        try {
+            Templates templates = templates();
+            templates.of.remove(id);
+            if (templates.modelId != null) {
+                put(templates);
+            }
+            return true;
+        } catch (MienException error) {
+            if (error.code() == ErrorCode.KEY_STORE) {
+                throw error;
+            }
+            return false;
+        }
     }
 
     /** Destroys everything: the key first. */
@@ -323,14 +385,25 @@ public final class Gallery {
     /** Forgets what is a person's own, and what is of several people of whom they are one. */
     private void forgetStates(int person) {
         for (String name : vault.names(STATE + TOGETHER + "-")) {
-            TrainingState state = new TrainingState();
-            Records.parse(vault.get(name), in -> readTogether(in, state));
-            if (state.members.contains(person)) {
+            if (mayBeOf(person, name)) {
                 vault.remove(name);
             }
         }
         for (String name : vault.names(STATE + person + "-")) {
             vault.remove(name);
+        }
+    }
+
+    private boolean mayBeOf(int person, String together) {
+        TrainingState state = new TrainingState();
+        try {
+            Records.parse(vault.get(together), in -> readTogether(in, state));
+            return state.members.contains(person);
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CORRUPT_DATA) {
+                throw error;
+            }
+            return true; // what is damaged serves nobody
         }
     }
 
@@ -363,6 +436,7 @@ public final class Gallery {
                                 }
                             }
                         }));
+        vault.remove(withdrawn(record(person.id))); // the record says it now
         version++;
     }
 

@@ -7,6 +7,8 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.MienException;
 import mien.client.store.Vault;
 import mien.client.train.Tensor;
 
@@ -64,10 +66,18 @@ final class Pending {
         Records.write(out, state);
     }
 
-    /** Returns what was kept, null where nothing is. */
+    /** Returns what was kept, null where nothing is; what was damaged is dropped, for it cannot be sent. */
     static Pending load(Vault vault) {
-        byte[] record = vault.get(RECORD);
-        return record == null ? null : Records.parse(record, Pending::read);
+        try {
+            byte[] record = vault.get(RECORD);
+            return record == null ? null : Records.parse(record, Pending::read);
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CORRUPT_DATA) {
+                throw error;
+            }
+            forget(vault);
+            return null;
+        }
     }
 
     private static Pending read(DataInputStream in) throws IOException {

@@ -2,8 +2,10 @@ package mien.client.fl;
 
 import java.util.LinkedHashMap;
 import java.util.Map;
+import mien.client.MienException;
 import mien.client.store.Folder;
 import mien.client.wire.Bytes;
+import mien.client.wire.Fields;
 import mien.client.wire.Json;
 
 /**
@@ -17,6 +19,8 @@ public final class StayingOut {
     private static final String WANTED = "wanted";
     private static final String TOLD = "told";
 
+    private static final byte[] NOTHING = Bytes.utf8("{\"wanted\":false,\"told\":false}");
+
     private final Folder folder;
     private final Gallery gallery;
 
@@ -25,13 +29,12 @@ public final class StayingOut {
         this.gallery = gallery;
     }
 
-    /** Call it before the consent of {@code leaving} ends, so that no crash keeps it from being told. */
+    /**
+     * Call it before the consent of {@code leaving} ends, so that no crash keeps it from being told. It is wanted once
+     * nobody agrees any more, so nobody else's record is read for it.
+     */
     public synchronized void before(int leaving) {
-        boolean agreed = false;
-        for (Gallery.Person person : gallery.people()) {
-            agreed |= person.trains && person.id != leaving;
-        }
-        if (!agreed && gallery.stillTrains(leaving)) {
+        if (gallery.mayTrain(leaving)) {
             set(WANTED, true);
         }
     }
@@ -48,41 +51,55 @@ public final class StayingOut {
 
     /** Returns whether this device asks to be left out of rounds, told or not. */
     public synchronized boolean wanted() {
-        return is(WANTED) && !somebodyAgrees();
+        Fields facts = facts();
+        return (facts == null || facts.flag(WANTED)) && !gallery.somebodyTrains();
     }
 
     /** Returns whether the coordinator does not know it yet. */
     public synchronized boolean isToTell() {
-        return wanted() != is(TOLD);
+        Fields facts = facts();
+        return facts == null || wanted() != facts.flag(TOLD);
     }
 
     /** Remembers what the coordinator was told. */
     public synchronized void told(boolean staysOut) {
-        set(TOLD, staysOut);
-    }
-
-    private boolean somebodyAgrees() {
-        for (Gallery.Person person : gallery.people()) {
-            if (person.trains) {
-                return true;
-            }
+        if (facts() == null) {
+            write(staysOut, staysOut);
+        } else {
+            set(TOLD, staysOut);
         }
-        return false;
     }
 
-    private boolean is(String name) {
+    /** Returns what is noted; null for a damaged note: then it is as people agree now, and is to be told. */
+    private Fields facts() {
         byte[] data = folder.read(FILE);
-        return data != null && Json.object(data, FILE).flag(name);
+        try {
+            Fields facts = Json.object(data == null ? NOTHING : data, FILE);
+            facts.flag(WANTED);
+            facts.flag(TOLD);
+            return facts;
+        } catch (MienException error) {
+            return null;
+        }
     }
 
     private void set(String name, boolean value) {
-        if (is(name) == value) {
+        Fields facts = facts();
+        if (facts == null || facts.flag(name) == value) {
             return;
         }
+        write(name.equals(WANTED) ? value : facts.flag(WANTED), name.equals(TOLD) ? value : facts.flag(TOLD));
+    }
+
+    /** Where there is no room the note is emptied, as if it were damaged: nobody has to stay for want of room. */
+    private void write(boolean wanted, boolean told) {
         Map<String, Object> facts = new LinkedHashMap<>();
-        for (String each : new String[] {WANTED, TOLD}) {
-            facts.put(each, each.equals(name) ? value : is(each));
+        facts.put(WANTED, wanted);
+        facts.put(TOLD, told);
+        try {
+            folder.write(FILE, Bytes.utf8(Json.write(facts)));
+        } catch (MienException full) {
+            folder.tryEmpty(FILE);
         }
-        folder.write(FILE, Bytes.utf8(Json.write(facts)));
     }
 }

@@ -79,6 +79,18 @@ public final class Folder {
         }
     }
 
+    /** Leaves a file with nothing in it, which takes no room; returns whether that could be done. */
+    public boolean tryEmpty(String name) {
+        Set<StandardOpenOption> options =
+                EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.TRUNCATE_EXISTING);
+        try (SeekableByteChannel channel = Files.newByteChannel(path.resolve(name), options, PRIVATE)) {
+            sync();
+            return true;
+        } catch (IOException error) {
+            return false;
+        }
+    }
+
     private static void deleteQuietly(Path part) {
         try {
             Files.deleteIfExists(part);

@@ -26,6 +26,16 @@ public final class Vault {
         folder.write(name, Sealing.seal(keys.key(label), plain, context(name)));
     }
 
+    /** Sets a mark, which takes no room and is not sealed; returns whether that could be done. */
+    public boolean tryMark(String name) {
+        return folder.tryEmpty(name);
+    }
+
+    /** Returns whether a record or a mark of that name is here, whether or not it opens. */
+    public boolean has(String name) {
+        return folder.has(name);
+    }
+
     public void remove(String name) {
         folder.delete(name + Folder.PART);
         folder.delete(name);
