@@ -366,8 +366,9 @@ public final class Device {
             return Outcome.notNow(unmet);
         }
         try (CoordinatorClient client = connect()) {
+            client.askBeforePieces(conditions::require);
             Outcome outcome = participant(client, agreement, conditions, listener).step();
-            if (outcome.round != null) {
+            if (outcome.round != null && conditions.unmet().isEmpty()) {
                 updateAfter(client, listener);
             }
             return outcome;

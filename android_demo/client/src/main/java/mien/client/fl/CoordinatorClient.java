@@ -61,6 +61,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     private final Random random;
     private final Counter counter;
     private final Traffic traffic = new Traffic();
+    private volatile Runnable mayGoOn = () -> {};
     private final ManagedChannel channel;
     private final RoundsGrpc.RoundsBlockingStub rounds;
     private final ModelsGrpc.ModelsBlockingStub models;
@@ -84,6 +85,11 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     public void close() {
         channel.shutdownNow();
         counter.count(traffic.takeSent(), traffic.takeReceived());
+    }
+
+    /** Has something asked before each piece of a download; what it throws ends the download. */
+    public void askBeforePieces(Runnable question) {
+        mayGoOn = question;
     }
 
     private <T> T call(Retry.Call<T> call) {
@@ -253,7 +259,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     @Override
     public void download(Blob blob, Folder folder, String what) {
         Retry retry = new Retry(clock, random, PATIENCE_MS);
-        new Downloading(this::open, retry, blob, folder, what + " of " + SERVER).run();
+        new Downloading(this::open, retry, blob, folder, what + " of " + SERVER, mayGoOn).run();
     }
 
     /** Opens a stream of pieces from a byte on. */

@@ -42,8 +42,10 @@ final class Downloading {
     private final Blob blob;
     private final Folder folder;
     private final String what;
+    private final Runnable mayGoOn;
 
-    Downloading(Source source, Retry retry, Blob blob, Folder folder, String what) {
+    Downloading(Source source, Retry retry, Blob blob, Folder folder, String what, Runnable mayGoOn) {
+        this.mayGoOn = mayGoOn;
         this.source = source;
         this.retry = retry;
         this.blob = blob;
@@ -51,7 +53,7 @@ final class Downloading {
         this.what = what;
     }
 
-    /** Throws UNREACHABLE where the server stays away, CORRUPT_DATA where it sends something else twice. */
+    /** Throws what was given to be asked before each piece does, UNREACHABLE where the server stays away, CORRUPT_DATA where it sends something else twice. */
     void run() {
         for (int tries = 0; tries < 2; tries++) {
             receive();
@@ -70,11 +72,13 @@ final class Downloading {
             folder.delete(blob.sha256 + Folder.PART);
         }
         while (folder.partSize(blob.sha256) < blob.sizeBytes) {
+            mayGoOn.run();
             MienException error = new MienException(ErrorCode.UNREACHABLE, "only a part came of " + what + "; retry");
             try (Pieces pieces = source.open(blob, folder.partSize(blob.sha256))) {
                 while (pieces.chunks.hasNext()) {
                     append(pieces.chunks.next());
                     retry.progress();
+                    mayGoOn.run();
                 }
             } catch (StatusRuntimeException failed) {
                 error = Statuses.meaning(failed, "whoever sends " + what);

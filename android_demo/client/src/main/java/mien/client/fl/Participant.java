@@ -301,6 +301,10 @@ public final class Participant {
                 if (withdrawn != null) {
                     return refuse(pending.ref, withdrawn);
                 }
+                List<String> unmet = conditions.unmet();
+                if (!unmet.isEmpty()) {
+                    return Outcome.notNow(String.join(", ", unmet));
+                }
                 client.reportTrained(pending.ref);
                 listener.progress("reported");
             }
@@ -368,6 +372,10 @@ public final class Participant {
         if (!counts[0] && withdrawn(pending) != null) {
             return refuse(pending.ref, withdrawn(pending));
         }
+        List<String> unmet = conditions.unmet();
+        if (!unmet.isEmpty()) {
+            return stopped(pending, counts[0], unmet);
+        }
         MaskedPart.Answer answer;
         try {
             answer = part.answer(stage, event.getMessage().toByteArray());
@@ -375,9 +383,33 @@ public final class Participant {
             return refuse(pending.ref, error);
         }
         if (answer != null) {
-            counts[0] = send(pending, stage, answer, counts[0]);
+            try {
+                counts[0] = send(pending, stage, answer, counts[0]);
+            } catch (MienException error) {
+                unmet = conditions.unmet();
+                if (unmet.isEmpty()) {
+                    throw error;
+                }
+                return stopped(pending, counts[0], unmet);
+            }
         }
         return null;
+    }
+
+    /** Leaves a round in which the phone may not go on; what was not begun, and what counts, goes on the next time. */
+    private Outcome stopped(Pending pending, boolean counts, List<String> unmet) {
+        String missing = String.join(", ", unmet);
+        if (counts || !attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
+            return Outcome.notNow(missing);
+        }
+        return refuse(
+                pending.ref,
+                new MienException(ErrorCode.LATE, "the phone may not go on now (" + missing + "); nothing is lost"));
+    }
+
+    private void requireMayGoOn(Pending pending) {
+        requireAgreed(pending.agreed);
+        conditions.require();
     }
 
     /** Sends a stage's answer; returns whether this device's contribution counts now. */
@@ -386,7 +418,7 @@ public final class Participant {
         listener.progress(stage.name().toLowerCase(Locale.ROOT));
         if (answer.payload != null) {
             if (!counts) {
-                client.upload(ref, answer.payload, answer.message, () -> requireAgreed(pending.agreed));
+                client.upload(ref, answer.payload, answer.message, () -> requireMayGoOn(pending));
                 listener.progress("uploaded");
             }
             return true;

@@ -3,6 +3,7 @@ package mien.client.fl;
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
 
 import com.google.protobuf.ByteString;
 import io.grpc.Status;
@@ -39,6 +40,7 @@ public class DownloadingTest {
     private final List<Long> asked = new ArrayList<>();
     private Folder folder;
     private int closed;
+    private Conditions conditions = Conditions.of(() -> true, () -> true, () -> true);
 
     @Before
     public void open() {
@@ -77,7 +79,26 @@ public class DownloadingTest {
     }
 
     private Downloading from(Downloading.Source source) {
-        return new Downloading(source, new Retry(new Still(0), new Random(2), 120_000), blob, folder, "it");
+        return new Downloading(source, new Retry(new Still(0), new Random(2), 120_000), blob, folder, "it", this::ask);
+    }
+
+    private void ask() {
+        conditions.require();
+    }
+
+    @Test
+    public void itStopsBetweenAnyTwoPiecesWhenAConditionEndsAndGoesOnLater() {
+        for (int after = 0; after < 10; after++) {
+            int most = PIECE * after;
+            folder.delete(blob.sha256);
+            conditions = Conditions.of(() -> true, () -> true, () -> folder.partSize(blob.sha256) < most);
+            String why = Raised.by(ErrorCode.LATE, "unmetered ended", () -> from(server(DATA, 3)).run());
+            assertTrue(why, why.contains("unmetered"));
+            assertEquals(most, folder.partSize(blob.sha256));
+            conditions = Conditions.of(() -> true, () -> true, () -> true);
+            from(server(DATA, 3)).run();
+            assertArrayEquals(DATA, folder.read(blob.sha256));
+        }
     }
 
     @Test
