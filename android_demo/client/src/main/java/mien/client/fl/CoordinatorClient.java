@@ -185,8 +185,9 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         return new Blob(ref.getSha256(), ref.getSizeBytes());
     }
 
-    /** Tells the listener where a round is, whenever that changes, until it has heard enough or the round is over. */
+    /** Tells the listener where a round is, whenever that changes, until it has heard enough or the round is over; LATE long past a deadline. */
     public void follow(RoundRef ref, StageListener listener) {
+        StageEnds ends = new StageEnds(clock);
         Retry retry = new Retry(clock, random, PATIENCE_MS);
         FollowRoundRequest request = FollowRoundRequest.newBuilder().setRound(ref.message()).build();
         while (true) {
@@ -198,6 +199,9 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
                 while (events.hasNext()) {
                     StageEvent event = events.next();
                     retry.progress();
+                    if (event.getStage() != Stage.CLOSED && event.getStage() != Stage.ABORTED) {
+                        ends.hear(event.getStage(), event.getRemainingMs());
+                    }
                     if (listener.on(event) || event.getStage() == Stage.CLOSED || event.getStage() == Stage.ABORTED) {
                         return;
                     }
