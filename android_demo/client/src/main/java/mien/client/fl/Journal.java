@@ -61,21 +61,45 @@ public final class Journal {
 
     public synchronized void note(Outcome outcome, long unixMs) {
         String round = outcome.round == null ? "" : outcome.round.toString();
-        add(new Entry(unixMs, outcome.kind, round, outcome.code, outcome.reason, outcome.numReports, 1));
+        Entry entry = new Entry(unixMs, outcome.kind, round, outcome.code, outcome.reason, outcome.numReports, 1);
+        uninterrupted(() -> add(entry));
     }
 
     /** Notes a step that ended by an error, and why. */
     public synchronized void note(MienException error, long unixMs) {
-        add(new Entry(unixMs, Outcome.Kind.FAILED, "", error.code().code(), error.getMessage(), 0, 1));
+        Entry entry = new Entry(unixMs, Outcome.Kind.FAILED, "", error.code().code(), error.getMessage(), 0, 1);
+        uninterrupted(() -> add(entry));
     }
 
     /** Counts bytes that were sent to the coordinator and received from it. */
     public synchronized void count(long sent, long received) {
         if (sent != 0 || received != 0) {
-            Content content = content();
-            content.sentBytes += sent;
-            content.receivedBytes += received;
-            put(content);
+            uninterrupted(() -> addBytes(sent, received));
+        }
+    }
+
+    private void addBytes(long sent, long received) {
+        Content content = content();
+        content.sentBytes += sent;
+        content.receivedBytes += received;
+        put(content);
+    }
+
+    /** Writes also on a thread that is being stopped, whose interrupt would close files; it stays interrupted. */
+    private static void uninterrupted(Runnable write) {
+        boolean interrupted = Thread.interrupted();
+        try {
+            write.run();
+        } catch (MienException error) {
+            if (!Thread.interrupted()) {
+                throw error;
+            }
+            interrupted = true;
+            write.run(); // it came in the middle, and closed the file
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
     }
 

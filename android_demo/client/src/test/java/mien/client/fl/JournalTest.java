@@ -108,4 +108,21 @@ public class JournalTest {
         assertTrue(text.startsWith(journal.entries().get(0).reason));
         assertEquals(Records.MOST_TEXT, journal.entries().get(1).code.length());
     }
+
+    @Test
+    public void aThreadThatIsBeingStoppedWritesAllTheSame() {
+        Journal journal = new Journal(vault);
+        for (int time = 1; time <= 3; time++) {
+            Thread.currentThread().interrupt();
+            try {
+                journal.count(10, 1);
+                journal.note(Outcome.counted(new RoundRef("task", time, 1), "model", 20), time);
+                journal.note(new MienException(ErrorCode.UNREACHABLE, "away"), time);
+            } finally {
+                assertTrue("it stays interrupted", Thread.interrupted());
+            }
+            assertEquals(2 * time, journal.entries().size());
+            assertEquals(10 * time, journal.sentBytes());
+        }
+    }
 }
