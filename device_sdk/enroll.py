@@ -118,7 +118,8 @@ def collect(
     """Return the usable faces in pictures of one person.
 
     Refused are: what has no single good face, the same picture twice, and, where `unlike_below` is given (the model's
-    threshold), pictures that score lower than that against the template of all others: probably another person.
+    threshold), pictures that reach it with fewer than half of the others: probably another person. Raises
+    LowQualityError where those match one another and are at least half as many as the rest: two people.
     """
     refused: list[RefusedImage] = []
 
@@ -148,6 +149,12 @@ def collect(
         return Collected(none, np.empty((0, recogniser.input.dim), np.float32), tuple(refused))
     features = recogniser.embed(np.stack(crops))
     strangers = [] if unlike_below is None else _strangers(features, unlike_below)
+    if unlike_below is not None and (second := _second_group(features, strangers, unlike_below)):
+        raise LowQualityError(
+            f"the pictures seem to show different people: {', '.join(names[index] for index in second)} look like one, "
+            "and the others like another; nobody was enrolled. Enrol each person with pictures of only them",
+            reasons=(UNLIKE,),
+        )
     for index in strangers:
         refuse(names[index], (UNLIKE,), f"{names[index]}: {_UNLIKE_HINT}")
     keep = [index for index in range(len(crops)) if index not in strangers]
@@ -162,18 +169,34 @@ _UNLIKE_HINT: Final = (
 def _strangers(features: Embeddings, threshold: float) -> list[int]:
     """Return the rows that do not belong with the rest, worst first.
 
-    One at a time, against the mean of all that are left: a stranger pulls the mean less and less, so that no picture of
-    the person falls with them. Two pictures that differ cannot tell which is right: both stay.
+    Each that stays matches at least half of the others that stay, one by one: a mean over pictures of two people
+    resembles both. One at a time, so that no picture of the person falls with a stranger's. Two pictures that differ
+    cannot tell which is right: both stay.
     """
+    scores = _scores(features)
     left, out = list(range(len(features))), []
     while len(left) > 2:
-        rest = features[left].sum(axis=0) - features[left]
-        scores = np.einsum("nd,nd->n", features[left], rest / np.linalg.norm(rest, axis=1, keepdims=True))
-        worst = int(np.argmin(scores))
-        if scores[worst] >= threshold:
+        others = scores[np.ix_(left, left)]
+        np.fill_diagonal(others, -np.inf)
+        middle = np.sort(others, axis=1)[:, -(len(left) // 2)]
+        worst = int(np.argmin(middle))
+        if middle[worst] >= threshold:
             break
         out.append(left.pop(worst))
     return out
+
+
+def _second_group(features: Embeddings, strangers: Sequence[int], threshold: float) -> list[int]:
+    """Return strangers who match one of them, where they are at least half as many as those who stay; else none."""
+    scores = _scores(features)
+    groups = ([other for other in strangers if other == one or scores[one, other] >= threshold] for one in strangers)
+    largest = max(groups, key=len, default=[])
+    return sorted(largest) if len(largest) >= max(2, (len(features) - len(strangers)) / 2) else []
+
+
+def _scores(features: Embeddings) -> NDArray[np.float64]:
+    exact = features.astype(np.float64)
+    return exact @ exact.T
 
 
 def gather_images(paths: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:

@@ -10,7 +10,16 @@ import cv2
 import numpy as np
 import pytest
 
-from device_sdk.enroll import DUPLICATE, UNLIKE, RefusedImage, collect, enroll, gather_images
+from device_sdk.enroll import (
+    DUPLICATE,
+    UNLIKE,
+    RefusedImage,
+    _second_group,
+    _strangers,
+    collect,
+    enroll,
+    gather_images,
+)
 from device_sdk.faces import FacePipeline
 from device_sdk.gallery import Gallery
 from device_sdk.recogniser import MASTER, Operating, Recogniser, fit_crops, operating_point
@@ -181,6 +190,39 @@ def test_the_template_is_of_the_used_pictures_only(recogniser: Recogniser, pipel
 def test_two_pictures_that_differ_are_both_kept(recogniser: Recogniser, pipeline: FacePipeline) -> None:
     collected = collect([images_of(OWNER)[0], images_of(STRANGER)[1]], recogniser, pipeline, unlike_below=DECIDES_AT)
     assert len(collected.crops) == 2
+
+
+@pytest.mark.parametrize(("num_own", "num_others"), [(3, 3), (4, 2), (4, 4)])
+def test_pictures_of_two_people_enrol_nobody(
+    num_own: int, num_others: int, gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline
+) -> None:
+    images = [*images_of(OWNER)[:num_own], *images_of(STRANGER)[1 : 1 + num_others]]
+    with pytest.raises(LowQualityError, match="seem to show different people") as error:
+        enroll("Both", images, gallery, recogniser, pipeline, now_unix_s=0, consent=True, unlike_below=DECIDES_AT)
+    assert error.value.reasons == (UNLIKE,)
+    assert gallery.people() == ()
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (4, 2), (5, 5), (2, 2)])
+def test_two_people_are_two_groups_however_steady_their_pictures(counts: tuple[int, int]) -> None:
+    """Each row's cosine to the mean of all others passes 0.4, though the two people have nothing in common."""
+    features = np.repeat(np.eye(2, 8, dtype=np.float32), counts, axis=0)
+    strangers = _strangers(features, 0.4)
+    assert {tuple(features[index]) for index in strangers} == {tuple(features[strangers[0]])}
+    assert _second_group(features, strangers, 0.4) == sorted(strangers)
+
+
+def test_single_strangers_are_left_out_and_varied_pictures_stay() -> None:
+    alone = np.eye(8, dtype=np.float32)[[0, 0, 0, 0, 1, 2]]
+    strangers = _strangers(alone, 0.4)
+    assert sorted(strangers) == [4, 5]
+    assert _second_group(alone, strangers, 0.4) == []
+    turning = np.array([[np.cos(angle), np.sin(angle)] for angle in np.linspace(0, 1.6, 6)], np.float32)
+    assert turning[0] @ turning[-1] < 0.4
+    assert _strangers(turning, 0.4) == []
+    few = np.repeat(np.eye(2, 8, dtype=np.float32), (7, 2), axis=0)
+    assert sorted(_strangers(few, 0.4)) == [7, 8]
+    assert _second_group(few, [7, 8], 0.4) == []
 
 
 def test_files_of_the_same_name_in_two_folders_are_two_pictures(

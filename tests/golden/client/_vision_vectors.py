@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.enroll import MULTIPLE_FACES, NO_FACE, _strangers
+from device_sdk.enroll import MULTIPLE_FACES, NO_FACE, _second_group, _strangers
 from device_sdk.enrolled import clean_name
 from device_sdk.faces import Face, Reason, align_face, assess
 from device_sdk.faces.images import Pixels
@@ -226,6 +226,7 @@ def _told_apart(seed: int, threshold: float) -> Json:
         "features": [row.tobytes().hex() for row in features],
         "threshold": threshold,
         "kept": [index for index in range(len(features)) if index not in out],
+        "second": _second_group(features, out, threshold),
     }
 
 
