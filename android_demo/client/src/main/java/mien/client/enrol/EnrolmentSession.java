@@ -115,7 +115,8 @@ public final class EnrolmentSession {
 
     /**
      * Stores the person with all pictures that look like one another. Throws LOW_QUALITY, and stores nobody, where fewer
-     * than {@link #MIN_IMAGES} do, and what the {@link Enroller} throws; the session is over either way.
+     * than {@link #MIN_IMAGES} do or where they show two people, and what the {@link Enroller} throws; the session is
+     * over either way.
      */
     public synchronized Enrolled finish() {
         requireOpen();
@@ -125,7 +126,14 @@ public final class EnrolmentSession {
         }
         try {
             byte[][] taken = crops.toArray(new byte[0][]);
-            int[] same = Strangers.without(enroller.embed(taken), enroller.threshold());
+            float[][] features = enroller.embed(taken);
+            int[] same = Strangers.without(features, enroller.threshold());
+            if (Strangers.secondGroup(features, same, enroller.threshold()).length > 0) {
+                throw new MienException(
+                        ErrorCode.LOW_QUALITY,
+                        "the pictures seem to show different people; nobody was enrolled: take all of one person, alone "
+                                + "before the camera");
+            }
             if (same.length < MIN_IMAGES) {
                 throw new MienException(
                         ErrorCode.LOW_QUALITY,

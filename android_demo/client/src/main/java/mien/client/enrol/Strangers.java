@@ -1,6 +1,7 @@
 package mien.client.enrol;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 
 /** Which pictures of an enrolment do not belong with the rest. */
@@ -8,9 +9,9 @@ final class Strangers {
     private Strangers() {}
 
     /**
-     * Returns the rows that belong together, in order. The worst goes first, one at a time, against the mean of all that
-     * are left: a stranger pulls the mean less and less, so that no picture of the person falls with them. Two pictures
-     * that differ cannot tell which is right: both stay.
+     * Returns the rows that belong together, in order. Each that stays matches at least half of the others that stay, one
+     * by one: a mean over pictures of two people resembles both. The worst goes first, one at a time, so that no picture of
+     * the person falls with a stranger's. Two pictures that differ cannot tell which is right: both stay.
      */
     static int[] without(float[][] features, double threshold) {
         List<Integer> left = new ArrayList<>();
@@ -21,7 +22,7 @@ final class Strangers {
             Integer worst = null;
             double lowest = Double.POSITIVE_INFINITY;
             for (Integer each : left) {
-                double score = scoreAgainstRest(features, left, each);
+                double score = middleScore(features, left, each);
                 if (score < lowest) {
                     lowest = score;
                     worst = each;
@@ -32,25 +33,62 @@ final class Strangers {
             }
             left.remove(worst);
         }
-        int[] rows = new int[left.size()];
-        for (int i = 0; i < rows.length; i++) {
-            rows[i] = left.get(i);
-        }
-        return rows;
+        return array(left);
     }
 
-    /** Returns the cosine of a row to the mean of the others. */
-    private static double scoreAgainstRest(float[][] features, List<Integer> left, int row) {
-        double product = 0;
-        double squares = 0;
-        for (int d = 0; d < features[row].length; d++) {
-            double rest = 0;
-            for (int other : left) {
-                rest += other == row ? 0 : features[other][d];
+    /**
+     * Returns the rows, of those that are not kept, that match one of them, where they are at least half as many as the kept
+     * ones: a second person. Else none.
+     */
+    static int[] secondGroup(float[][] features, int[] kept, double threshold) {
+        List<Integer> strangers = new ArrayList<>();
+        for (int i = 0; i < features.length; i++) {
+            if (Arrays.binarySearch(kept, i) < 0) {
+                strangers.add(i);
             }
-            product += features[row][d] * rest;
-            squares += rest * rest;
         }
-        return product / Math.sqrt(squares);
+        List<Integer> largest = new ArrayList<>();
+        for (int one : strangers) {
+            List<Integer> group = new ArrayList<>();
+            for (int other : strangers) {
+                if (other == one || product(features[one], features[other]) >= threshold) {
+                    group.add(other);
+                }
+            }
+            if (group.size() > largest.size()) {
+                largest = group;
+            }
+        }
+        boolean isPerson = largest.size() >= 2 && 2 * largest.size() >= kept.length;
+        return isPerson ? array(largest) : new int[0];
+    }
+
+    /** Returns the score that half of the others, rounded up, reach with a row. */
+    private static double middleScore(float[][] features, List<Integer> left, int row) {
+        double[] scores = new double[left.size() - 1];
+        int count = 0;
+        for (int other : left) {
+            if (other != row) {
+                scores[count++] = product(features[row], features[other]);
+            }
+        }
+        Arrays.sort(scores);
+        return scores[count - left.size() / 2];
+    }
+
+    private static double product(float[] one, float[] other) {
+        double sum = 0;
+        for (int d = 0; d < one.length; d++) {
+            sum += (double) one[d] * other[d];
+        }
+        return sum;
+    }
+
+    private static int[] array(List<Integer> rows) {
+        int[] array = new int[rows.size()];
+        for (int i = 0; i < array.length; i++) {
+            array[i] = rows.get(i);
+        }
+        return array;
     }
 }

@@ -48,7 +48,7 @@ public class EnrolmentTest {
 
         @Override
         public double threshold() {
-            return 0.5;
+            return 0.4;
         }
 
         @Override
@@ -154,6 +154,16 @@ public class EnrolmentTest {
     }
 
     @Test
+    public void picturesOfTwoPeopleEnrolNobody() {
+        int[][] others = {{3, 4, 5}, {0, 2, 4}, {1, 4}};
+        for (int[] each : others) {
+            kept.strangers = each;
+            Raised.by(ErrorCode.LOW_QUALITY, "two people", complete(6)::finish);
+            assertNull(kept.crops);
+        }
+    }
+
+    @Test
     public void nobodyIsEnrolledInPart() {
         EnrolmentSession early = session(3);
         look(early, 0, 2);
@@ -190,7 +200,10 @@ public class EnrolmentTest {
             for (int row = 0; row < features.length; row++) {
                 features[row] = each.at("features").at(row).floats();
             }
-            assertArrayEquals(each.at("kept").words(), Strangers.without(features, each.at("threshold").real()));
+            double threshold = each.at("threshold").real();
+            int[] rows = Strangers.without(features, threshold);
+            assertArrayEquals(each.at("kept").words(), rows);
+            assertArrayEquals(each.at("second").words(), Strangers.secondGroup(features, rows, threshold));
         }
         Vectors names = file.at("names");
         for (int i = 0; i < names.at("good").size(); i++) {
