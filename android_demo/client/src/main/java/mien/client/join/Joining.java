@@ -64,9 +64,10 @@ public final class Joining {
      */
     public Identity join(Invite invite) {
         if (hasJoined()) {
-            Identity present = load();
-            checkSameFleet(present, invite);
-            if (present.inviteSha256.equals(invite.sha256())) {
+            Fields stored = checkedFile(folder.read(FILE));
+            checkSameFleet(stored, invite);
+            Identity present = presentUnlessLost();
+            if (present != null && present.inviteSha256.equals(invite.sha256())) {
                 return present;
             }
         }
@@ -250,14 +251,27 @@ public final class Joining {
         return new String[] {device, population};
     }
 
-    private static void checkSameFleet(Identity present, Invite invite) {
+    /** Returns the stored identity, null where its key is gone: then another invite gives another one. */
+    private Identity presentUnlessLost() {
+        try {
+            return load();
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CERTIFICATE) {
+                throw error;
+            }
+            return null;
+        }
+    }
+
+    private static void checkSameFleet(Fields stored, Invite invite) {
         boolean same =
-                Certificates.fingerprint(present.registrarCa).equals(invite.registrarCaSha256)
-                        && Certificates.fingerprint(present.coordinatorCa).equals(invite.coordinatorCaSha256);
+                Certificates.fingerprint(certificate(stored, "registrar_ca")).equals(invite.registrarCaSha256)
+                        && Certificates.fingerprint(certificate(stored, "coordinator_ca"))
+                                .equals(invite.coordinatorCaSha256);
         if (!same) {
             throw new MienException(
                     ErrorCode.ALREADY_EXISTS,
-                    "this home has joined another fleet (population " + present.population + "); use another home");
+                    "this home has joined another fleet (population " + stored.text("population") + "); use another home");
         }
     }
 
