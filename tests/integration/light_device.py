@@ -432,14 +432,20 @@ async def answer(call: Awaitable[T]) -> T:
 async def streamed(call: Callable[[], Awaitable[T]]) -> T:
     """Return the reply to a stream that a device sends, sent again where gRPC lost what the server said.
 
-    Its asyncio client does, where that ends the call while a message is being written (grpc/grpc#36066).
+    Its asyncio client does, where that ends the call while a message is being written (grpc/grpc#36066). The server may
+    still be busy with the first stream then, and asks the second one to wait.
     """
-    while True:
-        try:
-            return await call()
-        except grpc.aio.AioRpcError as error:
-            if not is_lost(error):
-                raise from_rpc_error(error, peer="the coordinator") from error
+    was_lost = False
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                return await call()
+            except grpc.aio.AioRpcError as error:
+                is_busy = was_lost and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if not is_lost(error) and not is_busy:
+                    raise from_rpc_error(error, peer="the coordinator") from error
+                was_lost = True
+                await asyncio.sleep(0.05)
 
 
 def is_lost(error: grpc.aio.AioRpcError) -> bool:
