@@ -3,26 +3,74 @@ package mien.app;
 import android.app.KeyguardManager;
 import android.content.Intent;
 import android.os.Bundle;
+import android.view.View;
 
 /**
  * A screen that is the owner's alone: it opens only after the phone's own lock (PIN, pattern, password or a biometric of
- * Android's) was answered, as far as the phone has one; it stays open to the next ones for a minute.
+ * Android's) was answered, as far as the phone has one; it stays open to the next ones for a minute. Whoever comes back
+ * to it later is asked again, and sees nothing of it until then.
  */
 public abstract class OwnersScreen extends Screen {
     private static final int ASK_OWNER = 4817;
+    private static final String ASKING = "mien.asking_owner";
+    private boolean isOpen;
+    private boolean isAsking;
+    /** What the views of this screen held before it was turned, until it opens again. */
+    private Bundle held;
 
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
-        if (phone().owner.isHere()) {
-            open();
-            return;
+        isAsking = saved != null && saved.getBoolean(ASKING);
+    }
+
+    @Override
+    protected void onStart() {
+        super.onStart();
+        if (isAsking) {
+            return; // the answer is on its way: one question is enough
         }
-        Intent question = question();
+        Intent question = phone().owner.isHere() ? null : question();
         if (question == null) {
-            open();
+            letIn();
         } else {
+            isAsking = true;
+            setContentVisible(false);
             startActivityForResult(question, ASK_OWNER);
+        }
+    }
+
+    private void letIn() {
+        if (!isOpen) {
+            isOpen = true;
+            open();
+            if (held != null) {
+                super.onRestoreInstanceState(held);
+                held = null;
+            }
+        }
+        setContentVisible(true);
+    }
+
+    private void setContentVisible(boolean visible) {
+        findViewById(android.R.id.content).setVisibility(visible ? View.VISIBLE : View.INVISIBLE);
+    }
+
+    @Override
+    protected void onSaveInstanceState(Bundle saved) {
+        super.onSaveInstanceState(saved);
+        if (held != null) {
+            saved.putAll(held);
+        }
+        saved.putBoolean(ASKING, isAsking);
+    }
+
+    @Override
+    protected void onRestoreInstanceState(Bundle saved) {
+        if (isOpen) {
+            super.onRestoreInstanceState(saved);
+        } else {
+            held = saved;
         }
     }
 
@@ -41,9 +89,10 @@ public abstract class OwnersScreen extends Screen {
         if (asked != ASK_OWNER) {
             return;
         }
+        isAsking = false;
         if (result == RESULT_OK) {
             phone().owner.came();
-            open();
+            letIn();
         } else {
             finish();
         }

@@ -61,7 +61,8 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         EditText field = findViewById(R.id.enrol_name);
         field.setText(name);
         field.addTextChangedListener(new Changed());
-        onClick(R.id.enrol_recognises, this::allowBeginning);
+        // Not only a click: a screen that was turned gets its ticks back, too.
+        this.<CheckBox>findViewById(R.id.enrol_recognises).setOnCheckedChangeListener((box, agreed) -> allowBeginning());
         onClick(R.id.enrol_begin, this::prepare);
         allowBeginning();
     }

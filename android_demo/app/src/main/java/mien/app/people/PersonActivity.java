@@ -5,6 +5,7 @@ import android.widget.Switch;
 import mien.app.Extras;
 import mien.app.OwnersScreen;
 import mien.app.R;
+import mien.client.MienException;
 import mien.client.fl.Gallery;
 
 /** One enrolled person: what is kept of them, their agreement to training, and removing them. */
@@ -41,7 +42,14 @@ public final class PersonActivity extends OwnersScreen {
                     phone().settle(this);
                     return phone().device.gallery.person(id);
                 },
-                this::showPerson);
+                this::showPerson,
+                error -> showKept(error, !agrees));
+    }
+
+    /** What failed may have been stored or not: the switch shows what is, or what was where that cannot be read. */
+    private void showKept(MienException error, boolean before) {
+        say(error);
+        work(() -> phone().device.gallery.person(id), this::showPerson, again -> trains.setChecked(before));
     }
 
     private void askToRemove() {

@@ -3,12 +3,15 @@ package mien.app.people;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNotEquals;
+import static org.junit.Assert.assertNotNull;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.app.AlertDialog;
 import android.app.KeyguardManager;
 import android.content.Intent;
+import android.view.View;
 import android.view.ViewGroup;
 import android.view.WindowManager;
 import android.widget.EditText;
@@ -17,17 +20,27 @@ import android.widget.TextView;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
 import mien.app.Extras;
+import mien.app.OwnersScreen;
 import mien.app.Phone;
 import mien.app.R;
 import mien.app.ScreenRunner;
+import mien.app.enrol.EnrolActivity;
+import mien.app.settings.FewestActivity;
 import mien.client.fl.Gallery;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
+import org.robolectric.shadows.ShadowActivity;
 import org.robolectric.shadows.ShadowAlertDialog;
+import org.robolectric.shadows.ShadowSystemClock;
+import org.robolectric.util.ReflectionHelpers;
+import org.robolectric.util.ReflectionHelpers.ClassParameter;
 
 /** Who is enrolled, their agreement, removing them, and deleting everything, over a real gallery in a folder. */
 public class PeopleTest extends ScreenRunner {
@@ -62,6 +75,97 @@ public class PeopleTest extends ScreenRunner {
         Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_OK, null);
         Activity answered = screen;
         await("people are shown", () -> ((ViewGroup) answered.findViewById(R.id.people)).getChildCount() == 1);
+    }
+
+    private static void lock() {
+        KeyguardManager lock = RuntimeEnvironment.getApplication().getSystemService(KeyguardManager.class);
+        Shadows.shadowOf(lock).setIsDeviceSecure(true);
+        Shadows.shadowOf(lock).setIsKeyguardSecure(true);
+    }
+
+    @Test
+    public void whoeverComesBackLaterIsAskedAgain() {
+        int ada = enrol("Ada", 5, true);
+        lock();
+        for (Class<? extends Activity> kind :
+                List.of(PersonActivity.class, PeopleActivity.class, DeleteActivity.class, EnrolActivity.class, FewestActivity.class)) {
+            phone().owner.came();
+            Intent intent = new Intent().putExtra(Extras.PERSON, ada);
+            ActivityController<? extends Activity> controller = Robolectric.buildActivity(kind, intent).setup();
+            Activity screen = controller.get();
+            View content = screen.findViewById(android.R.id.content);
+            controller.pause().stop().restart().start().resume();
+            assertNull(kind + " within the minute", Shadows.shadowOf(screen).getNextStartedActivityForResult());
+            controller.pause().stop();
+            ShadowSystemClock.advanceBy(Duration.ofHours(5));
+            controller.restart().start();
+            ShadowActivity.IntentForResult asked = Shadows.shadowOf(screen).getNextStartedActivityForResult();
+            assertNotNull(kind + " asks", asked);
+            assertEquals(kind + " shows nothing", View.INVISIBLE, content.getVisibility());
+            controller.resume().pause().stop().restart().start();
+            assertNull(kind + " asks once", Shadows.shadowOf(screen).getNextStartedActivityForResult());
+            Shadows.shadowOf(screen).receiveResult(asked.intent, Activity.RESULT_OK, null);
+            assertEquals(kind + " shows it again", View.VISIBLE, content.getVisibility());
+            controller.resume().pause().stop();
+            ShadowSystemClock.advanceBy(Duration.ofHours(5));
+            controller.restart().start();
+            asked = Shadows.shadowOf(screen).getNextStartedActivityForResult();
+            Shadows.shadowOf(screen).receiveResult(asked.intent, Activity.RESULT_CANCELED, null);
+            assertTrue(kind + " closes to whoever cannot answer", screen.isFinishing());
+        }
+    }
+
+    @Test
+    public void turningTheScreenAsksNoSecondQuestion() {
+        lock();
+        phone().owner.came();
+        ActivityController<EnrolActivity> controller = Robolectric.buildActivity(EnrolActivity.class).setup();
+        ((EditText) controller.get().findViewById(R.id.enrol_name)).setText("Ada");
+        controller.get().findViewById(R.id.enrol_recognises).performClick();
+        controller.recreate();
+        assertTrue("what was agreed to may begin", controller.get().findViewById(R.id.enrol_begin).isEnabled());
+        ShadowSystemClock.advanceBy(Duration.ofHours(1));
+        controller.recreate();
+        ShadowActivity.IntentForResult asked = Shadows.shadowOf(controller.get()).getNextStartedActivityForResult();
+        assertNotNull(asked);
+        for (int i = 0; i < 2; i++) {
+            controller.recreate();
+            assertNull(Shadows.shadowOf(controller.get()).getNextStartedActivityForResult());
+        }
+        ReflectionHelpers.callInstanceMethod(
+                OwnersScreen.class,
+                controller.get(),
+                "onActivityResult",
+                ClassParameter.from(int.class, asked.requestCode),
+                ClassParameter.from(int.class, Activity.RESULT_OK),
+                ClassParameter.from(Intent.class, null));
+        assertEquals("Ada", text(controller.get(), R.id.enrol_name));
+        assertTrue(controller.get().findViewById(R.id.enrol_begin).isEnabled());
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN)
+    public void theSwitchShowsWhatIsKeptAfterAFailure() throws IOException {
+        for (boolean trains : new boolean[] {true, false}) {
+            int person = enrol(trains ? "Ada" : "Grace", 5, trains);
+            Activity screen = opened(PersonActivity.class, person);
+            await("the person is shown", () -> !text(screen, R.id.person_name).isEmpty());
+            Switch shown = screen.findViewById(R.id.person_trains);
+            Path gallery = phoneHome().resolve("gallery");
+            Path away = phoneHome().resolve("away");
+            Files.move(gallery, away);
+            Files.write(gallery, new byte[1]); // neither written nor read: a disk that fails
+            shown.performClick();
+            await("that is said", () -> isShown(screen, R.id.message));
+            await("the switch goes back", () -> shown.isChecked() == trains);
+            Files.delete(gallery);
+            Files.move(away, gallery);
+            assertEquals(trains, person(person).trains);
+        }
+    }
+
+    private static Path phoneHome() {
+        return RuntimeEnvironment.getApplication().getNoBackupFilesDir().toPath().resolve("mien");
     }
 
     @Test
