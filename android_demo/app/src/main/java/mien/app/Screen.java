@@ -22,7 +22,7 @@ public abstract class Screen extends Activity {
         }
     }
 
-    /** Returns whether faces or names are to be seen: then no screenshot and no list of recent apps shows them. */
+    /** Returns whether faces, names or an invite are to be seen: then no screenshot and no list of recent apps shows them. */
     protected boolean showsFaces() {
         return false;
     }

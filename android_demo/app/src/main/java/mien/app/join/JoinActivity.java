@@ -29,6 +29,12 @@ public final class JoinActivity extends Screen {
         onClick(R.id.done, this::finish);
     }
 
+    /** An invite lets whoever has it join first. */
+    @Override
+    protected boolean showsFaces() {
+        return true;
+    }
+
     @Override
     protected void onActivityResult(int asked, int result, Intent data) {
         if (asked == SCAN && result == RESULT_OK && data != null) {

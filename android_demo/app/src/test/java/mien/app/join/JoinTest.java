@@ -6,14 +6,17 @@ import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.content.Intent;
+import android.view.WindowManager;
 import android.widget.EditText;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import java.util.List;
 import javax.net.ssl.SSLServerSocket;
 import mien.app.Extras;
 import mien.app.Fleet;
 import mien.app.R;
 import mien.app.ScreenRunner;
+import mien.app.scan.ScanActivity;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.Shadows;
@@ -33,6 +36,15 @@ public class JoinTest extends ScreenRunner {
         assertEquals(screen.getString(R.string.join_not_whole), text(screen, R.id.message));
         assertTrue(isShown(screen, R.id.asking));
         draw(screen, "join-not-whole");
+    }
+
+    @Test
+    public void noScreenshotShowsAnInvite() throws IOException {
+        for (Class<? extends Activity> kind : List.of(JoinActivity.class, ScanActivity.class)) {
+            Activity screen = Robolectric.buildActivity(kind).setup().get();
+            int flags = screen.getWindow().getAttributes().flags;
+            assertTrue(kind.getName(), (flags & WindowManager.LayoutParams.FLAG_SECURE) != 0);
+        }
     }
 
     @Test
