@@ -10,7 +10,7 @@ import android.view.WindowManager;
 import android.widget.EditText;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
-import java.util.List;
+import java.util.Arrays;
 import javax.net.ssl.SSLServerSocket;
 import mien.app.Extras;
 import mien.app.Fleet;
@@ -40,7 +40,7 @@ public class JoinTest extends ScreenRunner {
 
     @Test
     public void noScreenshotShowsAnInvite() throws IOException {
-        for (Class<? extends Activity> kind : List.of(JoinActivity.class, ScanActivity.class)) {
+        for (Class<? extends Activity> kind : Arrays.asList(JoinActivity.class, ScanActivity.class)) {
             Activity screen = Robolectric.buildActivity(kind).setup().get();
             int flags = screen.getWindow().getAttributes().flags;
             assertTrue(kind.getName(), (flags & WindowManager.LayoutParams.FLAG_SECURE) != 0);

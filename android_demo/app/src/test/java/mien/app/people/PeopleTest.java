@@ -21,7 +21,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.List;
+import java.util.Arrays;
 import mien.app.Extras;
 import mien.app.OwnersScreen;
 import mien.app.Phone;
@@ -88,7 +88,7 @@ public class PeopleTest extends ScreenRunner {
         int ada = enrol("Ada", 5, true);
         lock();
         for (Class<? extends Activity> kind :
-                List.of(PersonActivity.class, PeopleActivity.class, DeleteActivity.class, EnrolActivity.class, FewestActivity.class)) {
+                Arrays.asList(PersonActivity.class, PeopleActivity.class, DeleteActivity.class, EnrolActivity.class, FewestActivity.class)) {
             phone().owner.came();
             Intent intent = new Intent().putExtra(Extras.PERSON, ada);
             ActivityController<? extends Activity> controller = Robolectric.buildActivity(kind, intent).setup();
