@@ -14,6 +14,7 @@ import mien.client.fl.CoordinatorClient;
 import mien.client.fl.Decision;
 import mien.client.fl.Gallery;
 import mien.client.fl.Journal;
+import mien.client.fl.Leaving;
 import mien.client.fl.Listener;
 import mien.client.fl.Outcome;
 import mien.client.fl.Participant;
@@ -366,7 +367,7 @@ public final class Device {
             return Outcome.notNow(unmet);
         }
         try (CoordinatorClient client = connect()) {
-            client.askBeforePieces(conditions::require);
+            client.askBeforePieces(() -> Leaving.unlessMet(conditions));
             Outcome outcome = participant(client, agreement, conditions, listener).step();
             if (outcome.round != null && conditions.unmet().isEmpty()) {
                 updateAfter(client, listener);

@@ -68,7 +68,7 @@ public class LeavingTest {
     }
 
     private Device opened() {
-        return new Device(home, new Keys(home.folder("keys")), null, Clock.system(), new Random(1));
+        return new Device(home, new Keys(home.folder("keys")), null, new Still(1000), new Random(1));
     }
 
     private void fill() {

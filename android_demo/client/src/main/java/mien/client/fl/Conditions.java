@@ -3,22 +3,11 @@ package mien.client.fl;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BooleanSupplier;
-import mien.client.ErrorCode;
-import mien.client.MienException;
 
 /** Whether the phone may work now: idle, charging, on a network that costs nothing. */
 public interface Conditions {
     /** Returns what is missing, in words; empty: go on. Asked again before every step of training, message, piece. */
     List<String> unmet();
-
-    /** Throws LATE where something is missing: what was begun is left. */
-    default void require() {
-        List<String> unmet = unmet();
-        if (!unmet.isEmpty()) {
-            throw new MienException(
-                    ErrorCode.LATE, "the phone may not go on now (" + String.join(", ", unmet) + "); nothing is lost");
-        }
-    }
 
     /** Returns the usual conditions; what is missing has the names "idle", "charging" and "unmetered". */
     static Conditions of(BooleanSupplier idle, BooleanSupplier charging, BooleanSupplier unmetered) {

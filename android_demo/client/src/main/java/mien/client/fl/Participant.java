@@ -409,7 +409,7 @@ public final class Participant {
 
     private void requireMayGoOn(Pending pending) {
         requireAgreed(pending.agreed);
-        conditions.require();
+        Leaving.unlessMet(conditions);
     }
 
     /** Sends a stage's answer; returns whether this device's contribution counts now. */

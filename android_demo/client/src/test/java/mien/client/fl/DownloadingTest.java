@@ -40,7 +40,7 @@ public class DownloadingTest {
     private final List<Long> asked = new ArrayList<>();
     private Folder folder;
     private int closed;
-    private Conditions conditions = Conditions.of(() -> true, () -> true, () -> true);
+    private Conditions conditions = Collections::emptyList;
 
     @Before
     public void open() {
@@ -83,7 +83,7 @@ public class DownloadingTest {
     }
 
     private void ask() {
-        conditions.require();
+        Leaving.unlessMet(conditions);
     }
 
     @Test
@@ -91,11 +91,11 @@ public class DownloadingTest {
         for (int after = 0; after < 10; after++) {
             int most = PIECE * after;
             folder.delete(blob.sha256);
-            conditions = Conditions.of(() -> true, () -> true, () -> folder.partSize(blob.sha256) < most);
+            conditions = () -> folder.partSize(blob.sha256) < most ? Collections.emptyList() : Collections.singletonList("unmetered");
             String why = Raised.by(ErrorCode.LATE, "unmetered ended", () -> from(server(DATA, 3)).run());
             assertTrue(why, why.contains("unmetered"));
             assertEquals(most, folder.partSize(blob.sha256));
-            conditions = Conditions.of(() -> true, () -> true, () -> true);
+            conditions = Collections::emptyList;
             from(server(DATA, 3)).run();
             assertArrayEquals(DATA, folder.read(blob.sha256));
         }
