@@ -78,6 +78,7 @@ def test_device_methods_are_these() -> None:
         "recogniser",
         "operating_point",
         "update",
+        "lacks_threshold",
         "offered_variants",
         "participate",
         "connect",
