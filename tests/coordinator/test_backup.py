@@ -119,7 +119,14 @@ def test_nothing_is_overwritten(home: CoordinatorHome, tmp_path: Path) -> None:
 def test_damage_truncation_and_another_password_leave_nothing(home: CoordinatorHome, tmp_path: Path) -> None:
     file = back(home)
     data, bad = file.read_bytes(), tmp_path / "bad.mien"
-    for changed in (data[:-1], data[: len(data) // 2], data[:100], b"", data + b"x", data[:5000] + b"?" + data[5001:]):
+    for changed in (
+        data[:-1],
+        data[: len(data) // 2],
+        data[:100],
+        b"",
+        data + b"x",
+        data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+    ):
         bad.write_bytes(changed)
         with pytest.raises(CorruptDataError):
             restored(bad, tmp_path / "D")

@@ -321,7 +321,13 @@ def test_a_broken_upload_leaves_the_sum_as_it_was() -> None:
     for device in sorted(delivered):
         masked = broken.devices[device].mask(delivered[device], broken.addends[device])
         payload = masked.payload
-        spoiled = (payload[:-1], payload[:-4], payload + b"\0" * 4, b"", payload[:9] + b"!" + payload[10:])
+        spoiled = (
+            payload[:-1],
+            payload[:-4],
+            payload + b"\0" * 4,
+            b"",
+            payload[:9] + bytes([payload[9] ^ 1]) + payload[10:],
+        )
         for bad in spoiled:
             with pytest.raises(CorruptDataError, match="not complete"):
                 broken.server.accept_masked(device, masked.message, bad)
