@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.runtimes.feature_cache import FeatureCache
-from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
+from device_sdk.runtimes.torch_runtime import INFERENCE_BATCH, DeviceName, TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
@@ -47,7 +47,8 @@ TRAINABLE: Final = ("adapter.*",)
 MODEL: Final = "SFace with an adapter"
 FORMAT: Final = 4
 MIN_IMAGES: Final = 4
-_CHUNK: Final = 40
+_CHUNK: Final = 10
+"""Batches between two writes to the disk."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,13 +213,15 @@ def _features(crops: Crops, dataset: str) -> FeatureCache:
 
 
 def _compute(crops: Crops, folder: Path) -> None:
+    """Keep the features of these crops; batches are handed out whole, for a crop's last bits depend on its batch."""
     model = sface()
 
-    def fill(rows: NDArray[np.int64]) -> None:
+    def fill(firsts: NDArray[np.int64]) -> None:
         runtime = TorchRuntime(model.spec, model.layout, cache=KeptFeatures(folder, MODEL))
-        for start in range(0, len(rows), _CHUNK):
-            runtime.embed(model.theta, crops[rows[start : start + _CHUNK]])
+        for some in (firsts[at : at + _CHUNK] for at in range(0, len(firsts), _CHUNK)):
+            runtime.embed(model.theta, crops[some[0] : some[-1] + INFERENCE_BATCH])
 
-    num_threads = len(os.sched_getaffinity(0))
+    batches = np.arange(0, len(crops), INFERENCE_BATCH)
+    num_threads = min(len(os.sched_getaffinity(0)), len(batches))
     with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(fill, np.array_split(np.arange(len(crops)), num_threads)))
+        list(pool.map(fill, np.array_split(batches, num_threads)))

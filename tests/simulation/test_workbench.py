@@ -37,6 +37,21 @@ def test_mapped_features_give_the_very_same_embeddings(bench: Workbench, monkeyp
     np.testing.assert_array_equal(bench.runtime.embed(other, crops), plain.embed(other, crops))
 
 
+def test_features_are_the_same_however_many_processors_there_are(
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings = []
+    for num_processors in (1, 3, 64):
+        (tmp_path / str(num_processors)).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / str(num_processors)))
+        monkeypatch.setattr("os.sched_getaffinity", lambda _process, n=num_processors: set(range(n)))
+        open_workbench.cache_clear()
+        again = open_workbench(None, 2)
+        embeddings.append(again.runtime.embed(again.theta, again.crops))
+    np.testing.assert_array_equal(embeddings[0], embeddings[1])
+    np.testing.assert_array_equal(embeddings[0], embeddings[2])
+
+
 def test_features_are_made_once(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(crops: object, folder: Path) -> None:
         raise AssertionError("features were made again")
