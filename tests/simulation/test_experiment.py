@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ from simulation.journal import Header
 from simulation.locking import only_writer
 from simulation.models import read_model
 from simulation.runs import RunFolder, run_experiment
+from tests.simulation.standing import killed_in_its_second_round
 
 HERE = Path(simulation.experiments.__file__).parent
 PAPER_SCALE = sorted((HERE / "paper_scale").glob("*.toml"))
@@ -144,24 +141,11 @@ def test_what_a_run_refuses(tmp_path: Path) -> None:
 
 
 class TestRun:
-    def interrupted(self, folder: Path, experiment: Path) -> None:
-        """Start a run as a process and kill it after its first round."""
-        command = [sys.executable, "-m", "simulation", "run", str(experiment), "--out", str(folder)]
-        command = [str(Path(sys.executable).parent / "mien-sim"), *command[3:]]
-        # Last in the queue for the processor: whoever watches it is there in time to kill it.
-        process = subprocess.Popen(["nice", "-n", "19", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 240
-        while not (folder / "checkpoint.bin").exists():
-            assert process.poll() is None, "the run ended too early"
-            assert time.monotonic() < end, "the run did not come to a round"
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-
     def test_a_killed_run_goes_on_and_ends_at_the_same_model(self, tmp_path: Path) -> None:
         experiment = tmp_path / "small.toml"
         experiment.write_text(SMALL.replace("rounds = 3", "rounds = 12"))
-        self.interrupted(tmp_path / "killed", experiment)
+        folder = tmp_path / "killed"
+        killed_in_its_second_round(folder / "records.jsonl", "run", experiment, "--out", folder)
         spec = load(experiment)
         done = len(RunFolder(tmp_path / "killed").records())
         assert 1 <= done < 12

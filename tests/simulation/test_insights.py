@@ -43,7 +43,7 @@ def test_angles_of_one_client_are_not_counted() -> None:
 def test_what_the_server_was_shown_counts() -> None:
     shown = ServerState(np.zeros(1, np.float32), revealed={"b": {"class_embedding": np.array([0, 1], np.float32)}})
     found = class_angles(shown, cohort_of(a=[1, 0], b=[1, 0]))
-    assert found["counts"][45] == 1  # 90 degrees
+    assert found["counts"][44:46] in ([0, 1], [1, 0])  # 90 degrees, to the last digit of an arc cosine
 
 
 def test_pca_keeps_distances_in_a_plane() -> None:

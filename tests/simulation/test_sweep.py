@@ -6,10 +6,8 @@ import csv
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from simulation.sweep import (
     run_sweep,
     study_of,
 )
+from tests.simulation.standing import killed_in_its_second_round
 
 PROGRAM = Path(sys.executable).parent / "mien-sim"
 BASE = """
@@ -172,29 +171,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep of two settings that was killed in its first run, and then went on to its end."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "e.toml").write_text(BASE)
-    command = [
-        str(PROGRAM),
-        "sweep",
-        str(folder / "e.toml"),
-        "--set",
-        "task.rounds=4,5",
-        "--out",
-        str(folder / "out"),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # Last in the queue for the processor: whoever watches it is there in time to kill it.
-    first = subprocess.Popen(
-        ["nice", "-n", "19", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
-    end = time.monotonic() + 240
-    while not list((folder / "out").glob("runs/*/checkpoint.bin")):
-        assert first.poll() is None, "the sweep ended too early"
-        assert time.monotonic() < end, "the sweep did not come to a round"
-        time.sleep(0.01)
-    os.kill(first.pid, signal.SIGKILL)  # its workers find that out themselves
-    first.wait()
+    arguments = ["sweep", str(folder / "e.toml"), "--set", "task.rounds=4,5", "--out", str(folder / "out")]
+    # Its workers find out themselves that it was killed.
+    killed_in_its_second_round(folder / "out" / "runs" / "rounds-4-s0" / "records.jsonl", *arguments)
     assert not list((folder / "out" / "records").glob("*.json"))
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [str(PROGRAM), *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     (folder / "answer.json").write_text(done.stdout)
     return folder
 

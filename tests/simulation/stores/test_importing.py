@@ -30,17 +30,20 @@ from tests.simulation.test_recordio import image_record, range_record, write
 TERMS = StoreTerms("CC0", "made up", is_synthetic=True)
 LIMIT_S = 120.0
 
-# An import that makes each identity durable at once and then waits, so that a kill finds it in the middle.
-SLOWLY = """
+# An import that makes each identity durable at once and then stands still, so that a kill finds it in the middle.
+SOME = """
 import sys, time
 from pathlib import Path
 from simulation.stores import importing, writer
 writer.SYNC_BYTES = 1
-read = importing._identity
-def slowly(*arguments):
-    time.sleep(0.5)
+read, left = importing._identity, int(sys.argv[3])
+def some(*arguments):
+    global left
+    left -= 1
+    if left < 0:
+        time.sleep(600)
     return read(*arguments)
-importing._identity = slowly
+importing._identity = some
 source = importing.ImportSource.of(Path(sys.argv[1]), aligned=True)
 importing.import_faces(source, Path(sys.argv[2]), writer.StoreTerms("CC0", "made up", True))
 """
@@ -48,7 +51,7 @@ importing.import_faces(source, Path(sys.argv[2]), writer.StoreTerms("CC0", "made
 
 def killed(source: Path, to: Path, lines: int) -> None:
     """Begin an import and kill it once so many identities are in its journal."""
-    process = subprocess.Popen([sys.executable, "-c", SLOWLY, str(source), str(to)], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", SOME, str(source), str(to), str(lines)], cwd=ROOT)
     try:
         end = time.monotonic() + LIMIT_S
         while not ((to / JOURNAL).exists() and (to / JOURNAL).read_bytes().count(b"\n") >= lines):
