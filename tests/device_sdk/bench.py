@@ -145,7 +145,7 @@ def open_bench(folder: Path, key_store: KeyStore, fleet: Fleet, agreement: Agree
     gallery, attempts = open_stores(folder, key_store)
     crops = noise_crops(1)
     gallery.enroll("Owner", crops, Template.of(project(crops), "a" * 64, SPEC), now_unix_s=0, consent=True)
-    script, clock, settings = Script(), ShiftedClock(), ClientSettings(retry=RetryPolicy(give_up_s=3.0))
+    script, clock, settings = Script(), ShiftedClock(), ClientSettings(retry=RetryPolicy(give_up_s=60.0))
     offer_model(script)
     script.check_in, script.follow = assignment, ALL_THE_WAY
     with (

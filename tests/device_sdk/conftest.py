@@ -25,6 +25,12 @@ def gallery(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Gallery]:
 
 
 @pytest.fixture
+def patient_glances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a look at the round take as long as a busy machine needs to open a connection."""
+    monkeypatch.setattr("device_sdk.client.GLANCE_S", 60.0)
+
+
+@pytest.fixture
 def attempts(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Attempts]:
     opened = Attempts.open(tmp_path / "home" / "attempts.db", key_store, "default")
     yield opened

@@ -81,5 +81,5 @@ def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path)
         server = threading.Thread(target=serve_once, args=(listener,))
         server.start()
         with pytest.raises(UnreachableError, match="certificate that can be read"):
-            fetch_unverified_chain(f"127.0.0.1:{listener.getsockname()[1]}")
-        server.join(20)
+            fetch_unverified_chain(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=60)
+        server.join(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import threading
 import time
@@ -17,6 +18,7 @@ from coordinator import pki
 from device_sdk.client import Blob, ClientSettings, CoordinatorClient, RoundRef, Stage, Wait
 from device_sdk.clock import spell_duration
 from device_sdk.retry import Backoff, RetryPolicy
+from device_sdk.rpc import UNARY_S
 from mien.errors import (
     CertificateError,
     CorruptDataError,
@@ -38,9 +40,12 @@ from mien.wire import CHUNK_BYTES
 from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
+from tests.servers import free_port
+
+pytestmark = pytest.mark.usefixtures("patient_glances")
 
 FAST = RetryPolicy(first_s=0.5, longest_s=4.0, give_up_s=30.0)
-SETTINGS = ClientSettings(connect=RetryPolicy(give_up_s=1.0), retry=FAST, stream_s=5.0)
+SETTINGS = ClientSettings(connect=RetryPolicy(give_up_s=1.0), retry=FAST, stream_s=60.0)
 REF = RoundRef("task", 2, 1)
 CONTENT = random.Random(0).randbytes(3 * CHUNK_BYTES + 17)
 BLOB = Blob(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
@@ -101,11 +106,12 @@ def test_a_servers_own_pause_is_the_least() -> None:
 
 def test_progress_starts_the_count_over() -> None:
     clock = ShiftedClock()
-    backoff = Backoff(RetryPolicy(first_s=4.0, longest_s=4.0, give_up_s=5.0), clock, random.Random(1))
+    backoff = Backoff(RetryPolicy(first_s=40.0, longest_s=40.0, give_up_s=50.0), clock, random.Random(1))
     for _ in range(10):
         backoff.wait(UnreachableError("down"))
         backoff.progress()
     assert len(clock.pauses) == 10
+    assert sum(clock.pauses) > 100
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,8 @@ def test_the_greeting_tells_version_and_clock(fleet: Fleet) -> None:
     with connected(fleet, Script()) as client:
         hello = client.hello()
     assert (hello.protocol_version, hello.software) == (1, "scripted")
-    assert abs(hello.skew_s) < 1.0
+    # The server's clock is read somewhere between the call and its answer, which may take up to UNARY_S.
+    assert abs(hello.skew_s) <= UNARY_S / 2
 
 
 def test_a_server_of_another_version_is_told_apart(fleet: Fleet) -> None:
@@ -132,9 +139,10 @@ def test_a_server_of_another_version_is_told_apart(fleet: Fleet) -> None:
         client.hello()
 
 
-@pytest.mark.parametrize(("shift_s", "words"), [(3600.0, "1 h ahead of"), (-1200.0, "20 min behind")])
+@pytest.mark.parametrize(("shift_s", "words"), [(3630.0, "1 h ahead of"), (-7230.0, "2 h behind")])
 def test_a_clock_that_is_off_is_told_by_how_much(fleet: Fleet, shift_s: float, words: str) -> None:
-    # The server's certificate is a day old, so that only the greeting can tell.
+    # The server's certificate is a day old, so that only the greeting can tell. A slow answer moves what it tells by up
+    # to UNARY_S / 2, which changes no word half a minute beyond the hour.
     with (
         connected(fleet, Script(), clock=ShiftedClock(shift_s), server_issued=-timedelta(days=1)) as client,
         pytest.raises(CertificateError, match=words),
@@ -168,11 +176,9 @@ def test_another_server_at_the_address_is_told_apart(fleet: Fleet) -> None:
 
 
 def test_a_coordinator_that_is_down_is_named_once(fleet: Fleet) -> None:
-    with scripted_coordinator(fleet, Script()) as address:
-        pass
     clock = ShiftedClock()
     with (
-        CoordinatorClient(fleet.identity(address), clock, random.Random(0), SETTINGS) as client,
+        CoordinatorClient(fleet.identity(f"127.0.0.1:{free_port()}"), clock, random.Random(0), SETTINGS) as client,
         pytest.raises(UnreachableError, match="check address and network"),
     ):
         client.hello()
@@ -245,7 +251,7 @@ def test_a_broken_stream_of_stages_is_taken_up_again(fleet: Fleet) -> None:
 
 
 def test_a_stream_longer_than_its_deadline_goes_on(fleet: Fleet) -> None:
-    calls, is_over = iter([True, False]), threading.Event()
+    calls, is_over = itertools.chain([True], itertools.repeat(False)), threading.Event()
 
     def follow() -> Iterable[rounds_pb2.StageEvent]:
         yield from events(rounds_pb2.TRAINING)
@@ -254,8 +260,9 @@ def test_a_stream_longer_than_its_deadline_goes_on(fleet: Fleet) -> None:
         yield from events(rounds_pb2.ABORTED)
 
     clock = ShiftedClock()
-    settings = ClientSettings(retry=FAST, stream_s=3.0)
+    settings = ClientSettings(retry=FAST, stream_s=5.0)
     with connected(fleet, Script(follow=follow), clock=clock, settings=settings) as client:
+        client.hello()  # the connection is there: none of the stream's time goes into it
         seen = [event.stage for event in client.follow(REF)]
         is_over.set()
     assert seen == [Stage.TRAINING, Stage.TRAINING, Stage.ABORTED]

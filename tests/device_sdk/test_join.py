@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -209,14 +210,15 @@ def test_a_clock_a_day_behind_is_told_apart_from_a_wrong_certificate(
 ) -> None:
     error = refusal(invite_of(registrar), files, shift_s=-DAY_S)
     assert isinstance(error, CertificateError)
-    # Certificates are backdated by ten minutes.
-    assert "23 h 50 min" in error.message or "23 h 49 min" in error.message
+    # Certificates are backdated by ten minutes; the registrar's is as old as this module's run.
+    assert re.search(r"23 h (50|4\d) min", error.message)
     assert "clock is behind" in error.message
 
 
 def test_a_clock_a_day_ahead_is_told_by_the_registrars(registrar: LocalRegistrar, files: IdentityFiles) -> None:
     invite = invite_of(registrar)
-    error = refusal(invite, files, shift_s=DAY_S)
+    # A minute more than a day: a slow answer must not make it less than one.
+    error = refusal(invite, files, shift_s=DAY_S + 60)
     assert isinstance(error, CertificateError)
     assert "1 day ahead of the registrar's" in error.message
     # Found before the token was sent.

@@ -59,7 +59,7 @@ class Server:
 def server() -> Iterator[Server]:
     fleet, script = Fleet.create(), Script()
     blobs: dict[str, bytes] = {}
-    settings = ClientSettings(retry=RetryPolicy(give_up_s=2.0))
+    settings = ClientSettings(retry=RetryPolicy(give_up_s=30.0))
     with (
         scripted_coordinator(fleet, script) as address,
         CoordinatorClient(fleet.identity(address), ShiftedClock(), random.Random(0), settings) as client,

@@ -32,7 +32,7 @@ from mien.secagg.wire import Advertise, Consistency, FullRoster, Proof, Survivor
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from mien.wire.v1 import rounds_pb2
 from tests.device_sdk.bench import REF, TASK, Bench, assignment, layout_of, open_bench
-from tests.device_sdk.private_sum import CONSISTENCY, KEYS, SHARES, UNMASK, UPLOAD, Peer, PrivateSum, Tell
+from tests.device_sdk.private_sum import CONSISTENCY, KEYS, SECONDS, SHARES, UNMASK, UPLOAD, Peer, PrivateSum, Tell
 from tests.device_sdk.scripted import Fleet
 from tests.integration.real_fleet import small_model
 
@@ -140,9 +140,21 @@ def test_what_a_task_reveals_goes_behind_the_masked_vector_in_clear(bench: Bench
 
 
 def test_a_phone_without_a_part_in_a_stage_waits_on(bench: Bench, make: Make) -> None:
-    make(lies={stage: lambda _sum, _told: b"" for stage in (SHARES, UPLOAD)})
-    threading.Timer(1.0, bench.script.leave).start()
+    is_told = threading.Event()
+
+    def nothing(_sum: PrivateSum, _told: bytes) -> bytes:
+        is_told.set()
+        return b""
+
+    def without_the_phone() -> None:
+        is_told.wait(SECONDS)
+        attempt.go_on()
+
+    attempt = make(lies=dict.fromkeys((SHARES, UPLOAD), nothing))
+    others = threading.Thread(target=without_the_phone)
+    others.start()
     outcome = bench.participant.step()
+    others.join()
     assert isinstance(outcome, NotCounted)
     assert outcome.code == "late"
     assert is_untouched(bench)

@@ -22,6 +22,8 @@ from tests.device_sdk.bench import Bench, engine, open_bench, stages
 from tests.device_sdk.clocks import HandClock, ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
 
+pytestmark = pytest.mark.usefixtures("patient_glances")
+
 REF = RoundRef("t1", 2, 1)
 
 
