@@ -24,8 +24,11 @@ def test_engines_that_can_run_the_model_have_figures() -> None:
     assert "tiny" in torch.lacks
     for figures in (onnx, pte):
         assert figures.lacks == ""
-        assert 0 < (figures.embed_ms or 0) < 1000
-        assert 0 < (figures.step_ms or 0) < 1000
+        # The bounds are for wrong units, not for speed; the system may count a process' time in coarse grains.
+        assert figures.embed_ms is not None
+        assert figures.step_ms is not None
+        assert 0 <= figures.embed_ms < 60_000
+        assert 0 < figures.step_ms < 60_000
         assert figures.step_mb is None or 0 <= figures.step_mb < 500
 
 

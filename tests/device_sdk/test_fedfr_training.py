@@ -35,7 +35,7 @@ def test_the_rate_drops_to_a_tenth_at_its_epoch() -> None:
     first = trained(TINY.theta, LocalSpec(lr=0.1, private_lr=0.0, flip=False))
     expected = trained(first, LocalSpec(lr=0.01, private_lr=0.0, flip=False))
     dropped = trained(TINY.theta, LocalSpec(lr=0.1, private_lr=0.0, epochs=2, flip=False, lr_drop_epoch=1))
-    np.testing.assert_allclose(dropped, expected, atol=1e-7)
+    np.testing.assert_allclose(dropped, expected, atol=2e-6)  # images in another order: other last bits
     assert np.abs(dropped - trained(TINY.theta, whole)).max() > 1e-4
     never = trained(TINY.theta, LocalSpec(lr=0.1, private_lr=0.0, epochs=2, flip=False, lr_drop_epoch=2))
     np.testing.assert_array_equal(never, trained(TINY.theta, whole))

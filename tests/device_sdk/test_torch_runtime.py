@@ -391,7 +391,7 @@ def test_a_piece_without_weight_counts_nothing() -> None:
     local = replace(LOCAL, batch_size=0)
     whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
     pieces = tiny.runtime(micro_batch=1).train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
-    np.testing.assert_allclose(pieces.theta, whole.theta, atol=1e-6)
+    np.testing.assert_allclose(pieces.theta, whole.theta, atol=1e-5)
 
 
 def test_losses_that_compare_images_are_not_cut_in_pieces() -> None:
