@@ -37,7 +37,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def address(fleet: Fleet) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coordinator.dashboard.accounts._SCRYPT_N", 2**10)
-        patch.setattr("coordinator.dashboard.serve.REQUEST_S", 4.0)
+        patch.setattr("coordinator.dashboard.serve.REQUEST_S", LIMIT_S)
         add_user(fleet.home)
         with served(fleet.home) as address:
             yield address
@@ -284,7 +284,8 @@ def test_what_is_too_large_is_refused_and_the_server_lives_on(address: str, alic
     [b"", b"GET / HTTP/1.1\r\nHost: local", b"POST /login HTTP/1.1\r\nHost: {host}\r\n"
      b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\nname="],
 )  # fmt: skip
-def test_who_never_finishes_a_request_is_cut_off(address: str, begin: bytes) -> None:
+def test_who_never_finishes_a_request_is_cut_off(address: str, begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.dashboard.serve.REQUEST_S", 1.0)
     parts = urlsplit(address)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=LIMIT_S) as line:
         line.sendall(begin.replace(b"{host}", parts.netloc.encode()))
