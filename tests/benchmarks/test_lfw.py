@@ -32,7 +32,7 @@ def run(*arguments: str, data: str | None) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
 
@@ -70,6 +70,7 @@ def test_quick_pairs_are_fold_one_and_a_hundred_of_fold_two() -> None:
 
 @needs_lfw
 @pytest.mark.slow
+@pytest.mark.timeout(960)
 def test_quick_run() -> None:
     done = run("--quick", "--json", data=DATA)
     assert done.returncode == 0, done.stderr
