@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ settings.register_profile(
     "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("same")
+
+# What is printed is as wide and as plain as in a pipe, whatever terminal the tests are started from.
+for _name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_name, None)
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and with them the programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

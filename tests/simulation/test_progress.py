@@ -13,7 +13,7 @@ from simulation.progress import Lines, watching
 
 def test_logs_get_lines_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    monkeypatch.setattr(cli, "ERR", Console(file=text, width=20))
+    monkeypatch.setattr(cli, "ERR", Console(file=text, width=20, force_terminal=False))
     with watching("a run") as watcher:
         assert isinstance(watcher, Lines)
         watcher.show(1, 4)
@@ -23,6 +23,7 @@ def test_logs_get_lines_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_gets_a_bar_below_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(cli, "ERR", Console(file=text, force_terminal=True, width=100))
     with watching("[a] run") as watcher:
         watcher.tell("round 1/4: done")
