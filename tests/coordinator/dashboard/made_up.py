@@ -111,7 +111,7 @@ class Fleet:
 
     def __init__(self, folder: Path, *, end: datetime | None = None, **settings: Any) -> None:
         self.end = end or datetime.now(UTC)
-        self.clock = SetClock(self.end.timestamp() - 13.6 * 86_400)
+        self.clock = SetClock(self.end.timestamp() - 13.7 * 86_400)
         values: dict[str, Any] = {"address": "coordinator.example:7443", "registrar_address": "registrar.example:7440"}
         config = CoordinatorConfig(**{**values, "dashboard_listen": "127.0.0.1:0", **settings})
         self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.end - timedelta(days=30))
@@ -131,8 +131,8 @@ class Fleet:
         rows = []
         for each in range(first, first + number):
             age = self.random.expovariate(1 / 9) if self.random.random() < 0.86 else self.random.uniform(24, 400)
-            hour = (self.end - timedelta(hours=age)).hour
-            if hour < 6 and self.random.random() < 0.7:
+            sleeps = self.random.random() < 0.7  # drawn for each: what follows is the same at every hour
+            if sleeps and (self.end - timedelta(hours=age)).hour < 6:
                 age += 7
             software = "mien-device 0.1.0" if self.random.random() < 0.9 else "mien-device 0.0.9"
             rows.append(

@@ -26,7 +26,12 @@ LIMIT_S = 60.0
 
 @contextlib.contextmanager
 def served(
-    home: CoordinatorHome, tls: Tls | None = None, *, poll_s: float = 0.05, beat_s: float = 15.0
+    home: CoordinatorHome,
+    tls: Tls | None = None,
+    *,
+    poll_s: float = 0.05,
+    beat_s: float = 15.0,
+    clock: Clock | None = None,
 ) -> Iterator[str]:
     """Run the dashboard of a coordinator on a thread, and yield its address."""
     ready: Future[str] = Future()
@@ -35,7 +40,7 @@ def served(
     async def serve() -> None:
         stop = asyncio.Event()
         stops.set_result((asyncio.get_running_loop(), stop))
-        async with running(home, home.resolve(), tls, Clock(), poll_s=poll_s, beat_s=beat_s) as address:
+        async with running(home, home.resolve(), tls, clock or Clock(), poll_s=poll_s, beat_s=beat_s) as address:
             ready.set_result(address)
             await stop.wait()
 
