@@ -66,7 +66,7 @@ class PostgresServer:
         command = ["-D", str(self._data), "-U", USER, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C"]
         made = subprocess.run(
             [*_as_owner(), binary("initdb") or "", *command, f"--pwfile={password}"],
-            cwd=folder, capture_output=True, text=True, timeout=120,
+            cwd=folder, capture_output=True, text=True, timeout=READY_S,
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
 
@@ -107,7 +107,7 @@ class PostgresServer:
         """End the server: connections are cut at once, and with `crash` nothing is tidied up."""
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
-            self._process.wait(60)
+            self._process.wait(READY_S)
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:

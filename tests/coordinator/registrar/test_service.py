@@ -29,7 +29,7 @@ from mien.errors import (
     VersionError,
 )
 from mien.wire.v1 import common_pb2, registrar_pb2
-from tests.coordinator.registrar.running import LocalRegistrar, as_mien_errors, csr_der, local_registrar
+from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, as_mien_errors, csr_der, local_registrar
 
 
 def test_hello_agrees_on_a_version_and_tells_the_time(registrar: LocalRegistrar) -> None:
@@ -135,7 +135,7 @@ def test_a_registrar_that_is_down_is_said_to_be_down(registrar: LocalRegistrar) 
     began = time.monotonic()
     with pytest.raises(UnreachableError, match="start it with mien-registrar serve"):
         asyncio.run(_list("127.0.0.1:1", registrar.operator))
-    assert time.monotonic() - began < 60  # and not for ever
+    assert time.monotonic() - began < 200  # and not for ever
 
 
 def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegistrar) -> None:
@@ -173,7 +173,7 @@ def test_the_server_renews_its_own_certificate(registrar: LocalRegistrar) -> Non
 
 
 def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path) -> None:
-    with local_registrar(tmp_path / "R") as registrar:
+    with local_registrar(tmp_path / "R", dataclasses.replace(CONFIG, drain_s=60)) as registrar:
         entered, release = threading.Event(), threading.Event()
         token, key = registrar.invite().token, ec.generate_private_key(ec.SECP256R1())
 

@@ -54,7 +54,7 @@ async def keeping(url: str, name: str, told: Told, lease_s: float = LONG_S) -> A
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not holds():
             await asyncio.sleep(0.02)
 

@@ -10,7 +10,13 @@ import pytest
 
 from coordinator.clock import Clock
 from coordinator.replicas.fencing import FencedStore
-from coordinator.replicas.registry import Registry, Replica, listed, refuse_beside_replicas
+from coordinator.replicas.registry import (
+    Registry,
+    Replica,
+    limit_idle_transactions,
+    listed,
+    refuse_beside_replicas,
+)
 from coordinator.rounds.machine import RoundState, Stage
 from coordinator.store.records import BlobId, ModelRecord, RoundChange, RoundRecord, TaskRecord, TaskState
 from mien.errors import ConfigError, DrainingError, UnreachableError
@@ -45,12 +51,13 @@ def store(postgres_url: str) -> Iterator[FencedStore]:
 
 @pytest.fixture
 def join(postgres_url: str, store: FencedStore) -> Iterator[Join]:
-    """Make one more replica."""
+    """Make one more replica; however short its lease is, its transactions may take their time."""
     made: list[Registry] = []
 
     def make(name: str, lease_s: float = LONG_S) -> Registry:
         replica = Replica(name, "host", f"{name}.example:1", "mien", 1)
         registry = Registry(postgres_url, replica, lease_s=lease_s)
+        limit_idle_transactions(registry._engine, LONG_S)
         made.append(registry)
         registry.enter()
         registry.register()
@@ -178,7 +185,7 @@ def test_a_take_over_waits_for_a_commit_that_has_begun_but_not_for_one_that_was_
     join: Join, store: FencedStore
 ) -> None:
     """The lease is read under a lock that lasts as long as the transaction, and the server ends a silent client's."""
-    first, second = join("first", SHORT_S), join("second", 2.0)
+    first, second = join("first", SHORT_S), join("second")
     store.limit_idle(1.0)
     store.held = dict(first.beat().held)
     time.sleep(2 * SHORT_S)

@@ -73,7 +73,7 @@ def test_a_replica_reads_from_the_bucket_what_another_took_in(spools: list[Share
     assert add_up(spools[1], ROUND, ["a", "b"], uploads, Addends(2, 0)).tolist() == [4.0, 6.0]
     stored = [path.read_bytes() for path in (tmp_path / "second").rglob("a")]
     assert stored
-    assert all(plain(1.0) not in data for data in stored), "sealed on its way and where it ends"
+    assert all(plain(1.0, 2.0) not in data for data in stored), "sealed on its way and where it ends"
 
 
 def test_a_damaged_copy_is_replaced_from_the_bucket(spools: list[SharedSpool], tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_while_gates_judge_a_model_no_other_follows_it_and_what_was_overtaken_is
             await first.upload()
             await until(lambda: house.task(task.task_id).state is TaskState.CHECKING)
             await asyncio.gather(second.upload(), third.upload())
+            await until(lambda: [now.stage for now in house.engine.tasks_now()] == ["closing", "closing"])
             await asyncio.sleep(0.2)
             assert house.task(task.task_id).rounds_closed == 1, "both sums wait"
             assert [now.stage for now in house.engine.tasks_now()] == ["closing", "closing"]

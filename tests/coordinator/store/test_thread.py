@@ -120,8 +120,9 @@ class Away:
 
 def test_calls_wait_a_while_and_settled_ones_until_they_know() -> None:
     async def story() -> None:
-        thread = StoreThread(patience_s=2.0, retry_s=0.02)
-        assert await thread.run(Away(2)) == "here"
+        patient, thread = StoreThread(patience_s=60.0, retry_s=0.02), StoreThread(patience_s=0.5, retry_s=0.02)
+        assert await patient.run(Away(2)) == "here"
+        patient.close()
         with pytest.raises(UnreachableError):
             await thread.run(Away(10**9))
         away = Away(10**9)
