@@ -188,11 +188,11 @@ def test_padding_with_weight_zero_changes_nothing(name: str) -> None:
     weight = torch.tensor([1.0, 2.0, 0.5, 1.0])
     short = emb.clone().requires_grad_()
     expected, got = loss(short, weight), loss(padded, torch.cat([weight, torch.zeros(2)]))
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-7)
     expected.backward()
     got.backward()
     assert short.grad is not None
     assert padded.grad is not None
-    torch.testing.assert_close(padded.grad[:4], short.grad, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(padded.grad[:4], short.grad, rtol=1e-4, atol=1e-7)
     assert not padded.grad[4:].any()
-    torch.testing.assert_close(loss(emb, torch.full((4,), 3.0)), loss(emb, torch.ones(4)), rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss(emb, torch.full((4,), 3.0)), loss(emb, torch.ones(4)), rtol=1e-5, atol=1e-7)

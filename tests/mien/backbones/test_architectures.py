@@ -132,7 +132,7 @@ def test_embeds_a_batch_and_each_image_alone(name: str) -> None:
     assert both.dtype == torch.float32
     assert torch.isfinite(both).all()
     assert not torch.allclose(both[0], both[1], rtol=1e-2)
-    torch.testing.assert_close(both[:1], first, rtol=1e-4, atol=1e-5 * float(both.abs().max()))
+    torch.testing.assert_close(both[:1], first, rtol=1e-3, atol=1e-4 * float(both.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["sphereface20", "mobilefacenet", "iresnet18", "resnet34", "sface"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from mien.shell.systemd import notify
 
 
 def test_a_state_goes_to_the_named_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "notify"
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    path = Path("notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
@@ -21,8 +23,9 @@ def test_a_state_goes_to_the_named_socket(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind("\0mien-test-notify")
-        monkeypatch.setenv("NOTIFY_SOCKET", "@mien-test-notify")
+        name = f"mien-test-notify-{os.getpid()}"
+        manager.bind(f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
         notify("STOPPING=1")
         assert manager.recv(100) == b"STOPPING=1"
 
