@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -50,6 +49,7 @@ from mien.wire import CHUNK_BYTES
 from mien.wire.canonical import model_to_json
 from mien.wire.uploads import piece_prefix
 from mien.wire.v1 import common_pb2, rounds_pb2
+from simulation.demo.programs import free_ports
 
 COUNT_METHOD: Final = "/mien.benchmark.Sink/Count"
 KEEP_METHOD: Final = "/mien.benchmark.Sink/Keep"
@@ -109,7 +109,7 @@ class Site:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder, self.now = folder, datetime.now(UTC)
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         config = CoordinatorConfig(
             f"localhost:{self.port}",
             listen=f"127.0.0.1:{self.port}",
@@ -228,12 +228,6 @@ def sha256_of(data: bytes) -> str:
 
 
 # Processes
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

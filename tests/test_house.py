@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("mien", "coordinator", "device_sdk", "simulation")
 SHELL_MODULES = {"socket", "ssl", "time", "pathlib", "subprocess", "tempfile", "sqlite3", "asyncio"}
 CLOCKS = {"now", "utcnow", "today"}
+OVERWRITTEN = re.compile(r"""\b([a-z]\w*)\[[^]]*\] \+ b(["']).*?\2 \+ \1\[""")
+"""A constant between two slices of one name."""
+
 TORCH_ROOMS = ("mien.backbones", "mien.heads", "mien.losses", "mien.domain_losses")
 TORCH_RUNTIME = tuple(f"device_sdk.runtimes.{name}" for name in ("torch_runtime", "objectives", "executorch_runtime"))
 TORCH_EXPORT = tuple(
@@ -90,6 +94,17 @@ def test_torch_stays_in_its_rooms() -> None:
         for package in ("mien", "coordinator", "device_sdk")
         for name, path in modules(package)
         if uses(imports(path), "torch") and not name.startswith(allowed)
+    ]
+    assert not broken
+
+
+def test_no_test_damages_data_by_a_constant_that_it_may_hold_already() -> None:
+    """A random byte is any constant once in 256 runs: flip a bit of it, or end the line with `# fixed data`."""
+    broken = [
+        f"{path.relative_to(ROOT)}:{number} overwrites {found[1]}: flip a bit, as in bytes([{found[1]}[n] ^ 1])"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if (found := OVERWRITTEN.search(line)) and not line.endswith("# fixed data")
     ]
     assert not broken
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import socket
 import subprocess
@@ -29,6 +30,8 @@ from mien.shell.files import make_folder
 STOP_S: Final = 20.0
 CALL_S: Final = 300.0
 POLL_S: Final = 1.0
+# Below those that systems give to outgoing connections, and to whoever asks for any (Linux: from 32768 on).
+_PORTS: Final = range(12_000, 20_000)
 # How much of what a program last said goes into an error.
 LAST_WORDS: Final = 300
 
@@ -224,15 +227,18 @@ class Programs:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on 127.0.0.1 that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return ports on 127.0.0.1 that nobody listens on at the moment; raises UnreachableError where there are too few.
+
+    None that the system gives to whoever asks for any: one of those may be somebody's before its server listens.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise UnreachableError(f"no {count} ports from {_PORTS[0]} to {_PORTS[-1]} are free; end what listens on them")
 
 
 def _end(children: Iterable[subprocess.Popen[bytes]]) -> None:

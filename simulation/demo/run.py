@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -105,8 +106,17 @@ def release_pretrained(stage: Stage) -> Model:
 
 def join_and_enrol(stage: Stage) -> None:
     """Invite, join and enrol every phone, as many at a time as there are cores; the first that fails ends it."""
+    has_failed = threading.Event()
 
     def one(name: str) -> None:
+        if not has_failed.is_set():
+            try:
+                whole(name)
+            except BaseException:
+                has_failed.set()  # at once: this thread takes the next phone before anybody else hears of it
+                raise
+
+    def whole(name: str) -> None:
         invite = stage.operator("device", "invite", "--note", "demo phone")
         stage.phone(name, "join", invite["url"], "--keystore", "file")
         images = [str(path) for path in stage.people.enrolled(name)]

@@ -121,11 +121,15 @@ class Shared:
 
 @dataclass
 class EmulatedPhone:
-    """One phone: what it would have on its disk. `run` is its life; `chance` and `tell` are seams for tests."""
+    """One phone: what it would have on its disk. `run` is its life; `chance` and `tell` are seams for tests.
+
+    `number` is its place among all phones: with the same seed, the same faults are drawn for it.
+    """
 
     identity: Identity
     gallery: MemoryGallery
     shared: Shared = field(repr=False)
+    number: int = 0
     sums: SumsInMemory = field(default_factory=SumsInMemory, repr=False)
     chance: Chance = field(default_factory=Chance, repr=False)
     tell: Listener = lambda _event: None
@@ -135,7 +139,7 @@ class EmulatedPhone:
     def run(self) -> None:
         """Take part until the fleet stops; after each disappearance the phone is back as a program started anew."""
         options, clock = self.shared.options, self.shared.clock
-        draws = random.Random(f"{options.seed}/{self.identity.device_id}")  # noqa: S311 (faults)
+        draws = random.Random(f"{options.seed}/{self.number}")  # noqa: S311 (faults)
         with contextlib.suppress(StoppedError):
             while not self._lived(draws):
                 clock.sleep(options.faults.away_s)
@@ -232,8 +236,11 @@ class PhoneFleet:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def join(self, invites: Sequence[str], crops: Sequence[Crops]) -> None:
-        """Add one phone an invite, with these crops; raises as `device_sdk.join.join` for the first that fails."""
+    def join(self, invites: Sequence[str], crops: Sequence[Crops], *, first: int = 0) -> None:
+        """Add one phone an invite, with these crops, numbered from `first` on.
+
+        Raises as `device_sdk.join.join` for the first that fails.
+        """
         clock = self.shared.clock
 
         def one(invite: str) -> Identity:
@@ -242,8 +249,8 @@ class PhoneFleet:
         with ThreadPoolExecutor(JOINING) as pool:
             identities = list(pool.map(one, invites))
         self.phones += [
-            EmulatedPhone(identity, MemoryGallery(own), self.shared)
-            for identity, own in zip(identities, crops, strict=True)
+            EmulatedPhone(identity, MemoryGallery(own), self.shared, number)
+            for number, (identity, own) in enumerate(zip(identities, crops, strict=True), first)
         ]
 
     def warm_up(self) -> None:

@@ -32,7 +32,8 @@ class WorkerPlan:
     """What one process does: a phone an invite, with `images` crops of one identity each.
 
     `faces` is a folder of crops (`mien-sim data import`), empty for the faces that come with the package; phones take
-    its identities from number `first` on, the first ones again when it has no more. `folder` is for shared models.
+    its identities from number `first` on, the first ones again when it has no more. They are numbered so, too. `folder`
+    is for shared models.
     """
 
     invites: tuple[str, ...] = field(repr=False)
@@ -53,7 +54,7 @@ def read_plan(path: Path) -> WorkerPlan:
 def work(plan: WorkerPlan) -> Iterator[Mapping[str, Any]]:
     """Join the phones, run them until the options say that it is over, and yield what happens, the notes at last."""
     with PhoneFleet(Path(plan.folder), plan.options) as fleet:
-        fleet.join(plan.invites, crops_for(plan))
+        fleet.join(plan.invites, crops_for(plan), first=plan.first)
         fleet.warm_up()
         yield {"joined": len(fleet.phones)}
         fleet.start()

@@ -196,7 +196,7 @@ def cut(data: bytes) -> bytes:
 
 
 def longer_header(data: bytes) -> bytes:
-    return data[: len(MAGIC)] + b"\xff\xff\xff\xff" + data[len(MAGIC) + 4 :]
+    return data[: len(MAGIC)] + b"\xff\xff\xff\xff" + data[len(MAGIC) + 4 :]  # fixed data
 
 
 def costlier(data: bytes) -> bytes:

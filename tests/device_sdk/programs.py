@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +11,27 @@ from pathlib import Path
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 
 
-def command(*arguments: str | Path, largest_file: int | None = None) -> list[str]:
-    """Return the command line; with `largest_file` none of its files may grow beyond that, as on a full disk."""
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file},) * 2); "
-    code = (limit if largest_file is not None else "") + "from device_sdk.cli import main; main()"
-    return [sys.executable, "-c", code, *map(str, arguments)]
+_DIES = """
+import os, signal, sys
+write = sys.stdout.write
+def last_word(text):
+    write(text)
+    if '"event": "{event}"' in text:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.stdout.write = last_word
+"""
+_LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size_bytes},) * 2)\n"
+
+
+def command(*arguments: str | Path, largest_file: int | None = None, dies_at: str | None = None) -> list[str]:
+    """Return the command line; with `largest_file` none of its files may grow beyond that, as on a full disk.
+
+    With `dies_at` a `mien-device … --json` ends as by a power cut at the instant at which it tells of that event.
+    """
+    code = "" if largest_file is None else _LIMIT.format(size_bytes=largest_file)
+    code += "" if dies_at is None else _DIES.format(event=dies_at)
+    return [sys.executable, "-c", f"{code}from device_sdk.cli import main; main()", *map(str, arguments)]
 
 
 def mien_device(
@@ -33,10 +49,10 @@ def mien_device(
     )
 
 
-def start_mien_device(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Start a command and return its process; stdout is a pipe, stderr joins it."""
+def start_mien_device(*arguments: str | Path, dies_at: str | None = None) -> subprocess.Popen[str]:
+    """Start a command, which may die as `command` says, and return its process; stdout is a pipe, stderr joins it."""
     return subprocess.Popen(
-        command(*arguments),
+        command(*arguments, dies_at=dies_at),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -45,11 +61,7 @@ def start_mien_device(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def kill_at(process: subprocess.Popen[str], event: str) -> None:
-    """End a `mien-device … --json` as a power cut would, once it tells of an event."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == event:
-            process.kill()
-            break
-    process.communicate()
+def has_died(process: subprocess.Popen[str], limit_s: float = 240) -> bool:
+    """Return whether a command that was to die at an event has, once it is over."""
+    process.communicate(timeout=limit_s)
+    return process.returncode == -signal.SIGKILL

@@ -136,12 +136,10 @@ sys.exit(13)"""
     @pytest.mark.usefixtures("impatient")
     def test_program_that_hangs(self, children: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(programs, "CALL_S", 0.5)
-        program = script(
-            tmp_path / "p", f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n{STUBBORN}"
-        )
         with pytest.raises(UnreachableError, match="took more than"):
-            children.call(program, "verb")
-        assert not is_running(int((tmp_path / "pid").read_text()))
+            children.call(script(tmp_path / "p", STUBBORN), "verb")
+        (child,) = children._children  # however far it had come
+        assert child.poll() is not None
 
     def test_children_have_no_terminal_and_none_of_our_settings(
         self, children: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,8 +296,17 @@ class TestServers:
     def test_ports_are_free_and_different(self) -> None:
         ports = free_ports(5)
         assert len(set(ports)) == 5
+        assert set(ports) <= set(programs._PORTS)
         for port in ports:
             socket.create_server(("127.0.0.1", port)).close()
+
+    def test_ports_that_are_taken_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        free, taken = sorted(free_ports(2))
+        monkeypatch.setattr(programs, "_PORTS", [free, taken])
+        with socket.create_server(("127.0.0.1", taken)):
+            assert free_ports(1) == [free]
+            with pytest.raises(UnreachableError, match=r"no 2 ports from \d+ to \d+ are free"):
+                free_ports(2)
 
 
 class TestNothingStays:
@@ -648,7 +655,8 @@ class TestSteps:
         program.write_text(f"#!{os.path.realpath('/proc/self/exe')}\nimport json, os, sys, time\n{text}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
-    def test_first_phone_that_fails_ends_enrolment(self, stage: Stage) -> None:
+    def test_first_phone_that_fails_ends_enrolment(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})  # two phones at a time, on any machine
         self.stand_in(stage, "mien-coordinator", 'print(\'{"url": "mien://join"}\')')
         failing = next(iter(stage.people.phones))
         self.stand_in(
@@ -660,12 +668,12 @@ if sys.argv[1] == "join" and {failing!r} in " ".join(sys.argv):
     print('{{"error": "no_face", "message": "no face"}}', file=sys.stderr)
     sys.exit(11)
 if sys.argv[1] == "enroll":
-    time.sleep(1)
+    time.sleep(10)
 print("{{}}")""",
         )
         with pytest.raises(NoFaceError, match="mien-device join: no face"):
             run.join_and_enrol(stage)
-        assert (stage.folder / "calls").read_text().count("enroll") < 3
+        assert (stage.folder / "calls").read_text().count("enroll") <= 1
 
     def test_first_picture_that_a_phone_takes_decides(self, stage: Stage) -> None:
         owner = next(iter(stage.people.phones))

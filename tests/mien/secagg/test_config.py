@@ -72,7 +72,7 @@ def test_floats_that_are_not_canonical_are_refused() -> None:
     position = len(data) - 5 * 4 - 3 * 4
     assert data[position : position + 4] == bytes(4)
     with pytest.raises(CorruptDataError, match="canonical"):
-        RoundConfig.from_bytes(data[:position] + b"\x80\0\0\0" + data[position + 4 :])
+        RoundConfig.from_bytes(data[:position] + b"\x80\0\0\0" + data[position + 4 :])  # fixed data
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,9 @@ class Done:
 def joined(folder: Path, plan: Plan) -> PhoneFleet:
     """Return the phones of a plan, joined."""
     fleet = PhoneFleet(folder / "models", plan.options)
-    fleet.join(plan.invites, [crops_of(0)] * len(plan.invites))
-    for number, phone in enumerate(fleet.phones, plan.first):
-        phone.gallery, phone.chance = RecordingGallery(number), SeededChance()
+    fleet.join(plan.invites, [crops_of(0)] * len(plan.invites), first=plan.first)
+    for phone in fleet.phones:
+        phone.gallery, phone.chance = RecordingGallery(phone.number), SeededChance()
     return fleet
 
 

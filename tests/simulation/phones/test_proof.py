@@ -46,7 +46,7 @@ TASK = TaskSpec(
     population="proof",
     cohort=CohortSpec(size=PHONES, min_reports=PHONES // 2),
     # Whoever vanishes is back after a second and says so; deadlines are for machines that stand still.
-    deadlines=DeadlineSpec(*(120.0,) * 7, selecting_soft_s=10.0),
+    deadlines=DeadlineSpec(*(120.0,) * 7, selecting_soft_s=30.0),
     local=LocalSpec(lr=2.0, steps=2, batch_size=2),
     privacy=PrivacySpec(min_cohort=3),
     options={"loss": "positive", "margin": 1.0},
