@@ -77,7 +77,7 @@ except MienError as error:
 print((peak_kb() - before) / 1000)
 """
     run = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=240, check=True
     )
     outcome, grown = run.stdout.split("\n")[:2]
     return float(grown), outcome
@@ -98,7 +98,7 @@ class TestSize:
         decoded_height, decoded_width, _ = (int(side) for side in outcome.strip("()").split(","))
         assert max(decoded_height, decoded_width) == WORKING_SIDE
         assert decoded_width / decoded_height == pytest.approx(width / (128 * bands), rel=0.01)
-        assert grown < 120  # Pillow's pixels alone would be 400
+        assert grown < 160  # Pillow's pixels alone would be 400
 
     @needs_proc
     def test_progressive_jpeg_keeps_to_the_lower_limit(self, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ class TestSize:
         assert path.stat().st_size < 200_000
         grown, outcome = peak_memory_mb(path)
         assert outcome == str((WORKING_SIDE, WORKING_SIDE, 3))
-        assert grown < 4 * MAX_PIXELS / 1e6 + 100
+        assert grown < 4 * MAX_PIXELS / 1e6 + 150
 
     @needs_proc
     @pytest.mark.parametrize(("width", "height"), [(2**31 - 1, 2**31 - 1), (100_000, 100_000), (8001, 8000)])

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import keyring.backends.fail
@@ -193,21 +194,22 @@ print(store.exists('gallery'))
     reason="needs gnome-keyring-daemon and dbus-run-session for a real Secret Service",
 )
 def test_a_real_secret_service_keeps_the_keys(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PYTHON": sys.executable,
-        "HOME_FOLDER": str(tmp_path / "home"),
-        "XDG_DATA_HOME": str(tmp_path / "data"),
-        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
-    }
-    for name in ("data", "run"):
-        (tmp_path / name).mkdir(mode=0o700)
-    done = subprocess.run(
-        ["dbus-run-session", "--", "bash", "-c", SECRET_SERVICE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    (tmp_path / "data").mkdir(mode=0o700)
+    # Sockets have short paths; and the daemon may clear up beside us.
+    with tempfile.TemporaryDirectory(prefix="mien-", dir="/tmp", ignore_cleanup_errors=True) as run:
+        environment = {
+            **os.environ,
+            "PYTHON": sys.executable,
+            "HOME_FOLDER": str(tmp_path / "home"),
+            "XDG_DATA_HOME": str(tmp_path / "data"),
+            "XDG_RUNTIME_DIR": run,
+        }
+        done = subprocess.run(
+            ["dbus-run-session", "--", "bash", "-c", SECRET_SERVICE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
     assert done.stdout == "platform ['device.db', 'keystore.json']\nFalse\n", done.stderr
