@@ -57,7 +57,7 @@ class Page:
         act()
         while self._loads == loads:  # asking the old page whether it is complete would be answered at once
             assert time.monotonic() < deadline, "no page was loaded"
-            self.run("1")
+            self._browser.call("Browser.getVersion")  # events come along; what the page is asked may end with it
             time.sleep(0.02)
         self.wait_until("document.readyState === 'complete'")
         self.settle()
