@@ -155,7 +155,7 @@ class TestCommand:
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "simulation.worker", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     def test_answer_is_one_json_object(self, tmp_path: Path) -> None:
         write_model(untrained_model(), tmp_path / "model")

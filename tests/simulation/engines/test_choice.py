@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy as np
 import pytest
 
 from device_sdk.runtimes.torch_runtime import TorchRuntime
@@ -12,10 +14,13 @@ from mien.errors import ConfigError
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.choice import InWorker, choose, opened
 from simulation.experiment import ExperimentSpec, FacesSource, with_changes
+from simulation.models import read_model
+from simulation.models import read_model
 from simulation.partitions import PartitionSpec
-from simulation.runs import run_experiment
+from simulation.runs import model_of, run_experiment
 from simulation.runtimes import OncePerRound, PublicOnly
 from simulation.sums import Sums
+from simulation.workbench import sface
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.untrained import untrained_model
 
@@ -101,7 +106,7 @@ def test_an_experiment_says_which_engine_and_why_and_all_give_the_same(tmp_path:
             privacy=PrivacySpec(min_cohort=3),
         ),
     )
-    errors = {}
+    models = []
     for name in ("auto", "sequential", "fused"):
         said: list[str] = []
         result = run_experiment(with_changes(spec, engine=name), tmp_path / name, tmp_path, tell=said.append)
@@ -109,7 +114,9 @@ def test_an_experiment_says_which_engine_and_why_and_all_give_the_same(tmp_path:
         assert result["run"]["engine"]["name"] == chosen
         assert f"engine {chosen}: {result['run']['engine']['reason']}" in said
         assert sum("round 1/1: 3 clients, loss" in line for line in said) == 1
-        errors[name] = result["after"]["eer"]
-    assert len(set(errors.values())) == 1
+        models.append(read_model(tmp_path / name / "model").theta)
+    for theta in models:
+        np.testing.assert_allclose(theta, models[0], atol=1e-6)
+        assert np.abs(theta - model_of(spec.model, tmp_path).theta).max() > 1e-5
     with pytest.raises(ConfigError, match="engine"):
         with_changes(spec, engine="quick")

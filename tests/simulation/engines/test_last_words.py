@@ -53,7 +53,7 @@ def test_a_failed_task_says_what_it_raised() -> None:
 
 def test_a_crash_is_told_by_its_first_line() -> None:
     crash = "import faulthandler, numpy; faulthandler.enable(); faulthandler._sigabrt()"
-    done = subprocess.run([sys.executable, "-c", crash], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", crash], capture_output=True, text=True, timeout=240, check=False)
     lines = ["a warning", *trace_of("handled"), *done.stderr.splitlines(), "Extension modules: numpy (total: 1)"]
     assert end_of(lines) == "Fatal Python error: Aborted"
 
