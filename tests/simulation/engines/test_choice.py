@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy as np
 import pytest
 
 from device_sdk.runtimes.torch_runtime import TorchRuntime
@@ -15,12 +14,10 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.choice import InWorker, choose, opened
 from simulation.experiment import ExperimentSpec, FacesSource, with_changes
 from simulation.models import read_model
-from simulation.models import read_model
 from simulation.partitions import PartitionSpec
 from simulation.runs import model_of, run_experiment
 from simulation.runtimes import OncePerRound, PublicOnly
 from simulation.sums import Sums
-from simulation.workbench import sface
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.untrained import untrained_model
 
@@ -102,8 +99,9 @@ def test_an_experiment_says_which_engine_and_why_and_all_give_the_same(tmp_path:
             method="fedavg",
             rounds=1,
             cohort=CohortSpec(3, 3),
-            local=LocalSpec(flip=False),
+            local=LocalSpec(lr=1.0, flip=False),
             privacy=PrivacySpec(min_cohort=3),
+            options={"margin": 1.0},  # some loss is always left
         ),
     )
     models = []
@@ -116,7 +114,7 @@ def test_an_experiment_says_which_engine_and_why_and_all_give_the_same(tmp_path:
         assert sum("round 1/1: 3 clients, loss" in line for line in said) == 1
         models.append(read_model(tmp_path / name / "model").theta)
     for theta in models:
-        np.testing.assert_allclose(theta, models[0], atol=1e-6)
-        assert np.abs(theta - model_of(spec.model, tmp_path).theta).max() > 1e-5
+        np.testing.assert_allclose(theta, models[0], atol=1e-5)
+        assert np.abs(theta - model_of(spec.model, tmp_path).theta).max() > 1e-3
     with pytest.raises(ConfigError, match="engine"):
         with_changes(spec, engine="quick")
