@@ -152,7 +152,7 @@ def _why_unreachable(address: str, details: str) -> str:
 
     In TLS 1.3 a server refuses a client's certificate after the client thinks itself connected, by closing the socket.
     """
-    reached = ("CERTIFICATE_VERIFY_FAILED", "handshake failed", "Socket closed", "reset by peer")
+    reached = ("CERTIFICATE_VERIFY_FAILED", "handshake failed", "Socket closed", "reset by peer", "Broken pipe")
     if details.startswith("failed to connect") and any(sign in details for sign in reached):
         return (
             f"the server at {address} is not the registrar of this ca.pem, or does not accept these credentials; "

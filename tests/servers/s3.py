@@ -134,12 +134,17 @@ class _Line:
             await asyncio.sleep(0.01)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        self._open |= {writer, back}
-        await asyncio.gather(_pump(reader, back), _pump(there, writer))
-        for end in (writer, back):
-            end.transport.abort()
-        self._open -= {writer, back}
+        ends = [writer]
+        self._open.add(writer)  # before anything is waited for: `cut` breaks also what has only just begun
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            ends.append(back)
+            self._open.add(back)
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._open.difference_update(ends)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -77,7 +77,7 @@ class Program:
 
     def serve_refused(self) -> tuple[type[MienError], str]:
         """Return the error that ends `serve`, which sets up logging and so gets a process of its own."""
-        done = subprocess.run(self._serve, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+        done = subprocess.run(self._serve, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200)
         told = json.loads(done.stderr.splitlines()[-1])
         (kind,) = [cls for cls, row in TABLE.items() if cls.code == told["error"]]
         assert done.returncode == TABLE[kind].exit_code

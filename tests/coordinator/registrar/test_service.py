@@ -59,11 +59,11 @@ def test_renewal_and_revocation_over_the_wire(registrar: LocalRegistrar) -> None
     assert renewed.device_id == phone.device_id
 
     async def revoke() -> None:
-        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+        async with client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
             await admin.revoke_device(phone.device_id, reason="lost")
 
     asyncio.run(revoke())
-    crl = asyncio.run(client.fetch_revocations(registrar.join_address, registrar.home.ca()))
+    crl = asyncio.run(client.fetch_revocations(registrar.join_address, registrar.home.ca(), timeout_s=60))
     with pytest.raises(RevokedError):
         pki.check_revoked(crl, phone.certificate.serial_number)
     with pytest.raises(RevokedError):
@@ -75,7 +75,7 @@ def test_operators_see_every_device_page_by_page(registrar: LocalRegistrar, monk
     joined = {registrar.admitted("paged").device_id for _ in range(3)}
 
     async def listed() -> list[client.Device]:
-        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+        async with client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
             return [device async for device in admin.list_devices()]
 
     devices = asyncio.run(listed())
@@ -85,7 +85,7 @@ def test_operators_see_every_device_page_by_page(registrar: LocalRegistrar, monk
 
 def test_operators_errors_arrive_as_what_they_are(registrar: LocalRegistrar) -> None:
     async def ask() -> None:
-        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+        async with client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
             with pytest.raises(NotFoundError):
                 await admin.revoke_device("0" * 32)
             with pytest.raises(ConfigError, match="cannot be a name"):
@@ -138,9 +138,16 @@ def test_a_registrar_that_is_down_is_said_to_be_down(registrar: LocalRegistrar) 
     assert time.monotonic() - began < 200  # and not for ever
 
 
+@pytest.mark.parametrize("sign", ["Socket closed", "recvmsg:Connection reset by peer", "sendmsg:Broken pipe (32)"])
+def test_a_closed_connection_is_told_from_nobody_there_however_it_broke(sign: str) -> None:
+    """Which of them it is depends on who is faster."""
+    details = f"failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: {sign}"
+    assert "does not accept these credentials" in client._why_unreachable("127.0.0.1:1", details)
+
+
 def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegistrar) -> None:
     with pytest.raises(UnreachableError, match="not the registrar of this"):
-        asyncio.run(client.fetch_revocations(registrar.join_address, registrar.coordinator.certificate))
+        asyncio.run(client.fetch_revocations(registrar.join_address, registrar.coordinator.certificate, timeout_s=60))
 
 
 def test_messages_beyond_the_limit_are_refused_before_they_are_read(registrar: LocalRegistrar) -> None:
@@ -195,7 +202,7 @@ def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path)
 
 
 async def _list(address: str, credentials: OperatorCredentials) -> list[client.Device]:
-    async with client.connect_admin(address, credentials) as admin:
+    async with client.connect_admin(address, credentials, timeout_s=60) as admin:
         return [device async for device in admin.list_devices()]
 
 
