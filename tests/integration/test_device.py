@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +33,13 @@ from mien.errors import (
 from mien.methods import METHODS
 from mien.shell.lock import exclusive
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec, Threshold
-from tests.device_sdk.programs import kill_at, mien_device, start_mien_device
+from tests.device_sdk.programs import has_died, mien_device, start_mien_device
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of, sface
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
 
 PLAIN_CLEAR = PrivacySpec(("class_embeddings",), min_cohort=2, secure_aggregation="off")
 AGREED = ("--min-cohort", "2", "--allow-plain-sums")
-DEADLINES = DeadlineSpec(selecting_s=60.0, training_s=60.0, upload_s=60.0)
+DEADLINES = DeadlineSpec(selecting_s=150.0, training_s=150.0, upload_s=150.0)
 
 
 def task(name: str, *, size: int = 2, rounds: int = 1, **changes: object) -> TaskSpec:
@@ -214,9 +213,7 @@ def test_a_phone_killed_at_any_stage_goes_on_after_a_restart(fleet: RealFleet, s
     fleet.phone(population, population, IDENTITIES[0]).close()
     companion = Companion(fleet, f"{population}-friend", population, IDENTITIES[1])
     command = ("participate", "--rounds", "1", *AGREED, "--home", home, "--json")
-    victim = start_mien_device(*command)
-    kill_at(victim, stage)
-    assert victim.returncode == -signal.SIGKILL
+    assert has_died(start_mien_device(*command, dies_at=stage))
 
     again = start_mien_device(*command)
     output, _ = again.communicate(timeout=240)
@@ -233,23 +230,18 @@ def test_a_phone_killed_at_any_stage_goes_on_after_a_restart(fleet: RealFleet, s
 def test_without_the_killed_phone_the_round_aborts_and_nothing_is_half_changed(fleet: RealFleet, stage: str) -> None:
     population = f"gone-{stage}"
     # Whoever is left has to be through with the stage that the killed one does not answer in.
-    short = {"training": {"training_s": 20.0}, "uploading": {"upload_s": 10.0}}[stage]
-    deadlines = replace(DeadlineSpec(60.0, 60.0, upload_s=60.0), **short)
+    short = {"training": {"training_s": 30.0}, "uploading": {"upload_s": 15.0}}[stage]
+    deadlines = replace(DEADLINES, **short)
     task_id = fleet.submit(task(population, deadlines=deadlines))
     home = fleet.folder / f"{population}-victim"
     with (
         fleet.phone(population, population, IDENTITIES[0]) as device,
         fleet.phone(f"{population}-victim", population, IDENTITIES[1]),
     ):
-        victim = start_mien_device("participate", *AGREED, "--home", home, "--json")
-        killer = threading.Thread(target=kill_at, args=(victim, stage))
-        killer.start()
-        aborted = next(
-            outcome
-            for outcome in device.participate()
-            if isinstance(outcome, NotCounted) and victim.returncode is not None
-        )
-        killer.join()
+        victim = start_mien_device("participate", *AGREED, "--home", home, "--json", dies_at=stage)
+        waits = ThreadPoolExecutor(1).submit(has_died, victim)
+        aborted = next(outcome for outcome in device.participate() if isinstance(outcome, NotCounted) and waits.done())
+        assert waits.result()
         assert aborted.code == "aborted"
         assert "2 are needed" in aborted.reason
         assert device.gallery.pending() is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from device_sdk.participate import Counted
 from mien.methods import METHODS
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
-from tests.device_sdk.programs import kill_at, start_mien_device
+from tests.device_sdk.programs import has_died, start_mien_device
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 from tests.integration.test_device import Companion, expected_theta, task
 
@@ -72,9 +71,7 @@ def test_a_phone_killed_in_a_private_round_costs_at_most_an_attempt(fleet: RealF
     fleet.phone(population, population, IDENTITIES[0]).close()
     others = companions(fleet, population, range(1, 3))
     command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
-    victim = start_mien_device(*command)
-    kill_at(victim, stage)
-    assert victim.returncode == -signal.SIGKILL
+    assert has_died(start_mien_device(*command, dies_at=stage))
 
     again = start_mien_device(*command)
     output, _ = again.communicate(timeout=240)
@@ -96,9 +93,7 @@ def test_a_phone_killed_after_its_upload_is_in_the_sum_and_finds_out(fleet: Real
     fleet.phone("sent", "sent", IDENTITIES[0]).close()
     others = companions(fleet, "sent", range(1, 6))
     command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
-    victim = start_mien_device(*command)
-    kill_at(victim, "uploaded")
-    assert victim.returncode == -signal.SIGKILL
+    assert has_died(start_mien_device(*command, dies_at="uploaded"))
     again = start_mien_device(*command)
     output, _ = again.communicate(timeout=240)
     assert again.returncode == 0, output
