@@ -17,11 +17,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import RoundRecord
@@ -35,18 +35,17 @@ from tests.chaos.phones import Habits, Memory, Moments, Phone
 from tests.chaos.proxy import Proxy
 from tests.chaos.shim import Disk
 from tests.chaos.site import Launcher, Registrar, Uptime, Victim
-from tests.integration.house import ROOT, House, masked_task, tiny_task
+from tests.integration.house import ROOT, STOP_S, House, masked_task, tiny_task
+from tests.integration.light_device import patiently
 from tests.integration.replicas import Cluster
 from tests.servers import free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
-T = TypeVar("T")
-
 STAGE_S: Final = 4.0
 GRACE_S: Final = 1.0
 PATIENCE_S: Final = 4.0
-CALM_S: Final = 120.0
+CALM_S: Final = 240.0
 _SLACK_S: Final = 20.0
 """How much longer than its deadlines an attempt may take on a machine that is busy with other things."""
 
@@ -188,7 +187,7 @@ class Site:
         async with self.house.operator() as operator:
             await self.house.give_model(operator, self._folder)
             for spec in specs:
-                status = await _persistently(partial(operator.submit, spec, spec.name))
+                status = await patiently(partial(operator.submit, spec, spec.name))
                 self._tasks[status.task_id] = spec
 
         def follow(store: Store, _models: BlobStore) -> None:
@@ -328,13 +327,13 @@ class Site:
             await self.end_life(number)
         async with self.house.operator() as operator:
             for task_id in self._tasks:
-                await _persistently(partial(operator.cancel, task_id))
+                await patiently(partial(operator.cancel, task_id))
         await self._tell_all()
         for victim in self.victims:
             victim.send(signal.SIGTERM)
         for victim in self.victims:
-            if not await victim.gone(60.0):
-                self.stuck.append("a coordinator did not stop within 60 s of SIGTERM")
+            if not await victim.gone(STOP_S):
+                self.stuck.append(f"a coordinator did not stop within {STOP_S:g} s of SIGTERM")
                 await victim.kill()
         await self.with_store(self.auditor.check_end)
         command = [sys.executable, "-m", "coordinator.cli", "audit", "verify", "--json", "--home"]
@@ -351,7 +350,7 @@ class Site:
     async def _tell_all(self) -> None:
         by_id = {memory.credentials.device_id: memory for memory in self.memories}
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(180.0):
                 for attempt, device in self.ledger.untold():
                     phone = Phone(
                         self.house.address, by_id[device], self.ledger, self.luck,
@@ -424,16 +423,6 @@ async def _play(site: Site, until: float) -> None:
                 task.cancel()
             await asyncio.gather(checking, counting, return_exceptions=True)
         await site.end()
-
-
-async def _persistently(call: Callable[[], Awaitable[T]]) -> T:
-    """Return what a call answers that may have to be made again: a replica takes a moment to take over."""
-    async with asyncio.timeout(60.0):
-        while True:
-            try:
-                return await call()
-            except UnavailableError:
-                await asyncio.sleep(0.2)
 
 
 def _raise_from(*tasks: asyncio.Task[Any]) -> None:

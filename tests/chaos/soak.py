@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import MienError
-from mien.specs import CohortSpec, DeadlineSpec, TaskSpec
+from mien.specs import CohortSpec, TaskSpec
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, masked_task, tiny_task
@@ -30,8 +31,8 @@ KEEP: Final = 20
 """How many of a task's models the coordinator keeps: an operator's setting, here low, so that it is soon reached."""
 
 
-_TIDYING_S: Final = 3.0
-"""How long after a round's end what it has replaced may still lie around."""
+_TIDYING_S: Final = 120.0
+"""How long after the last round's end what rounds have replaced may still lie around."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def sample(house: House, rounds: int) -> Sample:
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
         if ":" in line
     )
-    found = [path for path in house.home.folder.rglob("*") if path.is_file()]
+    found = _files(house.home.folder)
     database = sum(_size(path) for path in found if path.name.startswith("coordinator.db"))
     return Sample(
         rounds=rounds,
@@ -99,10 +100,9 @@ class Soaked:
 async def soak(folder: Path, rounds: int, *, num_samples: int = 60) -> Soaked:
     """Return what a coordinator holds over so many rounds of two tasks, one plain and one under secure aggregation."""
     house = House(folder, metrics_port=(metrics := free_port()), keep_round_models=KEEP, max_aborted=1000)
-    deadlines = DeadlineSpec(20.0, 20.0, *(20.0,) * 5)
     tasks = [
-        tiny_task("plain", "plain", rounds=100_000, cohort=CohortSpec(PLAIN, PLAIN), deadlines=deadlines),
-        masked_task("masked", "masked", rounds=100_000, size=MASKED, min_reports=MASKED, deadlines=deadlines),
+        tiny_task("plain", "plain", rounds=100_000, cohort=CohortSpec(PLAIN, PLAIN)),
+        masked_task("masked", "masked", rounds=100_000, size=MASKED, min_reports=MASKED),
     ]
     began = time.monotonic()
     try:
@@ -142,10 +142,13 @@ async def _finish(house: House, task_ids: Sequence[str]) -> None:
             last = [store.last_round(task_id) for task_id in task_ids]
             return all(record is None or record.stage.is_over for record in last)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(_TIDYING_S):
         while not await asyncio.to_thread(is_over):
             await asyncio.sleep(0.1)
-    await asyncio.sleep(_TIDYING_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_TIDYING_S):
+            while any(await asyncio.to_thread(_left_over, house)):
+                await asyncio.sleep(0.1)
 
 
 class _Counter:
@@ -209,25 +212,35 @@ def _leftovers(house: House, task_ids: Sequence[str], samples: Sequence[Sample],
     """Compare the folder with what the database names."""
     with house.store() as store:
         records = [record for task_id in task_ids for record in store.rounds(task_id)]
-        models, states = store.model_blobs(), store.state_blobs()
         store.audit(lambda log, db: log.verify(db))
+    left_in_spool, surplus_models, surplus_states = _left_over(house)
     lines = house.log.read_text(errors="replace").splitlines()
     return Soaked(
         rounds=sum(record.stage.value == "closed" for record in records),
         aborted=sum(record.stage.value == "aborted" for record in records),
         seconds=seconds,
         samples=tuple(samples),
-        left_in_spool=len(_files(house.home.folder / "spool")),
-        surplus_models=len(_blobs(house.home.folder / "models") - models),
-        surplus_states=len(_blobs(house.home.folder / "states") - states),
+        left_in_spool=left_in_spool,
+        surplus_models=surplus_models,
+        surplus_states=surplus_states,
         errors=tuple(line for line in lines if '"level": "error"' in line or not line.startswith("{"))[:20],
     )
 
 
-def _files(folder: Path) -> set[str]:
-    return {path.name for path in folder.rglob("*") if path.is_file()}
+def _left_over(house: House) -> tuple[int, int, int]:
+    """Return how many contributions lie in the spool, and how many models and states that the database does not name.
+
+    A store keeps its own name beside its blobs, which are named by a hash.
+    """
+    with house.store() as store:
+        named = store.model_blobs(), store.state_blobs()
+    models, states = (
+        {path.name for path in _files(house.home.folder / kind) if len(path.name) == 64} - known
+        for kind, known in zip(("models", "states"), named, strict=True)
+    )
+    return len(_files(house.home.folder / "spool")), len(models), len(states)
 
 
-def _blobs(folder: Path) -> set[str]:
-    """Return the files that are named by a hash; a store keeps its own name beside them."""
-    return {name for name in _files(folder) if len(name) == 64}
+def _files(folder: Path) -> list[Path]:
+    """Return all files under a folder; os.walk passes over folders that are deleted meanwhile, as those of rounds."""
+    return [Path(place, name) for place, _, names in os.walk(folder) for name in names]

@@ -7,6 +7,7 @@ import pytest
 from tests.chaos import scenarios
 from tests.chaos.engine import Result
 
+pytestmark = pytest.mark.timeout(900)
 SEED = 1
 ON_SERVERS = ("replicas", "servers", "small-servers")
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.soak import KEEP, Sample, growth, soak
 from tests.integration.house import run
 
 ROUNDS = 50
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def test_rounds_leave_nothing_behind(tmp_path: Path) -> None:
-    found = run(soak(tmp_path, ROUNDS, num_samples=5), limit_s=240)
+    found = run(soak(tmp_path, ROUNDS, num_samples=5), limit_s=840)
     assert found.rounds >= ROUNDS > KEEP
     assert found.errors == ()
     assert (found.left_in_spool, found.surplus_models, found.surplus_states) == (0, 0, 0)

@@ -64,8 +64,8 @@ SPEC = ModelSpec(
     trainable=("tail.*",),
 )
 THETA = np.random.default_rng(1).standard_normal(LAYOUT.size).astype(np.float32)
-SECONDS = 60.0
-"""How long a single step may take before a test fails."""
+SECONDS = 120.0
+"""How long a single step may take before a test fails, and a stage for those who are in it."""
 
 
 @dataclass(frozen=True)
@@ -281,9 +281,10 @@ class LightDevice:
         chunk: int = 64 * 1024,
         size: int | None = None,
         pause_s: float = 0.0,
+        go_on: asyncio.Event | None = None,
         masked: bytes = b"",
     ) -> rounds_pb2.UploadStatus:
-        """Return the answer to one upload stream of bytes [offset, stop)."""
+        """Return the answer to one upload stream of bytes [offset, stop), which may wait for a word behind a chunk."""
         digest = hashlib.sha256(data).hexdigest()
         header = rounds_pb2.UploadHeader(
             round=ref,
@@ -296,6 +297,8 @@ class LightDevice:
             yield rounds_pb2.UploadChunk(header=header, offset=offset, data=data[offset : min(offset + chunk, end)])
             for start in range(offset + chunk, end, chunk):
                 await asyncio.sleep(pause_s)
+                if go_on is not None:
+                    await go_on.wait()
                 yield rounds_pb2.UploadChunk(offset=start, data=data[start : min(start + chunk, end)])
 
         return await streamed(lambda: self.rounds.Upload(chunks(), timeout=self.call_s))
@@ -453,13 +456,17 @@ def is_lost(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.INTERNAL and "Internal error from Core" in (error.details() or "")
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Return a call's reply, making it again while the coordinator is away."""
-    async with asyncio.timeout(SECONDS):
+async def patiently(call: Callable[[], Awaitable[T]], *, limit_s: float | None = SECONDS) -> T:
+    """Return a call's reply, making it again while the coordinator, or its replica that would answer, is away.
+
+    `limit_s` is for how long; with None a call may also run out of its own time, however often.
+    """
+    again = (UnavailableError,) if limit_s is not None else (UnavailableError, TimeoutError)
+    async with asyncio.timeout(limit_s):
         while True:
             try:
                 return await call()
-            except UnavailableError:
+            except again:
                 await asyncio.sleep(0.05)
 
 

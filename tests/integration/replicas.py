@@ -17,7 +17,7 @@ from tests.integration.house import House, log_lines
 from tests.integration.light_device import LightDevice
 from tests.servers import free_port
 
-LEASE_S = 4.0
+LEASE_S = 8.0
 
 
 class ReplicaHouse(House):

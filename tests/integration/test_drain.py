@@ -7,7 +7,9 @@ import json
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,11 +77,20 @@ def test_a_masked_round_under_way_is_finished(tmp_path: Path) -> None:
         house.close()
 
 
-def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket on which systemd hears of a service; its path must be short."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mien-", dir="/tmp") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
+        manager.bind(f"{folder}/notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{folder}/notify")
+        yield manager
+
+
+def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path, manager: socket.socket) -> None:
     """And systemd is told of the start and the stop."""
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(tmp_path / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     house = House(tmp_path, metrics_port=free_port(), drain_s=100.0, check_in_hold_s=100.0)
 
     async def until_stopped() -> tuple[str, str]:
@@ -111,7 +122,6 @@ def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path, monkeyp
         assert (resumed.attempt, resumed.stage.value) == (1, "training")
     finally:
         house.close()
-        manager.close()
 
 
 def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:

