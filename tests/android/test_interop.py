@@ -27,6 +27,8 @@ MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, 
 GRAPHS = FOLDER / TINY.layout.sha256
 PATIENCE_S = 300.0
 
+pytestmark = pytest.mark.timeout(900)
+
 
 class GoneError(Exception):
     """A phone's power was cut."""

@@ -27,8 +27,9 @@ from tests.android.story import TINY, Story, crops_file, signed_story
 from tests.graphs import FOLDER, tiny_onnx_runtime
 from tests.tiny import made_up_crops
 
+pytestmark = pytest.mark.timeout(900)
 DAY_MS: Final = 24 * 3600 * 1000
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 240.0
 POPULATION: Final = "life"
 PEOPLE: Final = {"Ada": 1, "Bo": 2, "Cy": 3}
 

@@ -46,7 +46,7 @@ STAGE_S: Final = 4.0
 GRACE_S: Final = 1.0
 PATIENCE_S: Final = 4.0
 CALM_S: Final = 240.0
-_SLACK_S: Final = 20.0
+_SLACK_S: Final = 60.0
 """How much longer than its deadlines an attempt may take on a machine that is busy with other things."""
 
 

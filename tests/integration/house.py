@@ -198,7 +198,7 @@ class House:
         return np.fromfile(self.home.folder / "models" / sha256[:2] / sha256, "<f4")
 
 
-def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 240.0) -> _T:
+def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 480.0) -> _T:
     """Return what an asynchronous test returns, within a limit."""
 
     async def bounded() -> _T:
