@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.function.Function;
 import mien.client.ErrorCode;
@@ -408,7 +409,7 @@ public final class Gallery {
     }
 
     private static String record(int id) {
-        return PERSON + String.format("%06d", id);
+        return PERSON + String.format(Locale.ROOT, "%06d", id);
     }
 
     private static String stateRecord(int person, String taskId) {

@@ -11,6 +11,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.Raised;
@@ -218,6 +219,23 @@ public class GalleryTest {
         assertEquals(Collections.singleton(1), gallery.templates(OLD).keySet());
         assertEquals(2, enrol("Bo", 9, true));
         assertArrayEquals(new float[] {1, 9}, gallery.templates(OLD).get(2)[0], 0);
+    }
+
+    @Test
+    public void whoeverChangesThePhonesLanguageLosesNobody() {
+        int ada = enrol("Ada", 7, true);
+        Locale before = Locale.getDefault();
+        Locale.setDefault(Locale.forLanguageTag("ar-EG-u-nu-arab")); // with digits of its own
+        try {
+            assertEquals("Ada", gallery.person(ada).name);
+            enrol("Bo", 8, false);
+            assertTrue(files.has("person-000002"));
+            gallery.setConsent(ada, false, 2000);
+        } finally {
+            Locale.setDefault(before);
+        }
+        assertFalse(gallery.stillTrains(ada));
+        assertEquals(2, gallery.people().size());
     }
 
     @Test
