@@ -32,11 +32,11 @@ from mien.shell.files import storage_errors
 from mien.shell.lock import exclusive
 
 _DATABASE: Final = "coordinator.db"
-_KEPT: Final = (".key", ".pem", ".csr", ".crl", ".toml")
+_KEPT: Final = (".key", ".pem", ".csr", ".crl", ".revoked", ".toml")
 KIND: Final = Kind(
     "coordinator",
     re.compile(
-        r"[a-z][a-z0-9-]*\.(key|pem|csr|crl|toml)|coordinator\.db"
+        r"[a-z][a-z0-9-]*\.(key|pem|csr|crl|revoked|toml)|coordinator\.db"
         r"|(models|states)/[0-9a-f]{2}/[0-9a-f]{64}|spool/[0-9]{1,18}/[0-9a-f]{32}"
     ),
     by_hash=("models/", "states/"),

@@ -20,7 +20,7 @@ from coordinator.registrar.client import hello
 from coordinator.registrar.doctor import Finding
 from coordinator.registrar.home import check_validity
 from coordinator.rollouts import RollOutState
-from coordinator.service.revocations import Revocations
+from coordinator.service.revocations import Revocations, check_lists
 from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
@@ -187,6 +187,7 @@ class _Examination:
     async def revocations(self) -> str:
         home, config = self._home, self._home.resolve().config
         revocations = Revocations(home.crl_path, home.registrar_ca(), Clock(), max_age_s=config.crl_max_age_s)
+        check_lists(home.crl_path, Clock())  # first: a list that is not taken confirms nothing
         if revocations.age_s > config.crl_max_age_s:
             raise UnreachableError("no recent revocation list, so devices are refused; start the registrar")
         return f"confirmed {revocations.age_s:.0f} s ago"

@@ -10,6 +10,7 @@
     registrar-operator.key/.csr  request for operator credentials at the registrar (key 0600)
     registrar-operator.pem       what the registrar made of it, for `device invite`
     registrar.crl                the registrar's newest revocation list
+    registrar.revoked            whom earlier lists revoked and that one does not name
     coordinator.toml             settings
     coordinator.db  models/  states/  spool/  staging/
 """

@@ -47,6 +47,8 @@ class Now:
     active_uploads: int = 0
     store_queue: int = 0
     revocation_age_s: float = float("inf")
+    is_revocation_list_refused: bool = False
+    forgotten_revocations: int = 0
     replicas: int = 0
     populations_run: int = 0
     budgets: tuple[BudgetNow, ...] = ()
@@ -165,6 +167,10 @@ class _NowCollector(Collector):
         yield _gauge("mien_populations_run", words, "", [((), now.populations_run)])
         words = "Seconds since the registrar confirmed the revocation list; +Inf if it never did"
         yield _gauge("mien_revocation_list_age_seconds", words, "", [((), now.revocation_age_s)])
+        words = "1 while the registrar gives a revocation list that contradicts an earlier one"
+        yield _gauge("mien_revocation_list_refused", words, "", [((), now.is_revocation_list_refused)])
+        words = "Revoked certificates that the registrar forgot; they are refused all the same"
+        yield _gauge("mien_revocations_forgotten", words, "", [((), now.forgotten_revocations)])
         spent = [((budget.population, f"{budget.delta:g}"), budget.spent) for budget in now.budgets]
         words = "Epsilon that a population has spent at a delta"
         yield _gauge("mien_privacy_epsilon_spent", words, "population delta", spent)

@@ -41,6 +41,9 @@ BACKDATING: Final = timedelta(minutes=10)
 """How long before its issue a certificate is valid already, for verifiers whose clocks are a little slow."""
 
 DEVICE_LIFETIME: Final = timedelta(days=7)
+MAX_DEVICE_LIFETIME: Final = timedelta(days=90)
+"""No device's certificate lives longer: what was revoked longer ago than this has ended."""
+
 SERVER_LIFETIME: Final = timedelta(days=90)
 OPERATOR_LIFETIME: Final = timedelta(days=365)
 AUTHORITY_LIFETIME: Final = timedelta(days=3650)
@@ -372,7 +375,12 @@ def crl_number(crl: x509.CertificateRevocationList) -> int:
 def check_revoked(crl: x509.CertificateRevocationList, serial: int) -> None:
     """Raise RevokedError when the list names the certificate of that serial number."""
     if crl.get_revoked_certificate_by_serial_number(serial) is not None:
-        raise RevokedError("this device's certificate was revoked; ask the operator for a new invite")
+        raise revoked()
+
+
+def revoked() -> RevokedError:
+    """Return the error that a device with a revoked certificate is told."""
+    return RevokedError("this device's certificate was revoked; ask the operator for a new invite")
 
 
 # Encodings

@@ -19,6 +19,7 @@ from coordinator.dashboard.reading import Reader
 from coordinator.home import CoordinatorHome
 from coordinator.readiness import ask_readiness
 from coordinator.registrar.home import check_validity
+from coordinator.service.revocations import check_lists
 from mien.errors import ConfigError, DiskFullError, MienError, UnreachableError
 from mien.shell.files import read_limited
 
@@ -111,6 +112,7 @@ class Surveyor:
         age_s = self._clock.now() - self._confirmed_at()
         if not self._config.registrar_address:
             raise ConfigError("registrar_address is not set, so revoked phones are not noticed; set it")
+        check_lists(self._home.crl_path, self._clock)
         if age_s > self._config.crl_max_age_s:
             raise UnreachableError("no recent revocation list, so phones are refused; start the registrar")
         return f"list confirmed {age_s:.0f} s ago"

@@ -92,12 +92,16 @@ def _copy(source: Path, target: Path, now: int) -> Anchor:
 
 
 def _settle(database: Path, head: Anchor, created_unix_s: int, now: int) -> int:
-    """Check a restored database, end its open invites and enter the restoring; return how many invites ended."""
+    """Check a restored database, end its open invites and enter the restoring; return how many invites ended.
+
+    Its next revocation list gets a larger number than any that coordinators may hold, or they would not take it.
+    """
     store = Store.open(sqlite_url(database))
     try:
         with store.begin() as transaction:
             transaction.audit(lambda log, db: log.verify(db, [head]))
             ended = transaction.end_open_invites(now)
+            transaction.skip_list_numbers(now)
             detail = {"created_unix_s": created_unix_s, "invites_ended": ended}
             transaction.log(now, local_actor(), "backup.restore", "registrar", detail)
         return ended

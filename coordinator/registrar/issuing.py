@@ -40,6 +40,8 @@ _USED: Final = "this invite was used by another device; if that was not you, tel
 _REVOKED: Final = "this device was revoked, or its key was replaced; ask the operator for a new invite"
 _CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
 _CRL_MEMORY: Final = timedelta(days=7)
+# Coordinators expect each revocation for that long, by their own clocks.
+_CRL_MIN_MEMORY: Final = pki.MAX_DEVICE_LIFETIME + timedelta(days=1)
 _MAX_TEXT: Final = 200
 _MAX_SIGNATURE_BYTES: Final = 80
 
@@ -176,7 +178,9 @@ class Registry:
         now = self._clock()
         if self._crl is None or not timedelta(0) <= now - self._crl[0] < _CRL_REFRESH:
             with self._store.begin() as transaction:
-                records = transaction.revocations(int((now - _CRL_MEMORY).timestamp()))
+                records = transaction.revocations(
+                    int((now - _CRL_MEMORY).timestamp()), int((now - _CRL_MIN_MEMORY).timestamp())
+                )
                 number = transaction.next_list_number(int(now.timestamp()))
             revocations = [pki.Revocation(r.serial, datetime.fromtimestamp(r.revoked_unix_s, UTC)) for r in records]
             self._crl = (now, pki.build_crl(self._authority, revocations, number, now))

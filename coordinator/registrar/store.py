@@ -119,7 +119,7 @@ class CertificateRecord:
 
 @dataclass(frozen=True)
 class RevocationRecord:
-    """One certificate on the revocation list until it would have expired anyway."""
+    """One certificate on the revocation list, where it stays until it would have expired anyway, or longer."""
 
     serial: int
     revoked_unix_s: int
@@ -218,19 +218,29 @@ class Transaction:
         """Return whether a certificate is on the revocation list."""
         return self._one(sa.select(_REVOCATIONS).where(_REVOCATIONS.c.serial == f"{serial:x}")) is not None
 
-    def revocations(self, not_expired_before: int) -> Sequence[RevocationRecord]:
-        """Return the revocations of certificates that expire at `not_expired_before` or later, oldest first."""
+    def revocations(self, not_expired_before: int, revoked_since: int) -> Sequence[RevocationRecord]:
+        """Return the revocations of certificates that expire or were revoked at these times or later, oldest first."""
+        is_listed = (_REVOCATIONS.c.expires_unix_s >= not_expired_before) | (
+            _REVOCATIONS.c.revoked_unix_s >= revoked_since
+        )
         rows = self._connection.execute(
-            sa.select(_REVOCATIONS)
-            .where(_REVOCATIONS.c.expires_unix_s >= not_expired_before)
-            .order_by(_REVOCATIONS.c.revoked_unix_s, _REVOCATIONS.c.serial)
+            sa.select(_REVOCATIONS).where(is_listed).order_by(_REVOCATIONS.c.revoked_unix_s, _REVOCATIONS.c.serial)
         )
         return [RevocationRecord(**{**row._mapping, "serial": int(row.serial, 16)}) for row in rows]
 
     def next_list_number(self, now: int) -> int:
         """Return a number for a new revocation list, larger than all before it even when the clock went back."""
         last = self._connection.execute(sa.select(sa.func.max(_REVOCATION_LISTS.c.number))).scalar_one()
-        number = (last or 0) + 1
+        return self._number_list((last or 0) + 1, now)
+
+    def skip_list_numbers(self, now: int) -> int:
+        """Let the next list's number be larger than any that a database which this is a copy of has reached by now.
+
+        Numbers grow far slower than one a second, so the time in seconds is such a number.
+        """
+        return self._number_list(max(self.next_list_number(now), now), now)
+
+    def _number_list(self, number: int, now: int) -> int:
         self._connection.execute(sa.delete(_REVOCATION_LISTS))
         self._connection.execute(sa.insert(_REVOCATION_LISTS).values(number=number, issued_unix_s=now))
         return int(number)

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -129,11 +129,10 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         uploads = Uploads(desk, stores, idle_s=config.upload_idle_s)
         max_age_s = config.crl_max_age_s if config.registrar_address else float("inf")
 
-        async def accepted(number: int, sha256: str) -> None:
-            detail = {"sha256": sha256}
-            await stores.thread.run(stores.store.log, audit.REGISTRAR, "revocations.accept", str(number), detail)
+        async def listed(action: str, number: int, detail: Mapping[str, object]) -> None:
+            await stores.thread.run(stores.store.log, audit.REGISTRAR, action, str(number), detail)
 
-        revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=accepted)
+        revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=listed)
         gate = Gate(registrar_ca, _ca(home), revocations, clock)
         passed_on = () if replication is None else (replication.forwarding,)
         server, port = _server(home, config, clock, gate, metrics, traces, *passed_on)
@@ -367,6 +366,8 @@ def _probes(
             roll_outs=tuple(await thread.run(stores.store.newest_roll_outs)),
             store_queue=thread.queue_length if isinstance(thread, MeasuredThread) else 0,
             revocation_age_s=revocations.age_s,
+            is_revocation_list_refused=revocations.is_refused,
+            forgotten_revocations=revocations.num_forgotten,
             replicas=0 if replication is None else replication.keeper.num_alive,
             populations_run=0 if replication is None else replication.keeper.num_owned,
             budgets=spent,

@@ -64,12 +64,21 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_keys_settings_history_and_named_blobs_come_back(home: CoordinatorHome, tmp_path: Path) -> None:
+    (home.folder / "registrar.revoked").write_text("{}")
     file = back(home)
     assert file.stat().st_mode & 0o077 == 0
     assert b"parameters" not in file.read_bytes()
     copy = restored(file, tmp_path / "D")
     before, after = files(home.folder), files(copy.folder)
-    for name in ("ca.key", "ca.pem", "store.key", "operator.key", "operator.pem", "coordinator.toml"):
+    for name in (
+        "ca.key",
+        "ca.pem",
+        "store.key",
+        "operator.key",
+        "operator.pem",
+        "registrar.revoked",
+        "coordinator.toml",
+    ):
         assert after[name] == before[name]
     blobs = [name for name in after if name.startswith(("models/", "states/", "spool/"))]
     assert [after[name] for name in blobs] == [b"parameters" * 1000]

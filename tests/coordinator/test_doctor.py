@@ -17,6 +17,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.doctor import examine
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.rollouts import held
+from coordinator.service.revocations import Revocations
 from coordinator.store.records import BlobId, BundleRecord, ModelRecord
 from coordinator.store.store import Store
 from mien import bundles
@@ -90,6 +91,23 @@ def test_an_unsigned_release_under_a_release_key(made: Callable[..., Coordinator
             assert finding(home, "release key")[0] is is_good
     finally:
         store.close()
+
+
+def test_a_registrar_that_forgot_or_contradicts_what_it_revoked(made: Callable[..., CoordinatorHome]) -> None:
+    home, now = made(), datetime.now(UTC)
+    registrar = pki.create_authority("registrar", now)
+    home.registrar_ca_path.write_bytes(pki.to_pem(registrar.certificate))
+    revocations = Revocations(home.crl_path, registrar.certificate, Clock(), max_age_s=float("inf"))
+
+    def give(number: int, *serials: int) -> tuple[bool, str]:
+        crl_der = pki.build_crl(registrar, [pki.Revocation(serial, now) for serial in serials], number, now)
+        revocations.accept(pki.load_crl(crl_der, registrar.certificate))
+        return finding(home, "revocations")
+
+    assert give(4, 7)[0]
+    assert "contradicts an earlier one" in give(4, 8)[1]
+    assert "forgot that 1 certificates are revoked" in give(5, 8)[1]
+    assert give(6, 7, 8)[0]
 
 
 def test_a_roll_out_that_is_held(made: Callable[..., CoordinatorHome]) -> None:

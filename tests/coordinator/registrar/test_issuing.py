@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import pki
-from coordinator.registrar.config import MAX_INVITE_S
+from coordinator.registrar.config import LIMITS, MAX_INVITE_S
 from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.store import Store
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
@@ -270,16 +270,21 @@ def test_the_revocation_list_is_remade_when_needed_and_numbered_upwards(desk: De
     phone = desk.admitted()
     assert [number(), number()] == [1, 1]
     desk.registry.revoke(phone.device_id, "lost", actor="alice")
+    revoked_at = desk.clock.now
     assert number() == 2
     desk.clock.now += timedelta(days=1)
     assert number() == 3
     desk.clock.now -= timedelta(days=2)
     assert number() == 4
-    # A week after the certificate would have expired, the list forgets it.
-    desk.clock.now = phone.certificate.not_valid_after_utc + timedelta(days=7)
+    # Coordinators expect it for as long as a certificate that was issued by then may live; a day later it is forgotten.
+    desk.clock.now = revoked_at + timedelta(days=91)
     assert desk.revoked_serials() == {phone.certificate.serial_number}
     desk.clock.now += timedelta(days=1, seconds=1)
     assert desk.revoked_serials() == set()
+
+
+def test_no_certificate_lives_longer_than_coordinators_remember_its_revocation() -> None:
+    assert timedelta(days=LIMITS["device_certificate_days"][1]) == pki.MAX_DEVICE_LIFETIME
 
 
 def test_the_audit_log_says_who_did_what_and_holds_no_token_and_no_note(desk: Desk) -> None:

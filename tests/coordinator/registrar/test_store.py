@@ -105,8 +105,11 @@ def test_revoked_certificates_stay_listed_until_they_would_have_expired(url: str
         assert transaction.newest_certificate(A) is None
         assert transaction.is_revoked(10)
         assert not transaction.is_revoked(12)
-        assert {r.serial for r in transaction.revocations(700)} == {10, 11}
-        assert [(r.serial, r.revoked_unix_s, r.reason) for r in transaction.revocations(701)] == [(11, 300, "lost")]
+        assert {r.serial for r in transaction.revocations(700, 1000)} == {10, 11}
+        found = transaction.revocations(701, 1000)
+        assert [(r.serial, r.revoked_unix_s, r.reason) for r in found] == [(11, 300, "lost")]
+        assert {r.serial for r in transaction.revocations(701, 300)} == {10, 11}
+        assert not transaction.revocations(1000, 301)
     store.close()
 
 
