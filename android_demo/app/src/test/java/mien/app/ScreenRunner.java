@@ -34,7 +34,7 @@ public abstract class ScreenRunner {
     private static final int WIDTH = 720;
     private static final int HEIGHT = 1440;
     private static final int TALLEST = 4000;
-    private static final long PATIENCE_MS = 120_000;
+    private static final long PATIENCE_MS = 600_000;
 
     protected static Phone phone() {
         return ((App) RuntimeEnvironment.getApplication()).phone();
