@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,6 +25,7 @@ from device_sdk.models import Model
 from mien.layout import model_id
 from mien.methods.base import Crops
 from mien.specs import Threshold
+from mien.wire.invite import Invite
 from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, crops_file, signed_story
 from tests.graphs import FOLDER, tiny_onnx_runtime
@@ -239,6 +243,43 @@ def test_invites_that_do_not_fit(story: Story, tmp_path: Path) -> None:
         code, text = second.refused("join", invite=good)
         assert (code, "invite" in text) == ("invite", True), "somebody has used it"
         assert first.refused("join", invite=forged)[0] == "already_exists"
+
+
+def test_an_expired_invite_joins_nobody(story: Story, tmp_path: Path) -> None:
+    url = story.fleet.invite(POPULATION)
+    name = hashlib.sha256(Invite.from_url(url).token.encode()).hexdigest()
+    with contextlib.closing(sqlite3.connect(story.fleet.registrar.folder / "registrar.db", timeout=60)) as db, db:
+        ended = db.execute("UPDATE invites SET expires_unix_s = 1 WHERE token_sha256 = ?", (name,))
+        assert ended.rowcount == 1
+    with JvmDevice(tmp_path / "home") as phone:
+        code, text = phone.refused("join", invite=url)
+        assert (code, "expired" in text, "new one" in text) == ("invite", True, True)
+        assert phone.do("status")["joined"] is False
+
+
+def test_a_phone_whose_key_is_lost_joins_again_as_another(story: Story, tmp_path: Path) -> None:
+    home, file = tmp_path / "home", crops_file(tmp_path, "probes", probes())
+    used, new = story.fleet.invite(POPULATION), story.fleet.invite(POPULATION)
+    with JvmDevice(home) as phone:
+        phone.do("join", invite=used)
+        phone.do("update")
+        ada = crops_file(tmp_path, "ada", enrolled_crops(1))
+        phone.do("enrol", name="Ada", crops=ada, agrees=True)
+        before, seen = phone.do("status"), decisions(phone, file)
+        assert (before["joined"], before["lost_key"]) == (True, False)
+    shutil.rmtree(home / "key")
+    with JvmDevice(home) as phone:
+        lost = phone.do("status")
+        assert (lost["joined"], lost["lost_key"], lost["device"]) == (False, True, before["device"])
+        assert decisions(phone, file) == seen, "whoever was enrolled is recognised all the same"
+        assert phone.refused("update")[0] == "certificate"
+        assert phone.refused("join", invite=used)[0] == "invite", "it was another device's"
+        assert phone.do("join", invite=new)["device"] != before["device"]
+        phone.do("update")
+        again = phone.do("status")
+        assert (again["joined"], again["lost_key"], again["num_agreed"]) == (True, False, 1)
+        assert again["people"] == before["people"]
+        assert decisions(phone, file) == seen
 
 
 def test_a_server_of_another_authority_is_not_spoken_to(story: Story, tmp_path: Path) -> None:

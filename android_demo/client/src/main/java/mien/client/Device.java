@@ -96,9 +96,36 @@ public final class Device {
 
     // The fleet
 
-    /** Joins by an invite's URL; the same one again gives the same identity. */
+    /**
+     * Joins by an invite's URL; the same one again gives the same identity. Where the key of the identity is gone, another
+     * invite of the same fleet makes this home another device of it: people, models and the log of sums stay.
+     */
     public Identity join(String url) {
-        return Edge.run(() -> joining.join(Invite.parse(url)));
+        return Edge.run(
+                () -> {
+                    Invite invite = Invite.parse(url);
+                    if (hasLostKey()) {
+                        // What the coordinator knows, and what was trained for it, is of the device that this one was.
+                        stayingOut.told(false);
+                        Participant.forgetUnsettled(rounds);
+                    }
+                    return joining.join(invite);
+                });
+    }
+
+    /** Returns whether the key of this device's certificate is gone, so that it has to join again. */
+    public boolean hasLostKey() {
+        return hasJoined() && known() == null;
+    }
+
+    /** Returns who this device is, null before it has joined and where its key is gone. */
+    Identity known() {
+        return joining.loadUnlessLost();
+    }
+
+    /** Returns this device's id in its fleet, also where its key is gone; empty before it has joined. */
+    public String deviceId() {
+        return joining.deviceId();
     }
 
     public boolean hasJoined() {

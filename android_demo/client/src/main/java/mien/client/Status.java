@@ -2,13 +2,18 @@ package mien.client;
 
 import java.util.List;
 import mien.client.fl.Journal;
+import mien.client.join.Identity;
 
 /** Where a device stands, without asking the network. */
 public final class Status {
-    /** Whether this device belongs to a fleet; the next four say which, empty and 0 where it does not. */
+    /** Whether this device belongs to a fleet; the next three say which, empty and 0 where it does not. */
     public final boolean joined;
 
+    /** Whether the key of its certificate is gone: then it belongs to none until another invite of that fleet lets it in. */
+    public final boolean lostKey;
+    /** The id in the fleet that it belongs to, or belonged to; empty where there is none. */
     public final String deviceId;
+
     public final String population;
     public final String coordinator;
     public final long certificateEndsMs;
@@ -35,11 +40,13 @@ public final class Status {
     public final List<Journal.Entry> journal;
 
     Status(Device device) {
-        joined = device.hasJoined();
-        deviceId = joined ? device.identity().deviceId : "";
-        population = joined ? device.identity().population : "";
-        coordinator = joined ? device.identity().coordinatorAddress.toString() : "";
-        certificateEndsMs = joined ? device.identity().certificate.getNotAfter().getTime() : 0;
+        Identity identity = device.known();
+        joined = identity != null;
+        lostKey = !joined && device.hasJoined();
+        deviceId = device.deviceId();
+        population = joined ? identity.population : "";
+        coordinator = joined ? identity.coordinatorAddress.toString() : "";
+        certificateEndsMs = joined ? identity.certificate.getNotAfter().getTime() : 0;
         String model = device.gallery.modelId();
         modelId = model == null ? "" : model;
         numPeople = device.people().size();

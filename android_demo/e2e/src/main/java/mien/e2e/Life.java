@@ -192,10 +192,11 @@ public final class Life {
             journal.add(facts("kind", entry.kind.name(), "code", entry.code, "reason", entry.reason, "times", entry.times));
         }
         return facts(
-                "joined", status.joined, "device", status.deviceId, "certificate_ends_ms", status.certificateEndsMs,
-                "model_id", status.modelId, "people", people, "num_agreed", status.numAgreed, "pending", status.pendingRound,
-                "num_private_sums", status.numPrivateSums, "stays_out", status.staysOut, "still_to_tell", status.stillToTell,
-                "sent_bytes", status.sentBytes, "received_bytes", status.receivedBytes, "journal", journal);
+                "joined", status.joined, "lost_key", status.lostKey, "device", status.deviceId,
+                "certificate_ends_ms", status.certificateEndsMs, "model_id", status.modelId, "people", people,
+                "num_agreed", status.numAgreed, "pending", status.pendingRound, "num_private_sums", status.numPrivateSums,
+                "stays_out", status.staysOut, "still_to_tell", status.stillToTell, "sent_bytes", status.sentBytes,
+                "received_bytes", status.receivedBytes, "journal", journal);
     }
 
     private static Map<String, Object> facts(Object... namesAndValues) {

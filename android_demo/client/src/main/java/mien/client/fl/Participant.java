@@ -76,6 +76,11 @@ public final class Participant {
         return pending == null ? "" : pending.ref.toString();
     }
 
+    /** Destroys an update that has not been settled, and that this device cannot send any more. */
+    public static void forgetUnsettled(Vault rounds) {
+        Pending.forget(rounds);
+    }
+
     /** Destroys an update that was made of somebody's pictures and has not been settled. */
     public static void forgetOf(int person, Vault rounds) {
         Pending pending = Pending.load(rounds);

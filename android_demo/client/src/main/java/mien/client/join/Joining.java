@@ -66,7 +66,7 @@ public final class Joining {
         if (hasJoined()) {
             Fields stored = checkedFile(folder.read(FILE));
             checkSameFleet(stored, invite);
-            Identity present = presentUnlessLost();
+            Identity present = loadUnlessLost();
             if (present != null && present.inviteSha256.equals(invite.sha256())) {
                 return present;
             }
@@ -129,6 +129,12 @@ public final class Joining {
     /** Throws CERTIFICATE where the identity's certificate is of no use now. */
     public void checkPeriod(Identity identity) {
         Certificates.checkPeriod(identity.certificate, clock.unixMs(), "this device's");
+    }
+
+    /** Returns the id that this home has in its fleet, also where its key is gone; empty before it has joined. */
+    public String deviceId() {
+        byte[] data = folder.read(FILE);
+        return data == null ? "" : checkedFile(data).text("device_id");
     }
 
     /** Forgets the fleet and destroys the key. */
@@ -251,10 +257,10 @@ public final class Joining {
         return new String[] {device, population};
     }
 
-    /** Returns the stored identity, null where its key is gone: then another invite gives another one. */
-    private Identity presentUnlessLost() {
+    /** Returns the stored identity; null before this home has joined, or where its key is gone: an invite gives another. */
+    public Identity loadUnlessLost() {
         try {
-            return load();
+            return hasJoined() ? load() : null;
         } catch (MienException error) {
             if (error.code() != ErrorCode.CERTIFICATE) {
                 throw error;

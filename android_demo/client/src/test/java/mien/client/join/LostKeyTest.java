@@ -1,6 +1,8 @@
 package mien.client.join;
 
+import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import java.util.LinkedHashMap;
@@ -61,6 +63,8 @@ public class LostKeyTest {
             Raised.by(ErrorCode.UNREACHABLE, "nobody is at the address", () -> joining.join(invite(fleet, token)));
         }
         assertTrue("nothing is given up before there is another", joining.hasJoined());
+        assertNull(joining.loadUnlessLost());
+        assertEquals("who it was is not forgotten", "00", joining.deviceId());
     }
 
     @Test
