@@ -8,6 +8,7 @@ import mien.client.store.Folder;
 
 /** The process: holds the one {@link Phone} that all screens and jobs share. */
 public class App extends Application {
+    final Deletion deletion = new Deletion();
     private Phone phone;
 
     /** Returns what this process does its work with, made at the first call. */

@@ -34,7 +34,7 @@ public final class Choices {
         return stored.getBoolean(RECOGNISES, false);
     }
 
-    /** Returns what the owner agreed to for people who are enrolled from now on: whether their pictures train. */
+    /** Returns whether the owner agreed that this phone trains; with the pictures of those alone who agree themselves. */
     public boolean trains() {
         return stored.getBoolean(TRAINS, false);
     }
@@ -44,17 +44,29 @@ public final class Choices {
         return stored.getBoolean(PAUSED, false);
     }
 
+    /** Returns whether the owner lets this phone train: they agreed to it, and have not paused it. */
+    public boolean letsTrain() {
+        return trains() && !paused();
+    }
+
     /** Remembers that the owner read what leaves the phone, and what they agreed to. */
     public void agree(boolean recognises, boolean trains) {
         stored.edit()
                 .putBoolean(WELCOMED, true)
                 .putBoolean(RECOGNISES, recognises)
                 .putBoolean(TRAINS, trains && recognises)
+                .putBoolean(PAUSED, paused() && trains())
                 .apply();
     }
 
-    public void pause(boolean paused) {
-        stored.edit().putBoolean(PAUSED, paused).apply();
+    /** Remembers that the owner lets this phone train from now on. */
+    public void letTrain() {
+        stored.edit().putBoolean(TRAINS, true).putBoolean(PAUSED, false).apply();
+    }
+
+    /** Remembers that the owner has it pause; what they agreed to stays. */
+    public void pause() {
+        stored.edit().putBoolean(PAUSED, true).apply();
     }
 
     /** Returns the fewest phones over which a sum has to go that this phone is in. */

@@ -64,7 +64,7 @@ public final class Deleting {
                 phone.device.wipe();
                 return new Done("", true);
             }
-            deviceId = phone.device.identity().deviceId;
+            deviceId = phone.device.deviceId();
             Thread thread = new Thread(leaving, "mien-leaving");
             thread.start();
             return new Done(deviceId, told(leaving, thread, patienceMs));

@@ -6,11 +6,14 @@ import android.os.Bundle;
 import android.widget.Button;
 import mien.app.enrol.EnrolActivity;
 import mien.app.join.JoinActivity;
+import mien.app.people.DeleteActivity;
 import mien.app.people.PeopleActivity;
 import mien.app.settings.SettingsActivity;
 import mien.app.training.TrainingActivity;
 import mien.app.verify.VerifyActivity;
 import mien.app.welcome.WelcomeActivity;
+import mien.client.ErrorCode;
+import mien.client.MienException;
 import mien.client.Status;
 
 /** Home: what to do next, and the ways to everything else. */
@@ -23,6 +26,7 @@ public final class MainActivity extends Screen {
         rows.way(getString(R.string.people_title), getString(R.string.people_way), () -> open(PeopleActivity.class));
         rows.way(getString(R.string.training_title), getString(R.string.training_way), () -> open(TrainingActivity.class));
         rows.way(getString(R.string.settings_title), getString(R.string.settings_way), () -> open(SettingsActivity.class));
+        onClick(R.id.next_recognise, () -> open(VerifyActivity.class));
     }
 
     @Override
@@ -39,7 +43,7 @@ public final class MainActivity extends Screen {
         } else if (!phone().device.hasJoined()) {
             next(R.string.next_join, R.string.next_join_text, R.string.next_join_do, JoinActivity.class);
         } else {
-            work(this::settled, this::afterJoining);
+            work(this::settled, this::afterJoining, this::failed);
         }
     }
 
@@ -50,7 +54,11 @@ public final class MainActivity extends Screen {
 
     private void afterJoining(Status status) {
         phone().lookForModel(getApplicationContext());
-        if (status.modelId.isEmpty()) {
+        setVisible(R.id.next_recognise, status.lostKey && status.numPeople > 0);
+        if (status.lostKey) {
+            String text = getString(R.string.lost_text, status.deviceId);
+            next(R.string.lost_title, text, R.string.lost_do, JoinActivity.class);
+        } else if (status.modelId.isEmpty()) {
             next(R.string.next_model, R.string.next_model_text, R.string.next_model_do, SettingsActivity.class);
         } else if (status.numPeople == 0) {
             next(R.string.next_enrol, R.string.next_enrol_text, R.string.next_enrol_do, EnrolActivity.class);
@@ -59,16 +67,32 @@ public final class MainActivity extends Screen {
         }
     }
 
+    /** What does not open any more never will; everything else may be better next time. */
+    private void failed(MienException error) {
+        if (error.code() == ErrorCode.CORRUPT_DATA) {
+            next(R.string.damaged_title, R.string.error_corrupt_data, R.string.delete_title, DeleteActivity.class);
+        } else {
+            say(error);
+        }
+    }
+
     private int training(Status status) {
         if (status.numAgreed == 0) {
             return R.string.next_no_training;
+        }
+        if (!phone().choices.trains()) {
+            return R.string.next_off;
         }
         return phone().choices.paused() ? R.string.next_paused : R.string.next_verify_text;
     }
 
     private void next(int title, int text, int action, Class<? extends Activity> screen) {
+        next(title, getString(text), action, screen);
+    }
+
+    private void next(int title, CharSequence text, int action, Class<? extends Activity> screen) {
         setText(R.id.next_title, getString(title));
-        setText(R.id.next_text, getString(text));
+        setText(R.id.next_text, text);
         Button button = findViewById(R.id.next);
         button.setText(action);
         setVisible(R.id.next, true);

@@ -1,6 +1,5 @@
 package mien.app;
 
-import android.app.KeyguardManager;
 import android.content.Intent;
 import android.os.Bundle;
 import android.view.View;
@@ -11,7 +10,6 @@ import android.view.View;
  * to it later is asked again, and sees nothing of it until then.
  */
 public abstract class OwnersScreen extends Screen {
-    private static final int ASK_OWNER = 4817;
     private static final String ASKING = "mien.asking_owner";
     private boolean isOpen;
     private boolean isAsking;
@@ -30,13 +28,13 @@ public abstract class OwnersScreen extends Screen {
         if (isAsking) {
             return; // the answer is on its way: one question is enough
         }
-        Intent question = phone().owner.isHere() ? null : question();
+        Intent question = phone().owner.question(this);
         if (question == null) {
             letIn();
         } else {
             isAsking = true;
             setContentVisible(false);
-            startActivityForResult(question, ASK_OWNER);
+            startActivityForResult(question, Owner.ASKED);
         }
     }
 
@@ -77,21 +75,13 @@ public abstract class OwnersScreen extends Screen {
     /** Shows what only the owner may see; called once. */
     protected abstract void open();
 
-    // Its successor cannot ask for the PIN alone before Android 11.
-    @SuppressWarnings("deprecation")
-    private Intent question() {
-        KeyguardManager lock = getSystemService(KeyguardManager.class);
-        return lock.createConfirmDeviceCredentialIntent(getString(R.string.owner_title), getString(R.string.owner_text));
-    }
-
     @Override
     protected void onActivityResult(int asked, int result, Intent data) {
-        if (asked != ASK_OWNER) {
+        if (asked != Owner.ASKED) {
             return;
         }
         isAsking = false;
-        if (result == RESULT_OK) {
-            phone().owner.came();
+        if (phone().owner.answered(asked, result)) {
             letIn();
         } else {
             finish();

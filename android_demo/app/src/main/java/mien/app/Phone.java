@@ -38,15 +38,12 @@ public final class Phone {
     }
 
     /**
-     * Brings what depends on people's agreement into line with it: whether training is planned, whether the gallery opens
+     * Brings what depends on agreements into line with them, the owner's and that of anybody enrolled: whether training is planned, whether the gallery opens
      * while the phone is locked, and, as soon as it answers, what the coordinator knows.
      */
     public void settle(Context context) {
         Status status = device.status();
-        boolean trains = status.joined && status.numAgreed > 0 && !choices.paused();
-        if (status.numAgreed > 0) {
-            choices.agree(true, true); // whoever agreed when they were enrolled, or later, lets this phone take part
-        }
+        boolean trains = status.joined && status.numAgreed > 0 && choices.letsTrain();
         TrainingJob.plan(context, trains);
         keys.openWhileLocked(trains);
         if (status.stillToTell) {

@@ -49,6 +49,7 @@ import org.bouncycastle.asn1.x9.X9ObjectIdentifiers;
 public final class Fleet {
     private static final AlgorithmIdentifier ECDSA = new AlgorithmIdentifier(X9ObjectIdentifiers.ecdsa_with_SHA256);
     private static final X500Name AUTHORITY = new X500Name("CN=Mien test authority");
+    private static final String HOST = "localhost";
     private static final long DAY_MS = 24L * 60 * 60 * 1000;
 
     private Fleet() {}
@@ -57,14 +58,10 @@ public final class Fleet {
     public static void join(Path home) throws GeneralSecurityException, IOException {
         KeyPair authority = keyPair();
         PublicKey own = new FileKeys(new Folder(home.resolve("keys"))).identity().loadOrCreate().getPublic();
-        String device = Bytes.hex(Bytes.sha256(own.getEncoded())).substring(0, 32);
-        byte[] ca = certificate(AUTHORITY, authority.getPublic(), authority.getPrivate());
-        byte[] leaf =
-                certificate(
-                        new X500Name(new RDN[0]), own, authority.getPrivate(),
-                        "mien:device:" + device, "mien:population:demo");
+        byte[] ca = authority(authority);
+        byte[] leaf = device(own, authority);
         Map<String, Object> stored = new LinkedHashMap<>();
-        stored.put("device_id", device);
+        stored.put("device_id", deviceId(own));
         stored.put("population", "demo");
         stored.put("registrar_address", "localhost:9");
         stored.put("coordinator_address", "localhost:9");
@@ -80,16 +77,7 @@ public final class Fleet {
     /** Returns a server that shows a certificate of its own making to whoever asks, and no more; close it. */
     public static SSLServerSocket stranger() throws GeneralSecurityException, IOException {
         KeyPair own = keyPair();
-        byte[] shown = certificate(AUTHORITY, own.getPublic(), own.getPrivate());
-        Certificate certificate =
-                CertificateFactory.getInstance("X.509").generateCertificate(new ByteArrayInputStream(shown));
-        KeyStore store = KeyStore.getInstance("PKCS12");
-        store.load(null, null);
-        store.setKeyEntry("own", own.getPrivate(), new char[0], new Certificate[] {certificate});
-        KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
-        keys.init(store, new char[0]);
-        SSLContext context = SSLContext.getInstance("TLSv1.3");
-        context.init(keys.getKeyManagers(), null, null);
+        SSLContext context = shows(authority(own), own.getPrivate());
         SSLServerSocket server =
                 (SSLServerSocket) context.getServerSocketFactory().createServerSocket(0, 5, InetAddress.getLoopbackAddress());
         new Thread(() -> show(server), "stranger").start();
@@ -108,13 +96,43 @@ public final class Fleet {
         }
     }
 
-    private static KeyPair keyPair() throws GeneralSecurityException {
+    static KeyPair keyPair() throws GeneralSecurityException {
         KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
         generator.initialize(new ECGenParameterSpec("secp256r1"));
         return generator.generateKeyPair();
     }
 
-    private static byte[] certificate(X500Name subject, PublicKey key, PrivateKey signer, String... uris)
+    /** Returns the certificate of an authority that is also a server's here, at {@code localhost}. */
+    static byte[] authority(KeyPair key) throws GeneralSecurityException, IOException {
+        return certificate(AUTHORITY, key.getPublic(), key.getPrivate(), HOST);
+    }
+
+    /** Returns a certificate of a device in the population "demo". */
+    static byte[] device(PublicKey key, KeyPair authority) throws GeneralSecurityException, IOException {
+        return certificate(
+                new X500Name(new RDN[0]), key, authority.getPrivate(),
+                "mien:device:" + deviceId(key), "mien:population:demo");
+    }
+
+    static String deviceId(PublicKey key) {
+        return Bytes.hex(Bytes.sha256(key.getEncoded())).substring(0, 32);
+    }
+
+    /** Returns what has a server show one certificate and no more. */
+    static SSLContext shows(byte[] shown, PrivateKey key) throws GeneralSecurityException, IOException {
+        Certificate certificate =
+                CertificateFactory.getInstance("X.509").generateCertificate(new ByteArrayInputStream(shown));
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        store.load(null, null);
+        store.setKeyEntry("own", key, new char[0], new Certificate[] {certificate});
+        KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        keys.init(store, new char[0]);
+        SSLContext context = SSLContext.getInstance("TLSv1.3");
+        context.init(keys.getKeyManagers(), null, null);
+        return context;
+    }
+
+    private static byte[] certificate(X500Name subject, PublicKey key, PrivateKey signer, String... named)
             throws GeneralSecurityException, IOException {
         V3TBSCertificateGenerator generator = new V3TBSCertificateGenerator();
         generator.setSerialNumber(new ASN1Integer(BigInteger.ONE));
@@ -124,10 +142,11 @@ public final class Fleet {
         generator.setEndDate(new Time(new Date(System.currentTimeMillis() + 90 * DAY_MS)));
         generator.setSubject(subject);
         generator.setSubjectPublicKeyInfo(SubjectPublicKeyInfo.getInstance(key.getEncoded()));
-        if (uris.length > 0) {
-            GeneralName[] names = new GeneralName[uris.length];
-            for (int i = 0; i < uris.length; i++) {
-                names[i] = new GeneralName(GeneralName.uniformResourceIdentifier, uris[i]);
+        if (named.length > 0) {
+            GeneralName[] names = new GeneralName[named.length];
+            for (int i = 0; i < named.length; i++) {
+                boolean isHost = named[i].equals(HOST);
+                names[i] = new GeneralName(isHost ? GeneralName.dNSName : GeneralName.uniformResourceIdentifier, named[i]);
             }
             ExtensionsGenerator extensions = new ExtensionsGenerator();
             extensions.addExtension(Extension.subjectAlternativeName, false, new GeneralNames(names));

@@ -4,6 +4,7 @@ import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.app.Dialog;
+import android.app.KeyguardManager;
 import android.graphics.Bitmap;
 import android.graphics.Canvas;
 import android.os.Looper;
@@ -43,6 +44,13 @@ public abstract class ScreenRunner {
     /** Has this phone belong to a fleet whose servers are away. */
     protected static void join() throws IOException, GeneralSecurityException {
         Fleet.join(phone().home());
+    }
+
+    /** Gives this phone a lock of its own. */
+    protected static void lock() {
+        KeyguardManager lock = RuntimeEnvironment.getApplication().getSystemService(KeyguardManager.class);
+        Shadows.shadowOf(lock).setIsDeviceSecure(true);
+        Shadows.shadowOf(lock).setIsKeyguardSecure(true);
     }
 
     /** Returns what a screen shows at an id. */

@@ -5,6 +5,7 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
+import android.content.Intent;
 import android.view.View;
 import android.view.ViewGroup;
 import android.widget.CheckBox;
@@ -24,6 +25,7 @@ import mien.app.training.TrainingActivity;
 import mien.app.welcome.WelcomeActivity;
 import org.junit.Test;
 import org.robolectric.Robolectric;
+import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
 
@@ -113,9 +115,47 @@ public class ScreensTest extends ScreenRunner {
         assertFalse(trains.isChecked() || trains.isEnabled());
         recognises.performClick();
         welcome.findViewById(R.id.agree).performClick();
-        assertTrue(welcome.isFinishing());
+        await("it goes on", welcome::isFinishing);
         assertTrue(phone().choices.recognises());
         assertFalse("training was not agreed to", phone().choices.trains());
+    }
+
+    @Test
+    public void onlyTheOwnerAgreesToTraining() {
+        lock();
+        for (boolean trains : new boolean[] {false, true}) {
+            Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
+            if (!trains) {
+                welcome.findViewById(R.id.recognises).performClick();
+                welcome.findViewById(R.id.agree).performClick();
+                await("recognising asks for no lock", welcome::isFinishing);
+                continue;
+            }
+            welcome.findViewById(R.id.trains).performClick();
+            welcome.findViewById(R.id.agree).performClick();
+            Intent asked = Shadows.shadowOf(welcome).getNextStartedActivityForResult().intent;
+            assertFalse("not before the answer", phone().choices.trains());
+            Shadows.shadowOf(welcome).receiveResult(asked, Activity.RESULT_CANCELED, null);
+            assertFalse(welcome.isFinishing() || phone().choices.trains());
+            welcome.findViewById(R.id.agree).performClick();
+            asked = Shadows.shadowOf(welcome).getNextStartedActivityForResult().intent;
+            Shadows.shadowOf(welcome).receiveResult(asked, Activity.RESULT_OK, null);
+            await("it is agreed to", welcome::isFinishing);
+            assertTrue(phone().choices.trains());
+        }
+    }
+
+    @Test
+    public void nobodyElseGivesTheOwnersAgreement() {
+        phone().choices.agree(true, false);
+        int ada = phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        phone().settle(RuntimeEnvironment.getApplication());
+        Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
+        assertFalse("the owner's no is kept", ((CheckBox) welcome.findViewById(R.id.trains)).isChecked());
+        welcome.findViewById(R.id.agree).performClick();
+        await("it goes on", welcome::isFinishing);
+        assertTrue("nor does reading it again take Ada's back", phone().device.gallery.stillTrains(ada));
+        assertFalse(phone().choices.trains());
     }
 
     @Test

@@ -1,5 +1,6 @@
 package mien.app.enrol;
 
+import android.content.Intent;
 import android.content.pm.ActivityInfo;
 import android.content.res.Resources;
 import android.text.Editable;
@@ -15,7 +16,9 @@ import mien.app.camera.Cameras;
 import mien.app.camera.Faces;
 import mien.app.camera.FrameSource;
 import mien.app.camera.Guide;
+import mien.app.camera.Looking;
 import mien.app.camera.Viewfinder;
+import mien.app.training.TrainingActivity;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.enrol.Consent;
@@ -24,7 +27,6 @@ import mien.client.enrol.EnrolmentSession;
 import mien.client.enrol.Pose;
 import mien.client.fl.Gallery;
 import mien.client.vision.FaceReader;
-import mien.client.vision.Frame;
 import mien.client.vision.Yuv;
 
 /**
@@ -37,9 +39,11 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     private Viewfinder viewfinder;
     private Guide guide;
-    private volatile EnrolmentSession session;
+    private final Looking<EnrolmentSession.Progress> looking = new Looking<>(this, this::take, this::fail);
+    private EnrolmentSession session;
     private EnrolmentSession.Progress shown;
     private String name = "";
+    private boolean trains;
     private boolean isInFront;
     private boolean isStoring;
 
@@ -80,7 +84,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     private void prepare() {
         name = nameInField();
-        boolean trains = this.<CheckBox>findViewById(R.id.enrol_trains).isChecked();
+        trains = this.<CheckBox>findViewById(R.id.enrol_trains).isChecked();
         Consent consent = trains ? Consent.RECOGNISE_AND_TRAIN : Consent.RECOGNISE;
         findViewById(R.id.enrol_begin).setEnabled(false);
         setVisible(R.id.enrol_preparing, true);
@@ -116,6 +120,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         FrameSource camera = Cameras.open(this, FrameSource.Facing.FRONT, Faces.LEAST_PIXELS);
         viewfinder = new Viewfinder(this, camera, guide, R.string.enrol_why, this);
         show(begun.progress());
+        looking.begin(begun::offer);
         viewfinder.begin();
         if (isInFront) {
             viewfinder.onResume();
@@ -124,19 +129,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     @Override
     public void onFrame(Yuv picture, int rotationDeg) {
-        EnrolmentSession current = session;
-        if (current == null) {
-            return;
-        }
-        Frame frame = picture.upright(rotationDeg, false);
-        try {
-            EnrolmentSession.Progress progress = current.offer(frame);
-            runOnUiThread(() -> take(current, progress));
-        } catch (MienException error) {
-            runOnUiThread(() -> fail(current, error));
-        } finally {
-            frame.wipe();
-        }
+        looking.onFrame(picture, rotationDeg);
     }
 
     @Override
@@ -144,13 +137,10 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         setVisible(R.id.enrol_hint, isLooking);
     }
 
-    private void take(EnrolmentSession of, EnrolmentSession.Progress progress) {
-        if (of != session) {
-            return;
-        }
+    private void take(EnrolmentSession.Progress progress) {
         show(progress);
         if (progress.isComplete()) {
-            store(of);
+            store(session);
         }
     }
 
@@ -184,12 +174,13 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     private void store(EnrolmentSession complete) {
         session = null;
+        looking.end();
         isStoring = true;
         viewfinder.end();
         viewfinder = null;
         setVisible(R.id.enrol_hint, true);
         setVisible(R.id.enrol_cancel, false);
-        work(() -> stored(complete), this::showDone, error -> fail(null, error));
+        work(() -> stored(complete), this::showDone, this::fail);
     }
 
     private EnrolmentSession.Enrolled stored(EnrolmentSession complete) {
@@ -198,10 +189,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         return enrolled;
     }
 
-    private void fail(EnrolmentSession of, MienException error) {
-        if (of != session) {
-            return; // it was left meanwhile
-        }
+    private void fail(MienException error) {
         isStoring = false;
         forget();
         askForConsent();
@@ -224,14 +212,18 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         setText(
                 R.id.enrol_left_out,
                 words.getQuantityString(R.plurals.enrol_left_out, enrolled.numRefused, enrolled.numRefused));
+        boolean waits = trains && !phone().choices.letsTrain();
+        setVisible(R.id.enrol_off, waits);
+        setVisible(R.id.enrol_training, waits);
+        onClick(R.id.enrol_training, () -> startActivity(new Intent(this, TrainingActivity.class)));
         onClick(R.id.enrol_end, this::finish);
-        setRequestedOrientation(ActivityInfo.SCREEN_ORIENTATION_UNSPECIFIED);
         setResult(RESULT_OK);
     }
 
     // Leaving
 
     private void forget() {
+        looking.end();
         if (viewfinder != null) {
             viewfinder.end();
             viewfinder = null;

@@ -8,6 +8,7 @@ import mien.app.R;
 import mien.app.Screen;
 import mien.app.Sentences;
 import mien.app.scan.ScanActivity;
+import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.join.Identity;
 import mien.client.wire.Invite;
@@ -85,7 +86,11 @@ public final class JoinActivity extends Screen {
 
     private void failed(MienException error) {
         findViewById(R.id.join).setEnabled(true);
-        say(error);
+        if (error.code() == ErrorCode.ALREADY_EXISTS) {
+            complain(getText(R.string.join_other_fleet));
+        } else {
+            say(error);
+        }
     }
 
     private void askAgain() {

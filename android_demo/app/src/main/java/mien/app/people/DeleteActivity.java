@@ -6,17 +6,18 @@ import android.text.TextWatcher;
 import android.widget.EditText;
 import java.util.Locale;
 import mien.app.Deleting;
+import mien.app.Deletion;
 import mien.app.MainActivity;
 import mien.app.OwnersScreen;
 import mien.app.R;
-import mien.client.MienException;
 
 /** Deletes everything, after a word was typed that nobody types by chance. */
 public final class DeleteActivity extends OwnersScreen {
-    private boolean isWorking;
+    private Deletion deletion;
 
     @Override
     protected void open() {
+        deletion = Deletion.of(this);
         show(R.layout.delete, R.string.delete_title);
         setText(R.id.delete_type, getString(R.string.delete_type, getString(R.string.delete_word)));
         EditText word = findViewById(R.id.delete_word);
@@ -26,40 +27,39 @@ public final class DeleteActivity extends OwnersScreen {
                     public void beforeTextChanged(CharSequence text, int start, int count, int after) {}
 
                     @Override
-                    public void onTextChanged(CharSequence text, int start, int before, int count) {
-                        findViewById(R.id.delete_do).setEnabled(isTheWord(text) && !isWorking);
-                    }
+                    public void onTextChanged(CharSequence text, int start, int before, int count) {}
 
                     @Override
-                    public void afterTextChanged(Editable text) {}
+                    public void afterTextChanged(Editable text) {
+                        allowDeleting();
+                    }
                 });
-        onClick(R.id.delete_do, this::delete);
+        onClick(R.id.delete_do, () -> deletion.begin(this));
         onClick(R.id.deleted_done, this::beginAnew);
+        deletion.onChange(this::showState);
+        showState();
     }
 
-    private boolean isTheWord(CharSequence text) {
+    private void allowDeleting() {
+        String typed = this.<EditText>findViewById(R.id.delete_word).getText().toString();
         String wanted = getString(R.string.delete_word);
-        return text.toString().trim().toUpperCase(Locale.ROOT).equals(wanted.toUpperCase(Locale.ROOT));
+        boolean isTheWord = typed.trim().toUpperCase(Locale.ROOT).equals(wanted.toUpperCase(Locale.ROOT));
+        findViewById(R.id.delete_do).setEnabled(isTheWord && !deletion.isRunning());
     }
 
-    private void delete() {
-        isWorking = true;
-        findViewById(R.id.delete_do).setEnabled(false);
-        say(getString(R.string.delete_working));
-        work(() -> Deleting.everything(this), this::deleted, this::failed);
-    }
-
-    private void failed(MienException error) {
-        isWorking = false;
-        findViewById(R.id.delete_do).setEnabled(true);
-        say(error);
-    }
-
-    private void deleted(Deleting.Done done) {
-        say((CharSequence) null);
-        setVisible(R.id.delete_asking, false);
-        setVisible(R.id.deleted, true);
-        setText(R.id.deleted_text, getString(text(done), done.deviceId));
+    private void showState() {
+        Deleting.Done done = deletion.done(this);
+        allowDeleting();
+        setVisible(R.id.delete_asking, done == null);
+        setVisible(R.id.deleted, done != null);
+        if (done != null) {
+            setText(R.id.deleted_text, getString(text(done), done.deviceId));
+        }
+        if (deletion.error() != null) {
+            say(deletion.error());
+        } else {
+            say(deletion.isRunning() ? getString(R.string.delete_working) : null);
+        }
     }
 
     private static int text(Deleting.Done done) {
@@ -67,6 +67,23 @@ public final class DeleteActivity extends OwnersScreen {
             return R.string.deleted_never_joined;
         }
         return done.told ? R.string.deleted_told : R.string.deleted_not_told;
+    }
+
+    @Override
+    public void onBackPressed() {
+        if (deletion != null && deletion.done(this) != null) {
+            beginAnew();
+        } else {
+            super.onBackPressed();
+        }
+    }
+
+    @Override
+    protected void onDestroy() {
+        if (deletion != null) {
+            deletion.onChange(() -> {});
+        }
+        super.onDestroy();
     }
 
     /** What the screens below show is gone. */

@@ -1,10 +1,12 @@
 package mien.app.people;
 
 import android.app.AlertDialog;
+import android.content.Intent;
 import android.widget.Switch;
 import mien.app.Extras;
 import mien.app.OwnersScreen;
 import mien.app.R;
+import mien.app.training.TrainingActivity;
 import mien.client.MienException;
 import mien.client.fl.Gallery;
 
@@ -25,13 +27,29 @@ public final class PersonActivity extends OwnersScreen {
         trains = findViewById(R.id.person_trains);
         trains.setOnClickListener(view -> agree(trains.isChecked()));
         onClick(R.id.person_remove, this::askToRemove);
+        onClick(R.id.person_training, () -> startActivity(new Intent(this, TrainingActivity.class)));
+        refresh();
+    }
+
+    @Override
+    protected void onResume() {
+        super.onResume();
+        if (trains != null) {
+            refresh();
+        }
+    }
+
+    private void refresh() {
         work(() -> phone().device.gallery.person(id), this::showPerson);
     }
 
     private void showPerson(Gallery.Person person) {
         setText(R.id.person_name, person.name);
         setText(R.id.person_facts, Facts.of(this, person));
-        setText(R.id.person_trains_text, getString(person.trains ? R.string.person_trains_yes : R.string.person_trains_no));
+        boolean waits = person.trains && !phone().choices.letsTrain();
+        int text = person.trains ? R.string.person_trains_yes : R.string.person_trains_no;
+        setText(R.id.person_trains_text, getString(waits ? R.string.trains_off : text));
+        setVisible(R.id.person_training, waits);
         trains.setChecked(person.trains);
     }
 

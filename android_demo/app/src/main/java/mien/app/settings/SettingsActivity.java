@@ -41,7 +41,8 @@ public final class SettingsActivity extends Screen {
     private void showStatus(Status status) {
         Rows fleet = new Rows(findViewById(R.id.settings_fleet));
         if (!status.joined) {
-            fleet.way(getString(R.string.join_title), getString(R.string.settings_not_joined), () -> open(JoinActivity.class));
+            int why = status.lostKey ? R.string.lost_title : R.string.settings_not_joined;
+            fleet.way(getString(R.string.join_title), getString(why), () -> open(JoinActivity.class));
         } else {
             fleet.fact(0, getString(R.string.settings_population), status.population);
             fleet.fact(0, getString(R.string.settings_coordinator), status.coordinator);

@@ -72,9 +72,9 @@ public final class Training implements Listener {
         return start(PhoneConditions.now(context), true, () -> {});
     }
 
-    /** Begins unless it is running; returns whether it did. */
+    /** Begins unless it is running or the owner does not let this phone train; returns whether it did. */
     private synchronized boolean start(PhoneConditions allowed, boolean once, Runnable ended) {
-        if (thread != null) {
+        if (thread != null || !phone.choices.letsTrain()) {
             return false;
         }
         conditions = allowed;

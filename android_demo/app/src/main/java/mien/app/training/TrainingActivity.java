@@ -1,11 +1,13 @@
 package mien.app.training;
 
+import android.content.Intent;
 import android.os.Bundle;
 import android.os.Handler;
 import android.os.Looper;
 import android.widget.Button;
 import android.widget.Switch;
 import java.util.List;
+import mien.app.Owner;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.Say;
@@ -29,7 +31,7 @@ public final class TrainingActivity extends Screen {
         super.onCreate(saved);
         show(R.layout.training, R.string.training_title);
         takesPart = findViewById(R.id.training_switch);
-        takesPart.setOnClickListener(view -> pause(!takesPart.isChecked()));
+        takesPart.setOnClickListener(view -> takePart(takesPart.isChecked()));
         onClick(R.id.training_now, this::startOrStop);
     }
 
@@ -54,7 +56,7 @@ public final class TrainingActivity extends Screen {
 
     private void showStatus(Status status) {
         showState(status);
-        takesPart.setChecked(!phone().choices.paused());
+        takesPart.setChecked(phone().choices.letsTrain());
         Rows sent = new Rows(findViewById(R.id.training_sent));
         sent.fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes));
         sent.fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes));
@@ -76,15 +78,20 @@ public final class TrainingActivity extends Screen {
         boolean runs = phone().training.isRunning();
         Button now = findViewById(R.id.training_now);
         now.setText(runs ? R.string.training_stop : R.string.training_now);
-        setVisible(R.id.training_now, runs || (can && !phone().choices.paused()));
-        setVisible(R.id.training_now_text, can && !runs && !phone().choices.paused());
+        boolean may = can && phone().choices.letsTrain();
+        setVisible(R.id.training_now, runs || may);
+        setVisible(R.id.training_now_text, may && !runs);
         takesPart.setEnabled(can);
         if (runs) {
             state(R.string.training_runs, running());
+        } else if (status.lostKey) {
+            state(R.string.lost_title, getString(R.string.lost_short));
         } else if (!status.joined) {
             state(R.string.training_not_joined, getString(R.string.training_not_joined_text));
         } else if (!can) {
             state(R.string.training_nobody, getString(R.string.training_nobody_text));
+        } else if (!phone().choices.trains()) {
+            state(R.string.training_off, getString(R.string.training_off_text));
         } else if (phone().choices.paused()) {
             state(R.string.training_paused, getString(R.string.training_paused_text));
         } else {
@@ -156,11 +163,30 @@ public final class TrainingActivity extends Screen {
         rows.fact(mark, getString(title), getString(holds ? R.string.condition_met : ifNot));
     }
 
-    private void pause(boolean paused) {
-        phone().choices.pause(paused);
-        if (paused) {
+    /** Anybody may switch it off; only the owner switches it on. */
+    private void takePart(boolean wanted) {
+        Intent question = wanted ? phone().owner.question(this) : null;
+        if (question != null) {
+            takesPart.setChecked(false);
+            startActivityForResult(question, Owner.ASKED);
+        } else if (wanted) {
+            phone().choices.letTrain();
+            settle();
+        } else {
+            phone().choices.pause();
             phone().training.stop();
+            settle();
         }
+    }
+
+    @Override
+    protected void onActivityResult(int asked, int result, Intent data) {
+        if (phone().owner.answered(asked, result)) {
+            takePart(true);
+        }
+    }
+
+    private void settle() {
         work(
                 () -> {
                     phone().settle(this);

@@ -16,13 +16,13 @@ import mien.app.camera.Cameras;
 import mien.app.camera.Faces;
 import mien.app.camera.FrameSource;
 import mien.app.camera.Guide;
+import mien.app.camera.Looking;
 import mien.app.camera.Viewfinder;
 import mien.client.Device;
 import mien.client.MienException;
 import mien.client.enrol.VerifySession;
 import mien.client.fl.Decision;
 import mien.client.vision.FaceReader;
-import mien.client.vision.Frame;
 import mien.client.vision.Yuv;
 
 /**
@@ -36,7 +36,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     private final Handler clock = new Handler(Looper.getMainLooper());
     private Viewfinder viewfinder;
     private FaceReader reader;
-    private volatile VerifySession session;
+    private final Looking<VerifySession.Step> looking = new Looking<>(this, this::take, this::fail);
     private volatile Decision decision;
     private long lockedUntilMs;
     private boolean isAnswered;
@@ -93,7 +93,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
             countDown();
             return;
         }
-        session = new VerifySession(reader, this::isThem, phone().lockout, null);
+        looking.begin(new VerifySession(reader, this::isThem, phone().lockout, null)::offer);
         setVisible(R.id.verify_answer, false);
         setVisible(R.id.verify_next, false);
         setVisible(R.id.camera_place, true);
@@ -114,19 +114,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
 
     @Override
     public void onFrame(Yuv picture, int rotationDeg) {
-        VerifySession current = session;
-        if (current == null) {
-            return;
-        }
-        Frame frame = picture.upright(rotationDeg, false);
-        try {
-            VerifySession.Step step = current.offer(frame);
-            runOnUiThread(() -> take(current, step));
-        } catch (MienException error) {
-            runOnUiThread(() -> fail(current, error));
-        } finally {
-            frame.wipe();
-        }
+        looking.onFrame(picture, rotationDeg);
     }
 
     @Override
@@ -134,10 +122,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         setVisible(R.id.verify_hint, isLooking);
     }
 
-    private void take(VerifySession of, VerifySession.Step step) {
-        if (of != session) {
-            return;
-        }
+    private void take(VerifySession.Step step) {
         switch (step.state) {
             case YES:
                 end();
@@ -156,12 +141,10 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         }
     }
 
-    private void fail(VerifySession of, MienException error) {
-        if (of == session) {
-            end();
-            next(R.string.verify_again, this::beginAnew);
-            say(error);
-        }
+    private void fail(MienException error) {
+        end();
+        next(R.string.verify_again, this::beginAnew);
+        say(error);
     }
 
     private void beginAnew() {
@@ -171,7 +154,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
 
     /** Lets go of the camera and of what was looked at. */
     private void end() {
-        session = null;
+        looking.end();
         viewfinder.end();
     }
 
@@ -280,7 +263,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     @Override
     protected void onDestroy() {
         clock.removeCallbacksAndMessages(null);
-        session = null;
+        looking.end();
         super.onDestroy();
     }
 

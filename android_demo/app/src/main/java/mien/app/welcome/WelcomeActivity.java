@@ -4,16 +4,19 @@ import android.content.Intent;
 import android.os.Bundle;
 import android.widget.CheckBox;
 import mien.app.Choices;
+import mien.app.Owner;
 import mien.app.Phone;
 import mien.app.R;
 import mien.app.Screen;
 import mien.app.people.DeleteActivity;
+import mien.client.Device;
 import mien.client.fl.Gallery;
 
 /** What the app is for, what leaves the phone, what the app cannot do; and two agreements, each given by itself. */
 public final class WelcomeActivity extends Screen {
     private CheckBox recognises;
     private CheckBox trains;
+    private boolean trainedBefore;
 
     @Override
     protected void onCreate(Bundle saved) {
@@ -23,7 +26,8 @@ public final class WelcomeActivity extends Screen {
         recognises = findViewById(R.id.recognises);
         trains = findViewById(R.id.trains);
         recognises.setChecked(choices.recognises());
-        trains.setChecked(choices.trains());
+        trainedBefore = choices.trains();
+        trains.setChecked(trainedBefore);
         recognises.setOnCheckedChangeListener((box, checked) -> follow());
         follow();
         onClick(R.id.agree, this::agree);
@@ -44,25 +48,47 @@ public final class WelcomeActivity extends Screen {
         setVisible(R.id.withdraw, withdraws);
     }
 
-    /** Who takes back the agreement to training takes it back for everybody here; each person gives it anew. */
+    /** Only the owner agrees to training; anybody may not agree to it any more. */
     private void agree() {
-        boolean stops = phone().choices.trains() && !trains.isChecked();
-        phone().choices.agree(recognises.isChecked(), trains.isChecked());
-        if (stops) {
-            work(this::withdrawAll, withdrawn -> finish());
+        Intent question = trains.isChecked() && !trainedBefore ? phone().owner.question(this) : null;
+        if (question == null) {
+            agreed();
         } else {
-            finish();
+            startActivityForResult(question, Owner.ASKED);
         }
     }
 
-    private boolean withdrawAll() {
+    @Override
+    protected void onActivityResult(int asked, int result, Intent data) {
+        if (phone().owner.answered(asked, result)) {
+            agreed();
+        }
+    }
+
+    /** Who takes back the agreement to training takes it back for everybody here; each person gives it anew. */
+    private void agreed() {
+        boolean stops = trainedBefore && !trains.isChecked();
+        phone().choices.agree(recognises.isChecked(), trains.isChecked());
+        if (stops) {
+            phone().training.stop();
+        }
+        work(() -> settled(stops), settled -> finish());
+    }
+
+    private boolean settled(boolean stops) {
         Phone phone = phone();
-        for (Gallery.Person person : phone.device.people()) {
-            if (person.trains) {
-                phone.device.setConsent(person.id, false);
-            }
+        if (stops) {
+            withdrawAll(phone.device);
         }
         phone.settle(this);
         return true;
+    }
+
+    private static void withdrawAll(Device device) {
+        for (Gallery.Person person : device.people()) {
+            if (person.trains) {
+                device.setConsent(person.id, false);
+            }
+        }
     }
 }

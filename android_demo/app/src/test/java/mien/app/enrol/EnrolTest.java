@@ -19,6 +19,7 @@ import mien.app.ScreenRunner;
 import mien.app.TinyModel;
 import mien.app.camera.PictureFrameSource;
 import mien.app.camera.Pictures;
+import mien.app.training.TrainingActivity;
 import mien.client.fl.Gallery;
 import org.junit.After;
 import org.junit.Before;
@@ -45,6 +46,7 @@ public class EnrolTest extends ScreenRunner {
         camera = PictureFrameSource.install(false);
         Shadows.shadowOf((Application) RuntimeEnvironment.getApplication()).grantPermissions(Manifest.permission.CAMERA);
         TinyModel.install(phone(), EVERYBODY_IS_ALIKE);
+        phone().choices.agree(true, true);
         phone().owner.came();
     }
 
@@ -106,6 +108,7 @@ public class EnrolTest extends ScreenRunner {
         }
         await("it is stored", () -> isShown(screen, R.id.enrol_end));
         assertNull("the camera is let go", camera[0].listener);
+        assertFalse("training is on", isShown(screen, R.id.enrol_off) || isShown(screen, R.id.enrol_training));
         draw(screen, "enrol-done");
         Gallery.Person ada = phone().device.people().get(0);
         assertEquals("Ada", ada.name);
@@ -113,6 +116,25 @@ public class EnrolTest extends ScreenRunner {
         assertEquals(SWEEP.length, ada.numImages());
         screen.findViewById(R.id.enrol_end).performClick();
         assertTrue(screen.isFinishing());
+    }
+
+    @Test
+    @Config(qualifiers = ScreenRunner.GERMAN)
+    public void whoAgreesWhileTrainingIsOffIsToldSo() throws Exception {
+        phone().choices.agree(true, false);
+        Activity screen = open().get();
+        begin(screen, "Ada", true);
+        for (int number : SWEEP) {
+            camera[0].look(Pictures.face(ADA, number));
+        }
+        await("it is stored", () -> isShown(screen, R.id.enrol_end));
+        assertTrue("Ada's own agreement is kept", phone().device.people().get(0).trains);
+        assertFalse("the owner's no, too", phone().choices.trains());
+        assertTrue(isShown(screen, R.id.enrol_off));
+        draw(screen, "enrol-off-de");
+        screen.findViewById(R.id.enrol_training).performClick();
+        String opened = Shadows.shadowOf(screen).getNextStartedActivity().getComponent().getClassName();
+        assertEquals(TrainingActivity.class.getName(), opened);
     }
 
     @Test

@@ -15,6 +15,7 @@ import javax.net.ssl.SSLServerSocket;
 import mien.app.Extras;
 import mien.app.Fleet;
 import mien.app.R;
+import mien.app.Registrar;
 import mien.app.ScreenRunner;
 import mien.app.scan.ScanActivity;
 import org.junit.Test;
@@ -93,6 +94,53 @@ public class JoinTest extends ScreenRunner {
             screen.findViewById(R.id.join).performClick();
         }
         return text(screen, R.id.message).equals(screen.getString(R.string.error_fingerprint));
+    }
+
+    @Test
+    public void anExpiredInviteIsSaidToBeOne() throws IOException, GeneralSecurityException {
+        try (Registrar registrar = new Registrar()) {
+            registrar.expire('A');
+            Activity screen = opened();
+            typed(screen, registrar.invite('A'));
+            screen.findViewById(R.id.join).performClick();
+            String told = "This invite does not work: it is cut off, expired or used up. Ask for a new one.";
+            await("that is said", () -> text(screen, R.id.message).equals(told));
+            assertFalse(phone().device.hasJoined());
+            screen.findViewById(R.id.other).performClick();
+            assertFalse("the message goes with the invite", isShown(screen, R.id.message));
+            typed(screen, registrar.invite('B'));
+            screen.findViewById(R.id.join).performClick();
+            await("another one works", () -> isShown(screen, R.id.joined));
+            assertTrue(phone().device.hasJoined());
+            assertEquals("its token is nobody's business", "", text(screen, R.id.invite));
+        }
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN)
+    public void aUsedInviteIsSaidToBeOne() throws IOException, GeneralSecurityException {
+        try (Registrar registrar = new Registrar()) {
+            registrar.use('A');
+            Activity screen = opened();
+            typed(screen, registrar.invite('A'));
+            screen.findViewById(R.id.join).performClick();
+            String told = "Diese Einladung gilt nicht: Sie ist abgeschnitten, abgelaufen oder verbraucht. Bitten Sie um eine neue.";
+            await("that is said", () -> text(screen, R.id.message).equals(told));
+            assertTrue("another try is possible", screen.findViewById(R.id.join).isEnabled());
+            drawWhole(screen, "join-used-de");
+        }
+    }
+
+    @Test
+    public void anotherFleetIsNotJoinedBesides() throws IOException, GeneralSecurityException {
+        try (Registrar own = new Registrar();
+                Registrar other = new Registrar()) {
+            phone().device.join(own.invite('A'));
+            Activity screen = opened();
+            typed(screen, other.invite('A'));
+            screen.findViewById(R.id.join).performClick();
+            await("that is said", () -> text(screen, R.id.message).equals(screen.getString(R.string.join_other_fleet)));
+        }
     }
 
     @Test

@@ -9,7 +9,6 @@ import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.app.AlertDialog;
-import android.app.KeyguardManager;
 import android.content.Intent;
 import android.view.View;
 import android.view.ViewGroup;
@@ -18,17 +17,23 @@ import android.widget.EditText;
 import android.widget.Switch;
 import android.widget.TextView;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.security.GeneralSecurityException;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import mien.app.Extras;
+import mien.app.MainActivity;
 import mien.app.OwnersScreen;
 import mien.app.Phone;
 import mien.app.R;
 import mien.app.ScreenRunner;
 import mien.app.enrol.EnrolActivity;
 import mien.app.settings.FewestActivity;
+import mien.app.training.TrainingActivity;
 import mien.client.fl.Gallery;
 import org.junit.Test;
 import org.robolectric.Robolectric;
@@ -60,9 +65,7 @@ public class PeopleTest extends ScreenRunner {
     @Test
     public void aLockedPhoneAsksFirst() {
         enrol("Ada", 5, true);
-        KeyguardManager lock = RuntimeEnvironment.getApplication().getSystemService(KeyguardManager.class);
-        Shadows.shadowOf(lock).setIsDeviceSecure(true);
-        Shadows.shadowOf(lock).setIsKeyguardSecure(true);
+        lock();
         Activity screen = Robolectric.buildActivity(PeopleActivity.class).setup().get();
         assertEquals(null, screen.findViewById(R.id.people));
         Intent asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
@@ -75,12 +78,6 @@ public class PeopleTest extends ScreenRunner {
         Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_OK, null);
         Activity answered = screen;
         await("people are shown", () -> ((ViewGroup) answered.findViewById(R.id.people)).getChildCount() == 1);
-    }
-
-    private static void lock() {
-        KeyguardManager lock = RuntimeEnvironment.getApplication().getSystemService(KeyguardManager.class);
-        Shadows.shadowOf(lock).setIsDeviceSecure(true);
-        Shadows.shadowOf(lock).setIsKeyguardSecure(true);
     }
 
     @Test
@@ -169,8 +166,27 @@ public class PeopleTest extends ScreenRunner {
     }
 
     @Test
+    public void whoAgreedLearnsThatTrainingIsOff() throws IOException {
+        int ada = enrol("Ada", 5, true);
+        ActivityController<PersonActivity> controller =
+                Robolectric.buildActivity(PersonActivity.class, new Intent().putExtra(Extras.PERSON, ada)).setup();
+        PersonActivity screen = controller.get();
+        String off = screen.getString(R.string.trains_off);
+        await("that is said", () -> text(screen, R.id.person_trains_text).equals(off));
+        draw(screen, "person-off");
+        screen.findViewById(R.id.person_training).performClick();
+        String opened = Shadows.shadowOf(screen).getNextStartedActivity().getComponent().getClassName();
+        assertEquals(TrainingActivity.class.getName(), opened);
+        phone().choices.agree(true, true);
+        controller.pause().resume();
+        await("whoever comes back sees it on", () -> !isShown(screen, R.id.person_training));
+        assertEquals(screen.getString(R.string.person_trains_yes), text(screen, R.id.person_trains_text));
+    }
+
+    @Test
     @Config(qualifiers = GERMAN_NIGHT)
     public void agreementIsWithdrawnAndGiven() throws IOException {
+        phone().choices.agree(true, true);
         int ada = enrol("Ada", 5, true);
         Activity screen = opened(PersonActivity.class, ada);
         Switch trains = screen.findViewById(R.id.person_trains);
@@ -185,6 +201,7 @@ public class PeopleTest extends ScreenRunner {
 
     @Test
     public void removingAsksFirst() throws IOException {
+        phone().choices.agree(true, true);
         int ada = enrol("Ada", 5, true);
         enrol("Grace", 3, false);
         Activity screen = opened(PersonActivity.class, ada);
@@ -220,6 +237,44 @@ public class PeopleTest extends ScreenRunner {
         assertNotEquals("a new phone begins", before, phone());
         assertFalse(phone().choices.welcomed());
         assertTrue(phone().device.people().isEmpty());
+    }
+
+    @Test
+    public void turningTheScreenLosesNothingOfADeletion() throws IOException, GeneralSecurityException {
+        join();
+        phone().choices.agree(true, true);
+        String device = phone().device.identity().deviceId;
+        // The coordinator is away, and knows already: nobody has to be waited for.
+        Files.write(phoneHome().resolve("participation.json"), "{\"wanted\":true,\"told\":true}".getBytes(StandardCharsets.UTF_8));
+        ActivityController<DeleteActivity> controller = Robolectric.buildActivity(DeleteActivity.class).setup();
+        ((EditText) controller.get().findViewById(R.id.delete_word)).setText("delete");
+        CountDownLatch turns = new CountDownLatch(1);
+        phone().work.run(() -> waited(turns), waited -> {}, error -> {});
+        controller.get().findViewById(R.id.delete_do).performClick();
+        controller.recreate();
+        DeleteActivity turned = controller.get();
+        assertFalse("it is not begun twice", turned.findViewById(R.id.delete_do).isEnabled());
+        assertEquals(turned.getString(R.string.delete_working), text(turned, R.id.message));
+        turns.countDown();
+        await("the end is told", () -> isShown(turned, R.id.deleted));
+        controller.recreate();
+        DeleteActivity again = controller.get();
+        assertEquals(again.getString(R.string.deleted_told, device), text(again, R.id.deleted_text));
+        assertFalse(isShown(again, R.id.message) || isShown(again, R.id.delete_asking));
+        again.findViewById(R.id.back).performClick();
+        Intent next = Shadows.shadowOf(again).getNextStartedActivity();
+        assertEquals("what lies below is gone", MainActivity.class.getName(), next.getComponent().getClassName());
+        phone().choices.agree(true, false);
+        Activity later = Robolectric.buildActivity(DeleteActivity.class).setup().get();
+        assertTrue("whoever begins anew may delete anew", isShown(later, R.id.delete_asking));
+    }
+
+    private static boolean waited(CountDownLatch latch) {
+        try {
+            return latch.await(2, TimeUnit.MINUTES);
+        } catch (InterruptedException error) {
+            throw new AssertionError(error);
+        }
     }
 
     private static int enrol(String name, int pictures, boolean agrees) {

@@ -7,7 +7,6 @@ import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.app.AlertDialog;
-import android.app.KeyguardManager;
 import android.content.Intent;
 import android.view.View;
 import android.view.ViewGroup;
@@ -19,7 +18,6 @@ import mien.app.R;
 import mien.app.ScreenRunner;
 import org.junit.Test;
 import org.robolectric.Robolectric;
-import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
 import org.robolectric.shadows.ShadowAlertDialog;
@@ -80,9 +78,7 @@ public class SettingsTest extends ScreenRunner {
 
     @Test
     public void onlyTheOwnerChoosesThem() {
-        KeyguardManager lock = RuntimeEnvironment.getApplication().getSystemService(KeyguardManager.class);
-        Shadows.shadowOf(lock).setIsDeviceSecure(true);
-        Shadows.shadowOf(lock).setIsKeyguardSecure(true);
+        lock();
         Activity screen = Robolectric.buildActivity(FewestActivity.class).setup().get();
         assertNull(screen.findViewById(R.id.fewest));
         Intent asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;

@@ -10,6 +10,7 @@ import android.app.Activity;
 import android.app.job.JobInfo;
 import android.app.job.JobScheduler;
 import android.content.Context;
+import android.content.Intent;
 import android.net.ConnectivityManager;
 import android.net.NetworkCapabilities;
 import android.os.BatteryManager;
@@ -20,8 +21,10 @@ import android.widget.Switch;
 import android.widget.TextView;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.Collections;
+import mien.app.MainActivity;
 import mien.app.R;
 import mien.app.ScreenRunner;
 import mien.client.fl.Agreement;
@@ -32,8 +35,10 @@ import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 import org.robolectric.shadows.ShadowNetworkCapabilities;
+import org.robolectric.shadows.ShadowSystemClock;
 
 /** Taking part: what a phone waits for, what it did, what is planned for the night. */
 public class TrainingTest extends ScreenRunner {
@@ -99,6 +104,53 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
+    public void theOwnersNoHoldsWhoeverAgrees() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        phone().choices.agree(true, false);
+        phone().settle(context());
+        assertFalse("nobody else says yes", phone().choices.trains());
+        assertNull("nothing is planned", planned());
+        at(true, true, false);
+        assertFalse("a plan of before does not help", Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
+        Activity screen = opened();
+        assertEquals("Switched off", text(screen, R.id.training_state));
+        assertFalse(isShown(screen, R.id.training_now));
+        assertFalse(((Switch) screen.findViewById(R.id.training_switch)).isChecked());
+        drawWhole(screen, "training-off");
+        Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        await("home says so, too", () -> text(home, R.id.next_text).equals(home.getString(R.string.next_off)));
+    }
+
+    @Test
+    public void onlyTheOwnerSwitchesItOnAndAnybodyOff() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        phone().choices.agree(true, false);
+        lock();
+        ActivityController<TrainingActivity> controller = Robolectric.buildActivity(TrainingActivity.class).setup();
+        TrainingActivity screen = controller.get();
+        await("the state is shown", () -> text(screen, R.id.training_state).equals("Switched off"));
+        Switch takesPart = screen.findViewById(R.id.training_switch);
+        takesPart.performClick();
+        Intent asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        assertEquals("android.app.action.CONFIRM_DEVICE_CREDENTIAL", asked.getAction());
+        assertFalse("not before the answer", takesPart.isChecked());
+        Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_CANCELED, null);
+        assertFalse(phone().choices.letsTrain());
+        takesPart.performClick();
+        asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_OK, null);
+        await("it is planned", () -> planned() != null);
+        await("and shown", takesPart::isChecked);
+        ShadowSystemClock.advanceBy(Duration.ofHours(1));
+        takesPart.performClick();
+        assertNull("to stop asks nobody", Shadows.shadowOf(screen).getNextStartedActivityForResult());
+        await("it is off", () -> planned() == null);
+        assertTrue("what the owner agreed to stays", phone().choices.trains());
+        takesPart.performClick();
+        assertNotNull("to go on asks again", Shadows.shadowOf(screen).getNextStartedActivityForResult());
+    }
+
+    @Test
     public void theNightIsPlannedOnceSomebodyAgreed() throws IOException, GeneralSecurityException {
         phone().settle(context());
         assertNull("nobody agreed", planned());
@@ -151,6 +203,7 @@ public class TrainingTest extends ScreenRunner {
 
     private static int joinAndEnrol() throws IOException, GeneralSecurityException {
         join();
+        phone().choices.agree(true, true);
         byte[][] crops = new byte[4][112 * 112 * 3];
         return phone().device.gallery.enrol("Ada", crops, new float[] {1, 0}, "model", NOON_MS, true);
     }
