@@ -245,6 +245,15 @@ def test_invites_that_do_not_fit(story: Story, tmp_path: Path) -> None:
         assert first.refused("join", invite=forged)[0] == "already_exists"
 
 
+def test_one_process_at_a_time_has_a_phones_home(story: Story, tmp_path: Path) -> None:
+    with JvmDevice(tmp_path / "home") as first, JvmDevice(tmp_path / "home") as second:
+        first.do("join", invite=story.fleet.invite(POPULATION))
+        code, text = second.refused("status")
+        assert (code, "in use" in text) == ("unreachable", True)
+        first.kill()
+        assert second.do("status")["joined"] is True
+
+
 def test_an_expired_invite_joins_nobody(story: Story, tmp_path: Path) -> None:
     url = story.fleet.invite(POPULATION)
     name = hashlib.sha256(Invite.from_url(url).token.encode()).hexdigest()

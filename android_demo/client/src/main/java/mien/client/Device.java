@@ -31,6 +31,7 @@ import mien.client.model.Model;
 import mien.client.model.ModelStore;
 import mien.client.model.ReleaseGuard;
 import mien.client.secagg.RandomBytes;
+import mien.client.store.Claim;
 import mien.client.store.Folder;
 import mien.client.store.KeyProvider;
 import mien.client.store.Vault;
@@ -47,6 +48,7 @@ import mien.client.wire.Invite;
  * home/gallery/           sealed records of people     graphs/   by hash, of the release or put there
  * home/rounds/            what was trained, sealed     sums/     the log of private sums, sealed
  * home/journal/           what happened, sealed        participation.json   whether this device asked to stay out
+ * home/in-use             locked by the process that has it open
  * </pre>
  *
  * Only {@link #join}, {@link #update}, {@link #participate}, {@link #renew}, {@link #tellParticipation} and
@@ -67,13 +69,18 @@ public final class Device {
     private final Clock clock;
     private final Random random;
     private final ReentrantLock busy = new ReentrantLock();
+    private final Claim claim;
     private Recogniser recogniser;
     private OrtEngine engine;
     private String engineOf = "";
 
-    /** {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. */
+    /**
+     * {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. Throws UNREACHABLE while
+     * another process has this home open.
+     */
     public Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
         this.home = home;
+        claim = new Claim(home);
         this.clock = clock;
         this.random = random;
         gallery = new Gallery(new Vault(home.folder("gallery"), keys, "gallery"));

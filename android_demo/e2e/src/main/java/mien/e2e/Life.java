@@ -80,11 +80,12 @@ public final class Life {
     }
 
     public static void main(String[] arguments) throws IOException {
-        Life life = new Life(new Folder(Paths.get(arguments[0])));
+        Life life = null;
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             Object answer;
             try {
+                life = life == null ? new Life(new Folder(Paths.get(arguments[0]))) : life;
                 answer = life.answer(Json.object(Bytes.utf8(line), "the command"));
             } catch (MienException error) {
                 answer = facts("error", error.code().code(), "text", error.getMessage());

@@ -24,7 +24,7 @@ import mien.client.MienException;
 public final class Folder {
     /** Ends the name of a file that is not finished. */
     public static final String PART = ".part";
-    private static final FileAttribute<Set<PosixFilePermission>> PRIVATE =
+    static final FileAttribute<Set<PosixFilePermission>> PRIVATE =
             PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
     private final Path path;
 
