@@ -61,7 +61,7 @@ def is_running(pid: int) -> bool:
     """Return whether a process exists, zombies not counted."""
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second where it ends while it is read
         return False
 
 

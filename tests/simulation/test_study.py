@@ -109,7 +109,7 @@ def ends(pid: int) -> bool:
         try:
             if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
                 return True
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the second where it ends while it is read
             return True
         time.sleep(0.05)
     return False
