@@ -32,7 +32,7 @@ from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
 from mien.specs import ModelSpec
 from mien.wire.tensors import pack_tensors, unpack_tensors
-from simulation import provenance
+from simulation import budget, provenance
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
 from simulation.engines.choice import InWorker, Place, opened
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
@@ -178,6 +178,8 @@ def _run(
     spent = Spent()
     plan = make_plan(spec, lambda source: counts_of(source, root))
     model = model_of(spec.model, root)
+    task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
+    private = budget.spent(task, find_method(task.method).contribution_layout(task, part, model.spec.input.dim))
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
@@ -186,12 +188,13 @@ def _run(
         run.start(spec, header)
     spent.note("faces")
     # 2. The model before training.
-    task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
     cache = kept_features(model.spec.input, model.spec.backbone)
     trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
     runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=device(), precision=spec.precision)
     before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
+    if private is not None:
+        tell(str(private))
     spent.note("before")
     # 3. Rounds, from the last finished one.
     state = state or find_method(task.method).server_start(task, part, model.theta)
@@ -203,7 +206,11 @@ def _run(
         dim, first = model.spec.input.dim, done + 1
         for step in rounds(task, part, dim, state, cohort, choice.engine, first=first, sums=spec.sums):
             state, cohort = step.state, step.cohort
-            record = {**_round_record(step.record), "engine": choice.engine.name, **spent.note("rounds")}
+            record = {
+                **_round_record(step.record, with_losses=private is None),
+                "engine": choice.engine.name,
+                **spent.note("rounds"),
+            }
             if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
                 record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
                 spent.note("after")
@@ -214,6 +221,8 @@ def _run(
     # 4. The model after training.
     after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
     shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
+    if private is not None:
+        shown["privacy"] = dataclasses.asdict(private)
     spent.note("after")
     trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
     if not (run.model / "model.json").exists():
@@ -383,9 +392,9 @@ def _evaluation(
     }
 
 
-def _round_record(record: RoundRecord) -> dict[str, Any]:
-    """Return a round's record; a loss that the engine does not know is left out."""
-    losses = {"loss_before": record.loss_before, "loss_after": record.loss_after}
+def _round_record(record: RoundRecord, *, with_losses: bool) -> dict[str, Any]:
+    """Return a round's record; a loss that the engine does not know, or that phones do not tell, is left out."""
+    losses = {"loss_before": record.loss_before, "loss_after": record.loss_after} if with_losses else {}
     return {
         "round": record.round,
         "clients": len(record.devices),

@@ -21,7 +21,7 @@ from mien.secagg.vector import ContributionMap
 from mien.specs import TaskSpec
 
 Sums = Literal["exact", "ring"]
-_NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
 
 
 class CohortSum(Protocol):
@@ -77,7 +77,7 @@ class RingSum:
         if privacy.groups > 1 or privacy.dp.is_adaptive:
             raise ConfigError("simulated sums have one group and a fixed clip; set privacy.groups and dp accordingly")
         self._map, self._dp, self._seed = ContributionMap(layout), privacy.dp, seed
-        self._sum = EmulatedSum(plan_round(task, layout, _NOBODY))
+        self._sum = EmulatedSum(plan_round(task, layout, NOBODY))
 
     def add(self, device: str, contribution: Contribution) -> None:
         """Add one device's contribution, with its share of the noise."""

@@ -28,7 +28,7 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     if records:
         sections += _rounds(records, result, spec["task"]["method"])
     if result is not None:
-        sections += _shown(result)
+        sections += [*_shown(result), *_privacy(result)]
     sections.append(_facts(spec, result))
     lede = spec.get("about") or f"{spec['task']['method']}, {spec['task']['rounds']} rounds."
     return render(Report(spec["name"], lede, tuple(sections)))
@@ -162,6 +162,22 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
         described = f"A map of {len(flat['points'])} embeddings of {len(set(flat['people']))} people."
         sections.append(Figure("Embeddings", map_figure(flat["points"], flat["people"]), caption, described))
     return sections
+
+
+def _privacy(result: Mapping[str, Any]) -> list[Section]:
+    """Return what the noise of the sums amounts to; nothing for sums without noise."""
+    spent = result.get("privacy")
+    if not spent:
+        return []
+    items = (
+        ("Epsilon", f"{spent['epsilon']:.3g} at delta {spent['delta']:g}, by Renyi accounting"),
+        ("Noise", f"{spent['noise_multiplier']:g} times the clip, {spent['mechanism']}"),
+        ("Clip", f"{spent['l2_clip']:g}"),
+        ("Sums of one phone", f"{spent['num_sums']} of {spent['num_rounds']} rounds"),
+        ("Losses", "withheld: phones tell none under differential privacy"),
+    )
+    intro = "As a coordinator counts, which keeps a phone out of further sums; a simulation keeps nobody out."
+    return [Facts("Differential privacy", items, intro)]
 
 
 _LOSSES: Final[Mapping[str, tuple[str, Role]]] = {

@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 
 import simulation.experiments
-from mien.errors import AlreadyExistsError, ConfigError, EmptyFolderError, MienError, NotFoundError
-from simulation.experiment import dry_plan, load, parse, with_changes
+from mien.errors import AlreadyExistsError, BudgetExceededError, ConfigError, EmptyFolderError, MienError, NotFoundError
+from mien.layout import ParameterPart
+from mien.methods import find_method
+from simulation.budget import spent
+from simulation.experiment import describe, dry_plan, load, parse, with_changes
 from simulation.journal import Header
 from simulation.locking import only_writer
 from simulation.models import read_model
-from simulation.runs import RunFolder, run_experiment
+from simulation.report.run_page import run_page
+from simulation.runs import RunFolder, model_of, run_experiment
 from tests.simulation.standing import killed_in_its_second_round
 
 HERE = Path(simulation.experiments.__file__).parent
@@ -190,8 +194,7 @@ def test_sums_of_the_ring_are_near_the_exact_ones(tmp_path: Path) -> None:
     assert 0 < np.abs(thetas[0] - thetas[1]).max() < 1e-4  # rounded to steps of the ring
 
 
-def test_noise_needs_the_ring() -> None:
-    noisy = """
+NOISY = """
 [task.privacy.dp]
 mechanism = "central_gaussian"
 noise_multiplier = 1.0
@@ -199,10 +202,52 @@ epsilon = 50.0
 delta = 1e-5
 max_participations = 5
 """
-    text = SMALL.replace("min_cohort = 3", "min_cohort = 3\nmax_weight = 1\nl2_clip = 1.0" + noisy)
+PRIVATE = SMALL.replace("min_cohort = 3", "min_cohort = 3\nmax_weight = 1\nl2_clip = 1.0" + NOISY)
+
+
+def test_noise_needs_the_ring() -> None:
+    text = PRIVATE
     with pytest.raises(ConfigError, match="set sums = 'ring'"):
         parse(text)
     assert parse(text.replace('name = "small"', 'name = "small"\nsums = "ring"')).task.privacy.dp.is_on
+
+
+def test_noise_is_counted_and_losses_are_withheld(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = parse(PRIVATE.replace('name = "small"', 'name = "small"\nsums = "ring"').replace("rounds = 3", "rounds = 2"))
+    result = run_experiment(spec, tmp_path / "run", tmp_path, tell=told.append)
+    spent = result["privacy"]
+    # Two Gaussian sums of multiplier 1 at delta 1e-5: dp-accounting's RdpAccountant gives 7.0774.
+    assert (spent["num_sums"], spent["num_rounds"], spent["delta"]) == (2, 2, 1e-5)
+    assert 7.05 < spent["epsilon"] < 7.15
+    assert any("epsilon" in line and "withheld" in line for line in told)
+    records = RunFolder(tmp_path / "run").records()
+    assert len(records) == 2
+    assert not any("loss" in name for record in records for name in record)
+    page = run_page(describe(spec), records, result)
+    assert "Differential privacy" in page
+    assert f"{spent['epsilon']:.3g} at delta 1e-05" in page
+
+
+def test_a_budget_is_kept_as_a_coordinator_keeps_it(tmp_path: Path) -> None:
+    text = PRIVATE.replace('name = "small"', 'name = "small"\nsums = "ring"').replace("epsilon = 50.0", "epsilon = 8.5")
+    for rounds, separation, last in ((3, 0, 2), (40, 0, 2), (40, 4, 8)):
+        tried = text.replace("rounds = 3", f"rounds = {rounds}")
+        tried = tried.replace("max_participations = 5", f"max_participations = 5\nmin_separation = {separation}")
+        with pytest.raises(BudgetExceededError, match=f"after round {last}[.]"):
+            run_experiment(parse(tried), tmp_path / "run", tmp_path, tell=quiet)
+    assert not (tmp_path / "run" / "experiment.json").exists()
+    capped = text.replace("max_participations = 5", "max_participations = 2").replace("rounds = 3", "rounds = 90")
+    spec = parse(capped)
+    layout = find_method("fedavg").contribution_layout(spec.task, _part(), 128)
+    found = spent(spec.task, layout)
+    assert found is not None
+    assert (found.num_sums, found.num_rounds) == (2, 90)
+    assert "keeps a phone out after 2" in str(found)
+
+
+def _part() -> ParameterPart:
+    return model_of(parse(SMALL).model, Path()).layout.part(("embedding.*",))
 
 
 def test_a_run_that_came_to_no_round_blocks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
