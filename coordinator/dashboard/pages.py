@@ -146,7 +146,8 @@ class Dashboard:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            # The database is let go next: a question that still ran would leave its connection open.
+            await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def close_streams(self) -> None:
         """Send the browsers that listen away, so that a server can stop."""

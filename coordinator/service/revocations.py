@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from coordinator import pki
 from coordinator.clock import Clock
-from coordinator.registrar.client import fetch_revocations
 from mien.errors import AuthError, CertificateError, CorruptDataError, MienError, UnreachableError
 from mien.shell.files import read_limited, write_atomically
 
@@ -149,6 +148,8 @@ class Revocations:
 
     async def fetch(self, address: str, *, timeout_s: float = 10.0) -> None:
         """Ask the registrar once; raises UnreachableError or CertificateError."""
+        from coordinator.registrar.client import fetch_revocations  # the dashboard reads lists, and needs no gRPC
+
         crl = await fetch_revocations(address, self._ca, timeout_s=timeout_s)
         action = self.accept(crl)
         if self._on_new is not None and action:

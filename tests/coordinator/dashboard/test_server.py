@@ -12,14 +12,18 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from coordinator.dashboard.chain import ChainState
 from coordinator.dashboard.home import LIFETIME, DashboardHome, certify
 from coordinator.dashboard.pages import NAVIGATION
+from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.serve import Tls
 from coordinator.doctor import examine
 from coordinator.registrar.doctor import Finding
@@ -266,6 +270,28 @@ def test_the_command_line_from_a_certificate_to_a_page(tmp_path: Path) -> None:
         serving.stdout.close()
     told = [entry["action"] for entry in json.loads(program("log", "--home", home, "--json").stdout)["entries"]]
     assert told == ["dashboard.add", "dashboard.sign_in", "dashboard.remove"]
+
+
+def test_what_is_being_asked_at_the_end_is_answered_before_the_database_is_let_go(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, begun, close = list[str](), threading.Event(), Reader.close
+
+    def slowly(state: ChainState, _ask: object) -> ChainState:
+        begun.set()
+        time.sleep(0.3)
+        said.append("answered")
+        return state
+
+    def closing(reader: Reader) -> None:
+        said.append("closed")
+        close(reader)
+
+    monkeypatch.setattr("coordinator.dashboard.pages.look_on", slowly)
+    monkeypatch.setattr(Reader, "close", closing)
+    with served(fleet.home):
+        assert begun.wait(LIMIT_S)
+    assert said[-2:] == ["answered", "closed"]
 
 
 def test_each_program_loads_what_it_needs() -> None:
