@@ -17,13 +17,16 @@ UNMASKED: Final = (
 _MASKED: Final = {
     "malicious_server": (
         "Sums are masked: this coordinator learns the sum of a round's updates and image counts, who took part and "
-        "when, and nothing of any single phone, even if it lies to the phones; up to one phone in ten may help it."
+        "when, and nothing of any single phone, even if it lies to the phones; {helpers}."
     ),
     "honest_but_curious": (
         "Sums are masked, under a weaker promise: nothing of any single phone is learned as long as this coordinator "
         "keeps to the protocol. Phones take part only where their owners agreed to that."
     ),
 }
+
+_FEW: Final = 16
+"""A sum over fewer phones than a phone agrees to by itself tells noticeably of each."""
 
 _REVEALED: Final = {
     "class_embeddings": (
@@ -45,7 +48,7 @@ _REVEALED: Final = {
 def disclosures(task: TaskSpec) -> list[str]:
     """Return what the server learns from a task, one sentence or two each, the most telling last."""
     privacy = task.privacy
-    told = [_cohort(task), _MASKED[privacy.secure_aggregation] if privacy.is_masked else UNMASKED]
+    told = [_cohort(task), _masked(task) if privacy.is_masked else UNMASKED]
     if privacy.groups > 1:
         told.append(
             f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
@@ -75,7 +78,18 @@ def _trains(task: TaskSpec) -> bool:
 
 
 def _cohort(task: TaskSpec) -> str:
-    return (
-        f"A round's sum covers at least {smallest_sum(task)} phones; each phone refuses to take part in a sum over "
+    smallest = smallest_sum(task)
+    told = (
+        f"A round's sum covers at least {smallest} phones; each phone refuses to take part in a sum over "
         "fewer than its own floor."
     )
+    if smallest >= _FEW:
+        return told
+    return f"{told} A sum over so few tells much of each: {_FEW} or more hide a phone better."
+
+
+def _masked(task: TaskSpec) -> str:
+    """Return what masks promise, and how many phones may work with the coordinator: of fewer than ten none."""
+    one_in_ten = smallest_sum(task) // 10
+    helpers = "up to one phone in ten may help it" if one_in_ten else "of so few phones none may help it"
+    return _MASKED[task.privacy.secure_aggregation].format(helpers=helpers)

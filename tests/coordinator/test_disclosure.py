@@ -31,6 +31,16 @@ def test_sums_of_groups_are_smaller_and_it_says_so() -> None:
     assert "median" in grouped[2]
 
 
+def test_of_few_phones_none_may_help_and_a_sum_over_them_tells_much() -> None:
+    for smallest in (3, 4, 9, 10, 15, 16, 40):
+        cohort = CohortSpec(size=smallest, min_reports=smallest)
+        told = disclosures(TaskSpec("t", cohort=cohort, privacy=PrivacySpec(min_cohort=smallest)))
+        assert ("up to one phone in ten may help it" in told[1]) == (smallest >= 10)
+        assert ("of so few phones none may help it" in told[1]) == (smallest < 10)
+        assert ("so few tells much of each" in told[0]) == (smallest < 16)
+    assert "one phone in ten" not in shown(groups=3, min_cohort=5, group_mean="median")[1]  # counts in each sum
+
+
 def test_differential_privacy_is_said_with_what_it_rests_on() -> None:
     dp = DpSpec("central_gaussian", 2.0, epsilon=8.0, delta=1e-5, max_participations=4)
     task = TaskSpec("t", trainable=("head*",), cohort=COHORT, privacy=PrivacySpec(max_weight=1, dp=dp))
