@@ -113,7 +113,7 @@ def _ask(folder: Path, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, 
     address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()
 
     async def connected() -> _T:
-        async with connect_admin(address, credentials) as registrar:
+        async with connect_admin(address, credentials, setting="registrar_admin_address") as registrar:
             return await question(registrar)
 
     return asyncio.run(connected())

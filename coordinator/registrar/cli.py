@@ -432,7 +432,7 @@ def _ask(home: Path, ask: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
     address, credentials = registrar.config().config.admin_address, registrar.operator_credentials()
 
     async def connected() -> _T:
-        async with connect_admin(address, credentials) as admin:
+        async with connect_admin(address, credentials, setting="admin_address") as admin:
             return await ask(admin)
 
     return asyncio.run(connected())

@@ -44,10 +44,22 @@ class Device:
     attestation: str = ""
 
 
+@dataclass(frozen=True)
+class _Address:
+    """Where a registrar is asked, and which setting says so."""
+
+    target: str
+    setting: str = ""
+
+    def __str__(self) -> str:
+        """Return the address as errors name it."""
+        return f"{self.target} ({self.setting})" if self.setting else self.target
+
+
 class RegistrarAdmin:
     """An operator's requests over one channel; see `connect_admin`."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: _Address, timeout_s: float) -> None:
         self._stub = registrar_pb2_grpc.RegistrarAdminStub(channel)
         self._address = address
         self._timeout_s = timeout_s
@@ -101,12 +113,15 @@ async def find_device(registrar: RegistrarAdmin, wanted: str, *, listed_by: str)
 
 @contextlib.asynccontextmanager
 async def connect_admin(
-    address: str, credentials: OperatorCredentials, *, timeout_s: float = TIMEOUT_S
+    address: str, credentials: OperatorCredentials, *, setting: str = "", timeout_s: float = TIMEOUT_S
 ) -> AsyncIterator[RegistrarAdmin]:
-    """Open a mutual TLS channel to a registrar's operators' port; calls raise UnreachableError when nobody answers."""
+    """Open a mutual TLS channel to a registrar's operators' port; calls raise UnreachableError when nobody answers.
+
+    `setting` is the name of the one that holds `address`, which errors then tell.
+    """
     tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
-        yield RegistrarAdmin(channel, address, timeout_s)
+        yield RegistrarAdmin(channel, _Address(address, setting), timeout_s)
 
 
 async def fetch_revocations(
@@ -120,7 +135,7 @@ async def fetch_revocations(
     async with _channel(address, tls, pki.MAX_CRL_BYTES) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
         call = stub.GetRevocations(registrar_pb2.GetRevocationsRequest(), timeout=timeout_s)
-        reply = await _answer(call, address)
+        reply = await _answer(call, _Address(address))
     return pki.load_crl(reply.crl_der, registrar_ca)
 
 
@@ -130,14 +145,14 @@ async def hello(address: str, registrar_ca: x509.Certificate, *, timeout_s: floa
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
         request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
-        return await _answer(stub.Hello(request, timeout=timeout_s), address)
+        return await _answer(stub.Hello(request, timeout=timeout_s), _Address(address))
 
 
 def _channel(address: str, tls: grpc.ChannelCredentials, max_message_bytes: int) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(address, tls, options=(("grpc.max_receive_message_length", max_message_bytes),))
 
 
-async def _answer(call: Awaitable[_T], address: str) -> _T:
+async def _answer(call: Awaitable[_T], address: _Address) -> _T:
     """Return a call's answer; a call to a registrar that is down fails at once."""
     try:
         return await call
@@ -147,7 +162,7 @@ async def _answer(call: Awaitable[_T], address: str) -> _T:
         raise from_rpc_error(error, peer=f"the registrar at {address}") from error
 
 
-def _why_unreachable(address: str, details: str) -> str:
+def _why_unreachable(address: _Address, details: str) -> str:
     """Return what a failed connection means, which the library tells in its text only.
 
     In TLS 1.3 a server refuses a client's certificate after the client thinks itself connected, by closing the socket.

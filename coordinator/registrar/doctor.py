@@ -97,7 +97,7 @@ async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Fi
 
     async def operators() -> str:
         address = home.config().config.admin_address
-        async with connect_admin(address, home.operator_credentials()) as admin:
+        async with connect_admin(address, home.operator_credentials(), setting="admin_address") as admin:
             count = len([device async for device in admin.list_devices()])
         return f"answers at {address}; {count} devices"
 

@@ -177,7 +177,7 @@ def invites_for(options: PhonesOptions, folder: Path) -> list[str]:
     address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()
 
     async def story() -> list[str]:
-        async with connect_admin(address, credentials) as admin:
+        async with connect_admin(address, credentials, setting="registrar_admin_address") as admin:
             return [
                 (await admin.create_invite(options.population, note="emulated phone")).url for _ in range(options.count)
             ]

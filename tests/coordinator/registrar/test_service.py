@@ -94,6 +94,17 @@ def test_operators_errors_arrive_as_what_they_are(registrar: LocalRegistrar) -> 
     asyncio.run(ask())
 
 
+def test_who_finds_no_registrar_is_told_which_setting_says_where(registrar: LocalRegistrar) -> None:
+    async def ask(address: str) -> None:
+        admin_only = registrar.operator
+        async with client.connect_admin(address, admin_only, setting="registrar_admin_address", timeout_s=60) as admin:
+            await admin.create_invite("default")
+
+    # Nobody listens at port 1.
+    with pytest.raises(UnreachableError, match=r"no registrar answers at 127\.0\.0\.1:1 \(registrar_admin_address\)"):
+        asyncio.run(ask("127.0.0.1:1"))
+
+
 def test_an_operator_elsewhere_works_with_a_key_of_its_own(registrar: LocalRegistrar) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     authority = registrar.home.authority()
