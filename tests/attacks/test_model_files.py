@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ def sface_model(sface: bytes) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def tflite_theta() -> dict[str, NDArray[np.float32]]:
+    torch.manual_seed(0)
     backbone = build_backbone("mobilefacenet192")
     return dict(layout_of(backbone).unflatten(theta_of(backbone)))
 
