@@ -43,6 +43,7 @@ _STAGES = {
     7: "unmask",
     8: "closed",
     9: "aborted",
+    10: "closing",
 }
 _VALIDATE = 1
 _OVER = (8, 9)

@@ -26,7 +26,10 @@ STAGES: Final = {
     Stage.CLOSED: rounds_pb2.CLOSED,
     Stage.ABORTED: rounds_pb2.ABORTED,
 }
-"""The machine's stages as the wire names them; CLOSING is the coordinator's own affair: devices have nothing to do."""
+"""The machine's stages as devices are told; CLOSING is the coordinator's own affair: devices have nothing to do."""
+
+REPORTED_STAGES: Final = {**STAGES, Stage.CLOSING: rounds_pb2.CLOSING}
+"""The machine's stages as operators are told."""
 
 STEP_STAGES: Final = {STAGES[stage]: stage for stage in machine.STEP_STAGES}
 """Stages of secure aggregation at which a device sends a message, by their value on the wire."""

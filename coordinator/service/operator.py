@@ -19,7 +19,7 @@ from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
 from coordinator.service.messages import (
     DUTIES,
-    STAGES,
+    REPORTED_STAGES,
     check_hash,
     check_id,
     manifest,
@@ -417,7 +417,7 @@ def _event(news: TaskNews) -> operator_pb2.TaskEvent:
 def _report(record: RoundRecord) -> operator_pb2.RoundReport:
     return operator_pb2.RoundReport(
         round=rounds_pb2.RoundRef(task_id=record.task_id, round=record.round, attempt=record.attempt),
-        stage=STAGES[record.stage],
+        stage=REPORTED_STAGES[record.stage],
         num_selected=record.num_selected,
         num_trained=record.num_trained,
         num_reports=record.num_reports,

@@ -20,6 +20,7 @@ class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNMASK: _ClassVar[Stage]
     CLOSED: _ClassVar[Stage]
     ABORTED: _ClassVar[Stage]
+    CLOSING: _ClassVar[Stage]
 
 class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -35,6 +36,7 @@ CONSISTENCY: Stage
 UNMASK: Stage
 CLOSED: Stage
 ABORTED: Stage
+CLOSING: Stage
 TRAIN: Duty
 VALIDATE: Duty
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, left_to_do, not_chosen
 from coordinator.releases import ModelState
-from coordinator.service.messages import STAGES
+from coordinator.rounds.machine import Stage
+from coordinator.service.messages import REPORTED_STAGES
 from coordinator.store.records import TaskState
 from mien.errors import ConfigError
 from mien.specs import GateSpec, TaskSpec
@@ -65,7 +66,8 @@ def test_a_model_that_waits_for_its_release_by_hand_is_named_at_the_end(
 
 
 def test_every_stage_has_a_name() -> None:
-    assert "unknown" not in {_event(event(stage))["round"]["stage"] for stage in STAGES.values()}
+    names = {stage: _event(event(told))["round"]["stage"] for stage, told in REPORTED_STAGES.items()}
+    assert names == {stage: stage.value for stage in Stage}
 
 
 def test_validators_attempts_are_told_from_trainers() -> None:

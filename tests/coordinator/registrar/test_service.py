@@ -153,7 +153,7 @@ def test_a_registrar_that_is_down_is_said_to_be_down(registrar: LocalRegistrar) 
 def test_a_closed_connection_is_told_from_nobody_there_however_it_broke(sign: str) -> None:
     """Which of them it is depends on who is faster."""
     details = f"failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: {sign}"
-    assert "does not accept these credentials" in client._why_unreachable("127.0.0.1:1", details)
+    assert "does not accept these credentials" in client._why_unreachable(client._Address("127.0.0.1:1"), details)
 
 
 def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegistrar) -> None:
