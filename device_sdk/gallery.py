@@ -25,8 +25,8 @@ from device_sdk.enrolled import (
     References,
     StoredTemplate,
     Template,
+    backed_up,
     check_model,
-    checked_crops,
     clean_name,
     consent_ended,
     crop_in,
@@ -212,11 +212,12 @@ class Gallery:
     def stays_out(self) -> bool | None:
         """Whether the coordinator is to leave this device out of rounds, where it has not been told so; else None.
 
-        It is as soon as the last person who agreed to training no longer does, until somebody agrees again.
+        It is as soon as the last person who agreed to training no longer does, until somebody agrees again. What it was
+        told out of a gallery that was wiped nobody here knows: the first agreement in a new one is always told.
         """
         with self._vault.reading() as view:
-            wanted = view.facts.get(_STAYS_OUT, "no")
-            return None if wanted == view.facts.get(_STAYS_OUT_TOLD, "no") else wanted == "yes"
+            wanted = view.facts.get(_STAYS_OUT)
+            return None if wanted is None or wanted == view.facts.get(_STAYS_OUT_TOLD) else wanted == "yes"
 
     @property
     def wants_out(self) -> bool:
@@ -522,16 +523,10 @@ def from_plain(data: bytes) -> tuple[BackedUp, ...]:
     """Return the people in what `Gallery.to_plain` gave; raises CorruptDataError for anything else."""
     tensors = unpack_tensors(data, what="the exported gallery")
     people = parse_json(unpack_metadata(data).get("people", "").encode(), what="the exported gallery")
+    if not isinstance(people, list):
+        raise CorruptDataError("the exported gallery holds no list of people; export it again")
     try:
-        return tuple(
-            BackedUp(
-                clean_name(person["name"]),
-                int(person["enrolled_unix_s"]),
-                person.get("consent_unix_s"),
-                tuple(checked_crops(tensors[f"crops/{template['id']}"]) for template in person["templates"]),
-            )
-            for person in people
-        )
+        return tuple(backed_up(person, tensors) for person in people)
     except (KeyError, TypeError, ConfigError) as error:
         raise CorruptDataError("the exported gallery is of another format; export it again") from error
 

@@ -81,9 +81,18 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
 
         phone.wipe()
         assert is_out(), "whoever wipes the gallery has nobody left who agrees"
+        phone.enroll("Stranger", images_of(STRANGER)[:4], consent=False)
+        assert phone.tell_participation()
+        assert is_out(), "nobody agreed"
+        phone.set_consent("Stranger", agreed=True)
+        assert phone.gallery.stays_out is False, "a new gallery does not know what an earlier one told"
+        with phone.connect():
+            assert not is_out(), "somebody agrees again"
+        assert phone.gallery.stays_out is None
+        assert "left out" not in why_it_waits()
         with fleet.house.store() as store:
             actions = [action for _, actor, action in store.events(own_id) if actor == f"device:{own_id}"]
-        assert actions == ["device.stays_out", "device.takes_part", "device.stays_out"]
+        assert actions == ["device.stays_out", "device.takes_part"] * 2
 
 
 def test_a_revoked_phone_is_wiped_and_forgets_people_all_the_same(fleet: RealFleet) -> None:
