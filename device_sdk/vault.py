@@ -543,3 +543,5 @@ def _database_errors(kind: VaultKind) -> Iterator[None]:
         if code == sqlite3.SQLITE_IOERR:
             raise DiskFullError(f"the disk refused while reading or writing {name}; check it, run again") from error
         raise CorruptDataError(f"{name} is damaged ({type(error).__name__}); {kind.repair}") from error
+    except UnicodeDecodeError:  # SQLite's words for a damaged schema quote its bytes
+        raise CorruptDataError(f"{name} is damaged (its schema); {kind.repair}") from None

@@ -143,6 +143,15 @@ def test_a_damaged_schema_is_refused(home: Path, raw: sqlite3.Connection, change
         read_everything(home)
 
 
+@pytest.mark.parametrize("damage", [b"CREA\xb6\x8b\x98ABLE", b"CREATE \xe9\xcb\xc0\xa4o"])
+def test_a_schema_that_is_no_text_is_refused(home: Path, damage: bytes) -> None:
+    path = home / "device.db"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"CREATE TABLE", damage))
+    with pytest.raises(CorruptDataError, match="is damaged"):
+        read_everything(home)
+
+
 def test_a_gallery_of_another_home_does_not_open(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     open_gallery(other).close()
