@@ -25,6 +25,7 @@ from mien.audit import Anchor
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.shell.files import storage_errors
 from mien.shell.lock import exclusive
+from mien.shell.ready import is_ready_file
 
 KIND: Final = Kind("registrar", re.compile(r"[a-z][a-z0-9-]*\.(key|pem|json)|registrar\.(toml|db)"))
 _DATABASE: Final = "registrar.db"
@@ -51,7 +52,8 @@ def make_backup(
         for left in home.folder.glob(".backup-*"):  # of one that was killed
             shutil.rmtree(left)
         with tempfile.TemporaryDirectory(prefix=".backup-", dir=home.folder) as folder, storage_errors(out.name):
-            files = {path.name: path for path in sorted(home.folder.iterdir()) if path.suffix in _KEPT}
+            kept = (path for path in sorted(home.folder.iterdir()) if path.suffix in _KEPT)
+            files = {path.name: path for path in kept if not is_ready_file(path)}
             now, head = int(clock().timestamp()), None
             if with_data:
                 files[_DATABASE] = Path(folder) / _DATABASE

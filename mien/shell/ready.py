@@ -43,6 +43,11 @@ def is_live(path: Path) -> bool:
     return own["started"] is not None and own["started"] == started(own["pid"])
 
 
+def is_ready_file(path: Path) -> bool:
+    """Return whether a file says that some program is ready, or was: what it tells holds for that program only."""
+    return path.is_file() and isinstance(_read(path)["pid"], int)
+
+
 def started(pid: object) -> str | None:
     """Return what tells a process from others that had its id: this boot and when it began; None where there is none.
 

@@ -22,6 +22,7 @@ from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.issuing import Registry
 from coordinator.registrar.store import Store
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, InviteError, NotFoundError, RevokedError
+from mien.shell.ready import ready_file
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, csr_der
 
 PASSWORD = "correct horse"
@@ -49,6 +50,16 @@ def serving(home: RegistrarHome) -> Iterator[tuple[Registry, Store]]:
         yield Registry(store, home.authority(), CONFIG, home.coordinator_ca, now), store
     finally:
         store.close()
+
+
+def test_what_says_that_a_program_is_ready_is_not_of_the_copy(registrar: LocalRegistrar, tmp_path: Path) -> None:
+    with ready_file(registrar.home.folder / "up.json") as write:
+        write({"ready": True})
+        (registrar.home.folder / "status.json").write_text("{}")
+        file = back(registrar, tmp_path / "r.mien")
+    (registrar.home.folder / "status.json").rename(tmp_path / "status.json")
+    restore_backup(file, RegistrarHome(tmp_path / "S"), PASSWORD, now)
+    assert [path.name for path in (tmp_path / "S").glob("*.json")] == ["status.json"]
 
 
 def test_who_was_admitted_and_who_was_revoked_comes_back(registrar: LocalRegistrar, tmp_path: Path) -> None:
