@@ -27,6 +27,7 @@ from mien.wire.canonical import parse_json, to_canonical_json
 from mien.wire.tensors import unpack_metadata, unpack_tensors
 
 MAX_NAME: Final = 80
+_LAST_UNIX_S: Final = 253_402_300_799  # the end of the year 9999, the last one that can be shown
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,26 @@ def checked_crops(crops: NDArray[Any]) -> Crops:
     if crops.dtype != np.uint8 or crops.ndim != 4 or crops.shape[1:] != (112, 112, 3) or len(crops) == 0:
         raise CorruptDataError("the exported gallery holds crops of another form; export it again")
     return crops
+
+
+def backed_up(person: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> BackedUp:
+    """Return a person as an exported gallery lists them; raises KeyError, TypeError or a MienError for another form."""
+    name, templates = clean_name(person["name"]), person["templates"]
+    agreed_unix_s = person.get("consent_unix_s")
+    if not isinstance(templates, list) or not templates:
+        raise CorruptDataError("the exported gallery holds somebody without a template; export it again")
+    return BackedUp(
+        name,
+        _unix_s(person["enrolled_unix_s"]),
+        None if agreed_unix_s is None else _unix_s(agreed_unix_s),
+        tuple(checked_crops(tensors[f"crops/{template['id']}"]) for template in templates),
+    )
+
+
+def _unix_s(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LAST_UNIX_S:  # `True` is an int, and no moment
+        raise CorruptDataError("the exported gallery holds a date that is none; export it again")
+    return value
 
 
 def stored_templates(

@@ -375,6 +375,50 @@ def test_a_backup_of_another_form_is_refused(tensors: dict[str, np.ndarray], peo
         from_plain(pack_tensors(tensors, {"people": people}))
 
 
+CROP_1 = {"crops/1": np.zeros((2, 112, 112, 3), np.uint8)}
+
+
+@pytest.mark.parametrize("field", ["consent_unix_s", "enrolled_unix_s"])
+@pytest.mark.parametrize("value", [False, True, "yes", "1", "abc", [1], {}, 1.0, 1e308, -1, 10**12, 10**30])
+def test_a_backup_whose_dates_are_none_makes_nobody_agree(field: str, value: object) -> None:
+    person = {"name": "Eve", "enrolled_unix_s": 1, "consent_unix_s": None, "templates": [{"id": 1}], field: value}
+    with pytest.raises(CorruptDataError, match="export it again"):
+        from_plain(pack_tensors(CROP_1, {"people": json.dumps([person])}))
+
+
+@pytest.mark.parametrize("consent", [None, 0, 1_790_000_000])
+def test_a_backup_keeps_when_somebody_agreed(consent: int | None) -> None:
+    person = {"name": "Eve", "enrolled_unix_s": 1, "consent_unix_s": consent, "templates": [{"id": 1}]}
+    (found,) = from_plain(pack_tensors(CROP_1, {"people": json.dumps([person])}))
+    assert (found.consent_unix_s, found.enrolled_unix_s) == (consent, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"templates": []},
+        {"templates": {"id": 1}},
+        {"templates": "1"},
+        {"templates": None},
+        {"templates": [1]},
+        {"templates": [{"id": [1]}]},
+        {"enrolled_unix_s": None},
+        {"name": 5},
+        {"name": "\ud800"},
+    ],
+)
+def test_a_backup_with_a_damaged_person_is_refused(changes: dict[str, object]) -> None:
+    person = {"name": "Eve", "enrolled_unix_s": 1, "consent_unix_s": None, "templates": [{"id": 1}], **changes}
+    with pytest.raises(CorruptDataError, match="export it again"):
+        from_plain(pack_tensors(CROP_1, {"people": json.dumps([person])}))
+
+
+@pytest.mark.parametrize("people", ["null", "1", '"Eve"', '["Eve"]', "[null]", '{"Eve": 1}', "{}"])
+def test_a_backup_without_a_list_of_people_is_refused(people: str) -> None:
+    with pytest.raises(CorruptDataError):
+        from_plain(pack_tensors(CROP_1, {"people": people}))
+
+
 def test_an_empty_gallery_can_be_backed_up(gallery: Gallery) -> None:
     assert json.loads(unpack_metadata(gallery.to_plain())["people"]) == []
 
