@@ -79,6 +79,8 @@ class VerificationConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.max_fmr < 1.0:
             raise ConfigError(f"verification.max_fmr is {self.max_fmr}; it must lie between 0 and 1")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise ConfigError(f"verification.threshold is {self.threshold}; give a cosine, such as 0.4")
 
 
 @dataclass(frozen=True)
