@@ -70,7 +70,7 @@ def main(home: Path, plan: list[tuple[int, str]]) -> None:
                 random_bytes=chance.random_bytes,
                 local_seed=chance.local_seed,
             )
-            outcomes = list(take_part(lambda: participant, device.clock, rounds=rounds, idle_s=20.0))  # noqa: B023
+            outcomes = list(take_part(lambda: participant, device.clock, rounds=rounds, idle_s=150.0))  # noqa: B023
         assert [type(outcome) for outcome in outcomes] == [Counted] * rounds, outcomes
 
 

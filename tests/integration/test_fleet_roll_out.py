@@ -119,7 +119,7 @@ class Story:
                 places[name] = place(device.identity.device_id, model.model_id)
         *first, last = sorted(places, key=places.__getitem__)
         share = (places[first[-1]] + places[last]) / 2
-        deadlines = RollOutDeadlines(60.0, 60.0, *(60.0,) * 5)
+        deadlines = RollOutDeadlines(*(150.0,) * 7)
         spec = RollOutSpec((share, *more), "default", min_cohort=3, cohort=CohortSpec(3, 3), deadlines=deadlines)
         return spec, first, last
 

@@ -55,7 +55,7 @@ def program(module: str, *arguments: str, check: bool = True, **environment: str
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert "Traceback" not in done.stderr
@@ -98,9 +98,9 @@ population = "{name}"
 size = 3
 min_reports = 3
 [deadlines]
-selecting_s = 20
-training_s = 20
-upload_s = 20
+selecting_s = 120
+training_s = 120
+upload_s = 120
 [privacy]
 min_cohort = 3
 """

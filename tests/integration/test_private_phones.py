@@ -17,7 +17,7 @@ from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, smal
 from tests.integration.test_device import Companion, expected_theta, task
 
 PRIVATE = PrivacySpec(min_cohort=3)
-DEADLINES = DeadlineSpec(60.0, 60.0, keys_s=30.0, shares_s=30.0, upload_s=30.0, consistency_s=30.0, unmask_s=30.0)
+DEADLINES = DeadlineSpec(150.0, 150.0, *(60.0,) * 5)
 
 
 def private_task(name: str, **changes: Any) -> TaskSpec:

@@ -34,7 +34,7 @@ TASK = TaskSpec(
     population="silos",
     cohort=CohortSpec(size=3, min_reports=3),
     validators=CohortSpec(size=3, min_reports=3),
-    deadlines=DeadlineSpec(60.0, 60.0, *(60.0,) * 5),
+    deadlines=DeadlineSpec(*(150.0,) * 7),
     local=LocalSpec(lr=0.002, steps=2, flip=False),
     privacy=PrivacySpec(("local_models",), 3, max_weight=8),
     options={

@@ -67,7 +67,7 @@ class Case:
             population=POPULATION,
             trainable=self.trainable,
             cohort=CohortSpec(size=size, min_reports=size),
-            deadlines=DeadlineSpec(selecting_s=60.0, training_s=60.0, upload_s=60.0),
+            deadlines=DeadlineSpec(selecting_s=150.0, training_s=150.0, upload_s=150.0),
             local=LocalSpec(lr=self.lr, steps=2, flip=False),
             privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
             options=self.options,

@@ -32,7 +32,7 @@ TASK = TaskSpec(
     rounds=2,
     population=POPULATION,
     cohort=CohortSpec(size=2, min_reports=2),
-    deadlines=DeadlineSpec(selecting_s=120.0, training_s=120.0, upload_s=120.0),
+    deadlines=DeadlineSpec(selecting_s=240.0, training_s=240.0, upload_s=240.0),
     local=LocalSpec(lr=0.05, steps=2, flip=False),
     privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
     asynchronous=AsynchronousSpec(max_concurrency=2, staleness_exponent=1.0),
@@ -58,7 +58,7 @@ def test_both_models_are_the_simulators(fleet: RealFleet) -> None:
 
     def hold(event: Event | Transfer) -> None:
         if isinstance(event, Event) and event.text.startswith("Chosen for"):
-            are_chosen.wait(120)
+            are_chosen.wait(240)
             assert may_go_on.wait(240)
 
     def participate(name: str) -> list[RoundOutcome]:

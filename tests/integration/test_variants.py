@@ -24,6 +24,8 @@ from tests.tiny import made_up_crops
 
 CLI = "coordinator.cli"
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
@@ -123,7 +125,11 @@ def test_another_signature_keeps_the_graphs_and_the_variant_and_another_models_s
     said = " ".join(program(CLI, "model", "export", other.model_id, str(poorer), *home).stdout.split())
     assert (lost in said, next_ in said) == (True, True)
     program(CLI, "model", "sign", str(poorer), "--key", str(key[0]))
-    said = " ".join(program(CLI, "model", "release", other.model_id, "--bundle", str(poorer), *home).stdout.split())
+    release = ("model", "release", other.model_id, "--bundle", str(poorer), *home)
+    refused = program(CLI, *release, check=False)
+    assert refused.returncode == 2
+    assert "was not released. Phones recognise nobody with it" in " ".join(refused.stderr.split())
+    said = " ".join(program(CLI, *release, "--without-thresholds").stdout.split())
     assert (lost in said, next_ in said) == (True, True)
     assert "Phones recognise nobody with it: it has no threshold" in said
     assert "--keep-thresholds, then export, sign and release it again: thresholds are signed, too" in said
