@@ -14,6 +14,7 @@ import typer
 from coordinator.commands.common import Home, Json, ask, say
 from coordinator.commands.tables import Column, listing
 from coordinator.home import CoordinatorHome
+from coordinator.registrar.config import invite_seconds
 from mien.errors import MienError
 from mien.shell import cli as shell
 
@@ -48,8 +49,10 @@ def invite(
     Example: mien-coordinator device invite --note "Alice's phone"
     """
 
+    valid_s = invite_seconds(valid_hours)
+
     async def question(registrar: RegistrarAdmin) -> tuple[str, int]:
-        issued = await registrar.create_invite(population, valid_s=round(valid_hours * 3600), note=note)
+        issued = await registrar.create_invite(population, valid_s=valid_s, note=note)
         return issued.url, issued.expires_unix_s
 
     url, expires_unix_s = _ask(home, question)

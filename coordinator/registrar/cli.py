@@ -18,7 +18,7 @@ from coordinator.commands.audit import After, Anchors, Last, Subject, show_head,
 from coordinator.commands.backups import PasswordFile, tell
 from coordinator.commands.common import show_reference
 from coordinator.commands.tables import Column, facts, found, listing
-from coordinator.registrar.config import RegistrarConfig
+from coordinator.registrar.config import RegistrarConfig, invite_seconds
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from coordinator.settings import shown
 from mien.errors import TABLE, ConfigError
@@ -233,8 +233,10 @@ def invite(
     """
     from coordinator.registrar.client import RegistrarAdmin
 
+    valid_s = invite_seconds(valid_hours)
+
     async def ask(admin: RegistrarAdmin) -> tuple[str, int]:
-        issued = await admin.create_invite(population, valid_s=round(valid_hours * 3600), note=note)
+        issued = await admin.create_invite(population, valid_s=valid_s, note=note)
         return issued.url, issued.expires_unix_s
 
     url, expires_unix_s = _ask(home, ask)

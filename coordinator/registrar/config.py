@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Final
@@ -92,6 +93,16 @@ class RegistrarConfig:
         """Every name and address that the server's certificate covers."""
         hosts = (self.address.rpartition(":")[0], self.admin_address.rpartition(":")[0])
         return tuple(dict.fromkeys((*hosts, *self.names, "localhost", "127.0.0.1")))
+
+
+def invite_seconds(valid_hours: float) -> int:
+    """Return the life of an invite in whole seconds, 0 where it is left to the registrar (0 hours).
+
+    Raises ConfigError for what is no time, and for more than 30 days.
+    """
+    if not 0 <= valid_hours <= MAX_INVITE_S / 3600:  # also not for NaN
+        raise ConfigError(f"an invite cannot be valid for {valid_hours:g} hours; the limit is 720 hours (30 days)")
+    return math.ceil(valid_hours * 3600)
 
 
 def _check_attestation(config: RegistrarConfig) -> None:

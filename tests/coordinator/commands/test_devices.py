@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
+from typer import Typer
 from typer.testing import CliRunner
 
 from coordinator.commands import devices
+from coordinator.registrar import cli as registrar_cli
 from coordinator.registrar.client import Device, RegistrarAdmin, find_device
-from mien.errors import TABLE, MienError, NotFoundError
+from mien.errors import TABLE, ConfigError, MienError, NotFoundError
 
 
 class _Listing:
@@ -61,3 +64,12 @@ def test_the_registrars_list_is_shown_whatever_keeps_the_coordinators_half_away(
     found = json.loads(CliRunner().invoke(devices.app, ["list", "--home", ".", "--json"]).stdout)
     assert [row["device_id"] for row in found["devices"]] == ["aa11"]
     assert found["told_missing"] == "the operator's key is missing; restore it"
+
+
+@pytest.mark.parametrize("hours", ["inf", "1e300", "721"])
+@pytest.mark.parametrize("command", [(devices.app, "invite"), (registrar_cli.app, "invite")])
+def test_an_invite_of_no_sane_life_asks_no_registrar(command: tuple[Typer, str], hours: str, tmp_path: Path) -> None:
+    app, name = command
+    done = CliRunner().invoke(app, [name, "--home", str(tmp_path / "none"), "--valid-hours", hours])
+    assert isinstance(done.exception, ConfigError)
+    assert "30 days" in str(done.exception)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.registrar.config import SETTINGS, RegistrarConfig
+from coordinator.registrar.config import SETTINGS, RegistrarConfig, invite_seconds
 from mien.errors import ConfigError, NotFoundError
 
 BASE = RegistrarConfig(address="registrar.example:7440", coordinator_address="[2001:db8::1]:7443")
@@ -64,3 +64,14 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> No
 def test_a_folder_without_a_registrar_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="mien-registrar init"):
         SETTINGS.load(tmp_path / "registrar.toml", environment={})
+
+
+@pytest.mark.parametrize("hours", [float("inf"), float("-inf"), float("nan"), 1e300, 720.001, -1.0])
+def test_an_invite_lives_no_longer_than_30_days(hours: float) -> None:
+    with pytest.raises(ConfigError, match="30 days"):
+        invite_seconds(hours)
+
+
+@pytest.mark.parametrize(("hours", "seconds"), [(0, 0), (1e-9, 1), (0.5, 1800), (2, 7200), (720, 2_592_000)])
+def test_an_invites_life_in_hours(hours: float, seconds: int) -> None:
+    assert invite_seconds(hours) == seconds
