@@ -7,6 +7,7 @@ at once. Nothing is decided here: `participate` decides.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -42,10 +43,13 @@ from mien.specs import TaskSpec
 from mien.wire import CHUNK_BYTES
 from mien.wire.canonical import task_from_json
 from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
+from mien.wire.words import plain_words
 
 SERVER: Final = "the coordinator"
 GLANCE_S: Final = 5.0
 """How long a look at the round may keep a phone from training."""
+UNSAID_PAUSE_S: Final = 60.0
+"""How long a phone waits where a server says that there is nothing to do, and gives a pause that is no number."""
 T = TypeVar("T")
 _ONCE: Final = RetryPolicy(give_up_s=0.0)
 Progress = Callable[[int, int], None]
@@ -259,7 +263,7 @@ class CoordinatorClient:
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":
             return _assignment(reply.assignment)
-        return Wait(max(reply.wait.retry_after_s, 0.0), reply.wait.reason, reply.wait.cannot_train)
+        return _wait(reply.wait)
 
     def report_trained(self, ref: RoundRef) -> Stage:
         """Tell that this device has trained and could upload; returns where the round is."""
@@ -300,7 +304,7 @@ class CoordinatorClient:
         if theta is None:
             raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
         signed = reply.bundle_manifest, reply.bundle_signature
-        return Manifest(reply.model_id, reply.spec_json, theta, shard, reply.released, changes, *signed)
+        return Manifest(plain_words(reply.model_id), reply.spec_json, theta, shard, reply.released, changes, *signed)
 
     def glance(self, ref: RoundRef) -> StageEvent:
         """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""
@@ -499,16 +503,24 @@ class CoordinatorClient:
         return error
 
 
+def _wait(message: rounds_pb2.Wait) -> Wait:
+    pause_s = message.retry_after_s
+    if not math.isfinite(pause_s):
+        pause_s = UNSAID_PAUSE_S
+    return Wait(max(pause_s, 0.0), plain_words(message.reason), message.cannot_train)
+
+
 def _assignment(message: rounds_pb2.Assignment) -> Assignment:
-    ref = RoundRef(message.round.task_id, message.round.round, message.round.attempt)
+    ref = RoundRef(plain_words(message.round.task_id), message.round.round, message.round.attempt)
     try:
         task = task_from_json(message.task_json)
     except ConfigError as error:
-        raise VersionError(f"the coordinator's task cannot be read ({error.message}); upgrade mien") from error
+        reason = plain_words(error.message)
+        raise VersionError(f"the coordinator's task cannot be read ({reason}); upgrade mien") from error
     return Assignment(
         ref,
         task,
-        message.model_id,
+        plain_words(message.model_id),
         message.contribution_sha256,
         Stage.of(message.stage),
         message.reply,
@@ -532,8 +544,8 @@ def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:
     return StageEvent(
         Stage.of(message.stage),
         max(message.remaining_ms, 0) / 1000,
-        message.reason,
-        message.model_id,
+        plain_words(message.reason),
+        plain_words(message.model_id),
         message.num_reports,
         message.message,
     )

@@ -19,6 +19,7 @@ from mien.errors import MienError, StorageError, UnavailableError, UnreachableEr
 from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.wire.status import from_rpc_error
 from mien.wire.v1 import common_pb2
+from mien.wire.words import plain_words
 
 UNARY_S: Final = 20.0
 """Deadline of a call that is answered at once."""
@@ -112,7 +113,7 @@ def say_hello(method: Callable[..., Any], peer: str, policy: RetryPolicy, *, clo
             "upgrade the older one"
         )
     # The server read its clock about half-way between sending and receiving.
-    return Hello(reply.protocol_version, reply.software, reply.unix_ms / 1000 - (times[0] + times[-1]) / 2)
+    return Hello(reply.protocol_version, plain_words(reply.software), reply.unix_ms / 1000 - (times[0] + times[-1]) / 2)
 
 
 def software() -> str:

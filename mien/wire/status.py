@@ -18,9 +18,11 @@ from mien.errors import (
     VersionError,
 )
 from mien.wire import PROTOCOL_VERSIONS
+from mien.wire.words import plain_words
 
 CODE_KEY: Final = "mien-error"
 RETRY_KEY: Final = "mien-retry-after-ms"
+_MAX_DIGITS: Final = 12  # of milliseconds: thirty years; whoever says more has said nothing
 
 # For status that no Mien server sent: the library's own, a proxy's, a dead connection's.
 _FOREIGN: Final = {
@@ -44,11 +46,15 @@ def to_status(error: MienError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, 
 
 
 def from_rpc_error(error: grpc.RpcError, *, peer: str) -> MienError:
-    """Return the Mien error that a failed call stands for; `peer` names the server in messages."""
-    code, details = error.code(), error.details() or ""
+    """Return the Mien error that a failed call stands for; `peer` names the server in messages.
+
+    What the server said is made harmless to read; a pause that is no number, or longer than a life, counts as not said.
+    """
+    code, details = error.code(), plain_words(error.details() or "")
     pairs = _text_pairs(error.trailing_metadata() or ())
     retry = pairs.get(RETRY_KEY, "")
-    retry_after_s = int(retry) / 1000 if retry.isdigit() else None
+    is_number = retry.isascii() and retry.isdigit() and len(retry) <= _MAX_DIGITS
+    retry_after_s = int(retry) / 1000 if is_number else None
     if cls := BY_CODE.get(pairs.get(CODE_KEY, "")):
         return cls(details, retry_after_s=retry_after_s)
     foreign = _FOREIGN.get(code, UnreachableError)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
+import math
 import random
 import threading
 import time
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import pki
-from device_sdk.client import Blob, ClientSettings, CoordinatorClient, RoundRef, Stage, Wait
+from device_sdk.client import UNSAID_PAUSE_S, Blob, ClientSettings, CoordinatorClient, RoundRef, Stage, Wait
 from device_sdk.clock import spell_duration
 from device_sdk.retry import Backoff, RetryPolicy
 from device_sdk.rpc import UNARY_S
@@ -37,7 +39,8 @@ from mien.errors import (
     ViolationError,
 )
 from mien.wire import CHUNK_BYTES
-from mien.wire.v1 import common_pb2, rounds_pb2
+from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
+from mien.wire.words import MAX_WORDS
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
 from tests.servers import free_port
@@ -76,6 +79,60 @@ def connected(
 def chunks(data: bytes, offset: int = 0, size: int = CHUNK_BYTES) -> Iterable[common_pb2.DataChunk]:
     for start in range(offset, len(data), size):
         yield common_pb2.DataChunk(offset=start, data=data[start : start + size])
+
+
+# --- what a server says ---
+
+TRAP = "\x1b]0;mine\x07\x1b[2J\u202egnp\r\nMatch: Bob"
+HARMLESS = "]0;mine[2Jgnp  Match: Bob"
+
+
+def test_nothing_that_a_server_says_moves_a_terminal(fleet: Fleet) -> None:
+    ref = rounds_pb2.RoundRef(task_id=TRAP, round=1, attempt=1)
+    task = b'{"name": "x"}'
+    script = Script(
+        hello=lambda: common_pb2.HelloReply(protocol_version=1, software=TRAP, unix_ms=int(time.time() * 1000)),
+        check_in=lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.5, reason=TRAP)),
+        follow=lambda: [rounds_pb2.StageEvent(stage=rounds_pb2.ABORTED, reason=TRAP, model_id=TRAP)],
+        manifest=lambda: models_pb2.ModelManifest(model_id=TRAP, theta=common_pb2.BlobRef(sha256="a" * 64)),
+    )
+    with connected(fleet, script) as client:
+        assert client.hello().software == HARMLESS
+        assert client.check_in(()) == Wait(1.5, HARMLESS)
+        for event in (client.glance(REF), *client.follow(REF)):
+            assert (event.reason, event.model_id) == (HARMLESS, HARMLESS)
+        assert client.manifest().model_id == HARMLESS
+        script.check_in = lambda: rounds_pb2.CheckInReply(
+            assignment=rounds_pb2.Assignment(round=ref, task_json=task, model_id=TRAP)
+        )
+        answer = client.check_in(())
+        assert not isinstance(answer, Wait)
+        assert (answer.round.task_id, answer.model_id) == (HARMLESS, HARMLESS)
+        script.check_in = lambda: rounds_pb2.CheckInReply(
+            assignment=rounds_pb2.Assignment(round=ref, task_json=json.dumps({"name": "x", TRAP: 1}).encode())
+        )
+        with pytest.raises(VersionError) as unreadable:
+            client.check_in(())
+        assert unreadable.value.message.isprintable()
+        script.check_in = script.fails_first(1, LateError(TRAP.replace("\r", "")), None)
+        with pytest.raises(LateError) as late:
+            client.check_in(())
+        assert late.value.message == HARMLESS.replace("  ", " ")
+
+
+def test_a_servers_words_are_cut_off(fleet: Fleet) -> None:
+    script = Script(check_in=lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(reason="A" * 500_000)))
+    with connected(fleet, script) as client:
+        answer = client.check_in(())
+        assert isinstance(answer, Wait)
+        assert answer.reason == "A" * (MAX_WORDS - 1) + "…"
+
+
+@pytest.mark.parametrize("said", [math.nan, math.inf, -math.inf])
+def test_a_pause_that_is_no_number_was_not_said(fleet: Fleet, said: float) -> None:
+    script = Script(check_in=lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=said, reason="x")))
+    with connected(fleet, script) as client:
+        assert client.check_in(()) == Wait(UNSAID_PAUSE_S, "x")
 
 
 # --- pauses ---
