@@ -12,7 +12,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from mien.errors import CertificateError, CorruptDataError, MienError
+from mien.errors import CertificateError, CorruptDataError, MienError, RateLimitedError
 from mien.wire.status import to_status
 
 _LOG = structlog.get_logger()
@@ -27,7 +27,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Turns a MienError that a handler raises into the gRPC status that `mien.wire.status` reads on the other side.
 
     Handlers are coroutines or asynchronous generators. Any other exception is a bug: gRPC logs it and answers UNKNOWN.
-    `on_end` is told of each call's end: its method, and the error's code, "cancelled", "internal" or "" for none.
+    `on_end` is told of each call's end: its method, and the error's code, "cancelled", "internal" or "" for none or an
+    expected one.
     `around` gives a block that each call is handled in, by its method.
     """
 
@@ -73,7 +74,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 yield
             reason = ""
         except MienError as error:
-            reason = error.code
+            reason = "" if _is_expected(error) else error.code
             raise
         except (asyncio.CancelledError, GeneratorExit):
             reason = "cancelled"
@@ -165,8 +166,14 @@ def _guard_stream(call: _Stream, method: str, told: _Told) -> _Stream:
     return guarded
 
 
+def _is_expected(error: MienError) -> bool:
+    """Return whether an error belongs to a healthy round, so that nobody need hear of it but the caller."""
+    return isinstance(error, RateLimitedError) and error.is_expected
+
+
 async def _abort(context: Any, error: MienError, method: str) -> NoReturn:
-    _LOG.info("refused", method=method, peer=context.peer(), error=error.code, reason=error.message)
+    if not _is_expected(error):
+        _LOG.info("refused", method=method, peer=context.peer(), error=error.code, reason=error.message)
     code, details, metadata = to_status(error)
     await context.abort(code, details, metadata)
     raise AssertionError("abort returns never")

@@ -211,7 +211,14 @@ class DrainingError(UnavailableError):
 
 
 class RateLimitedError(UnavailableError):
-    """The caller sends too many calls."""
+    """The caller sends too many calls, or one too early.
+
+    `is_expected` is True for what a caller asks too early because it cannot know better: no refusal to speak of.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None, is_expected: bool = False) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.is_expected = is_expected
 
 
 class StorageError(MienError):

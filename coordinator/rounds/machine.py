@@ -387,7 +387,9 @@ def _did_part(
     if state.stage is not stage or step is not rules.asked(stage):
         if state.stage in rules.path and rules.path.index(state.stage) > rules.path.index(stage):
             raise LateError("the round went on without this device; nothing is lost, check in again")
-        raise RateLimitedError(f"the {stage} stage is not open yet; follow the round until it is", retry_after_s=1.0)
+        raise RateLimitedError(
+            f"the {stage} stage is not open yet; follow the round until it is", retry_after_s=1.0, is_expected=True
+        )
     return _go_on(rules, _with_step(state, device_id, reached), now, is_enough=is_enough)
 
 

@@ -146,7 +146,9 @@ class Uploads:
         if step is Step.LEFT:
             raise LateError("this device has left the round; check in again")
         if runner.state.stage is not Stage.UPLOAD:
-            raise RateLimitedError("the upload stage is not open yet; follow the round until it is", retry_after_s=1.0)
+            raise RateLimitedError(
+                "the upload stage is not open yet; follow the round until it is", retry_after_s=1.0, is_expected=True
+            )
         return runner
 
     async def _alone(self, key: tuple[int, str], arrival: _Arrival) -> UploadProgress:

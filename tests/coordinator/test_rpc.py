@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from structlog.testing import capture_logs
 
 from coordinator import pki
 from coordinator.rpc import ErrorInterceptor, peer_host, peer_leaf_pem
 from mien.errors import CertificateError, LateError, MienError, PermissionDeniedError, RateLimitedError
 from mien.wire.status import from_rpc_error
+
+OnEnd: TypeAlias = Callable[[str, str], None]
 
 NOW = datetime.now(UTC)
 REGISTRAR = pki.create_authority("registrar", NOW)
@@ -43,6 +46,10 @@ async def _limited(request: bytes, context: Any) -> bytes:
     raise RateLimitedError("wait", retry_after_s=1.5)
 
 
+async def _early(request: bytes, context: Any) -> bytes:
+    raise RateLimitedError("wait", retry_after_s=1.5, is_expected=True)
+
+
 async def _stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
     yield b"first"
     raise LateError("over")
@@ -51,15 +58,18 @@ async def _stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
 HANDLERS: dict[str, Any] = {
     "Who": grpc.unary_unary_rpc_method_handler(_who),
     "Limited": grpc.unary_unary_rpc_method_handler(_limited),
+    "Early": grpc.unary_unary_rpc_method_handler(_early),
     "Stream": grpc.unary_stream_rpc_method_handler(_stream),
 }
 
 
 @asynccontextmanager
-async def connected(chain_pem: bytes | None, key_pem: bytes | None) -> AsyncIterator[grpc.aio.Channel]:
+async def connected(
+    chain_pem: bytes | None, key_pem: bytes | None, on_end: OnEnd = lambda _method, _reason: None
+) -> AsyncIterator[grpc.aio.Channel]:
     """Run a server as the coordinator does (both authorities trusted, a certificate demanded) and connect to it."""
     leaf = pki.issue_server_leaf(COORDINATOR, ["127.0.0.1"], NOW)
-    server = grpc.aio.server(interceptors=(ErrorInterceptor(),))
+    server = grpc.aio.server(interceptors=(ErrorInterceptor(on_end),))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", HANDLERS),))
     roots = REGISTRAR.certificate_pem + COORDINATOR.certificate_pem
     tls = grpc.ssl_server_credentials([(leaf.key_pem, leaf.chain_pem)], roots, require_client_auth=True)
@@ -73,11 +83,13 @@ async def connected(chain_pem: bytes | None, key_pem: bytes | None) -> AsyncIter
         await server.stop(0)
 
 
-def asked(method: str, chain_pem: bytes | None, key_pem: bytes | None) -> bytes:
+def asked(
+    method: str, chain_pem: bytes | None, key_pem: bytes | None, on_end: OnEnd = lambda _method, _reason: None
+) -> bytes:
     """Return the answer of a method; errors come as MienError."""
 
     async def ask() -> bytes:
-        async with connected(chain_pem, key_pem) as channel:
+        async with connected(chain_pem, key_pem, on_end) as channel:
             call: Callable[..., Awaitable[bytes]] = channel.unary_unary(f"/test/{method}")
             return await call(b"", timeout=60)
 
@@ -125,6 +137,15 @@ def test_errors_keep_their_kind_and_their_pause() -> None:
     with pytest.raises(RateLimitedError, match="wait") as error:
         asked("Limited", OPERATOR.chain_pem, OPERATOR.key_pem)
     assert error.value.retry_after_s == 1.5
+
+
+@pytest.mark.parametrize(("method", "reason"), [("Limited", "rate_limited"), ("Early", "")])
+def test_what_comes_too_early_is_neither_logged_nor_counted_as_a_refusal(method: str, reason: str) -> None:
+    ended = list[tuple[str, str]]()
+    with capture_logs() as logs, pytest.raises(RateLimitedError, match="wait"):
+        asked(method, OPERATOR.chain_pem, OPERATOR.key_pem, lambda *told: ended.append(told))
+    assert ended == [(f"/test/{method}", reason)]
+    assert [entry["event"] for entry in logs] == ["refused"] * bool(reason)
 
 
 def test_a_stream_may_fail_after_its_first_answer() -> None:

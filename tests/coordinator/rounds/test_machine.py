@@ -115,6 +115,7 @@ def test_an_upload_before_its_stage_may_come_again() -> None:
     with pytest.raises(RateLimitedError) as refusal:
         advance(RULES, state, Uploaded("a"), 3.0)
     assert refusal.value.retry_after_s == 1.0
+    assert refusal.value.is_expected  # it happens in every healthy round
 
 
 def test_selecting_goes_on_at_its_deadline_with_the_quorum_or_aborts() -> None:
