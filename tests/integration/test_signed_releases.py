@@ -65,7 +65,7 @@ def signed(fleet: RealFleet, model: Model, key: Path, sequence: int, *options: s
 
 def released(fleet: RealFleet, model: Model, *options: str, **kwargs: Any) -> Any:
     home = ("--home", str(fleet.house.home.folder), "--json")
-    return program(CLI, "model", "release", model.model_id, *options, *home, **kwargs)
+    return program(CLI, "model", "release", model.model_id, "--without-thresholds", *options, *home, **kwargs)
 
 
 def told(fleet: RealFleet, verb: str) -> str:

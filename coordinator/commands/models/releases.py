@@ -10,6 +10,7 @@ import typer
 from coordinator.commands.common import Home, Json, ask, say
 from coordinator.commands.models.common import Model, find_model, percent, said_of_thresholds, share_of, tell
 from coordinator.commands.models.folder import read_signed, said_of_less
+from mien.errors import ConfigError
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
@@ -30,6 +31,9 @@ def release(
     ] = None,
     despite_gates: Annotated[
         bool, typer.Option("--despite-gates", help="Also if its gates rejected it, or have not judged it yet.")
+    ] = False,
+    without_thresholds: Annotated[
+        bool, typer.Option("--without-thresholds", help="Also if phones then recognise nobody until it is measured.")
     ] = False,
     roll_out: Annotated[
         Path | None,
@@ -54,6 +58,10 @@ def release(
         found = await find_model(coordinator, model)
         model_id, then = found.model_id, "" if bundle is None else f", then {_ANEW}"
         told = [said_of_thresholds(found.spec_json, model_id, then)]
+        if told[0] and not without_thresholds:
+            raise ConfigError(
+                f"model {model_id[:12]} was not released. {told[0]}. Or --without-thresholds releases it all the same"
+            )
         if bundle is not None:
             told.append(await said_of_less(coordinator, [file.name for file in listed_by(signed[0]).files], bundle))
             await coordinator.add_graphs(bundle, *signed)
