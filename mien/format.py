@@ -51,3 +51,8 @@ def duration(duration_s: float) -> str:
 def fraction(part: int, whole: int) -> str:
     """Return the counts behind a rate: 3 of 1 200."""
     return f"{count(part)} of {count(whole)}"
+
+
+def grouped(text: str, width: int = 4) -> str:
+    """Return text in groups, so that the eye keeps its place when people compare it: 0123 4567 89ab."""
+    return " ".join(text[at : at + width] for at in range(0, len(text), width))

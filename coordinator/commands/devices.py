@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from coordinator.commands.common import Home, Json, ask, say
+from coordinator.commands.invites import draw_invite, fingerprints
 from coordinator.commands.tables import Column, listing
 from coordinator.home import CoordinatorHome
 from coordinator.registrar.config import invite_seconds
@@ -56,8 +57,8 @@ def invite(
         return issued.url, issued.expires_unix_s
 
     url, expires_unix_s = _ask(home, question)
-    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population}
-    shell.emit(result, as_json=as_json, human=lambda: _draw_invite(url, expires_unix_s))
+    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
+    shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
 
 
 @app.command("list")
@@ -144,14 +145,6 @@ def _told(seen: Seen | None, device_id: str) -> dict[str, Any]:
         return dict.fromkeys(_TOLD)
     values = {name: getattr(device, name) for name in _TOLD}
     return {name: value if isinstance(value, str | int) else list(value) for name, value in values.items()}
-
-
-def _draw_invite(url: str, expires_unix_s: int) -> None:
-    import segno
-
-    segno.make(url, micro=False).terminal(compact=True)
-    shell.OUT.out(url, highlight=False)  # unwrapped: a wrapped URL could not be copied
-    say(f"Works once, until {_day(expires_unix_s)} UTC. Show it to one person.")
 
 
 def device_table(devices: Sequence[Device], width: int, seen: Seen | None = None) -> RenderableType:

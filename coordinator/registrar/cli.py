@@ -17,6 +17,7 @@ import typer
 from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
 from coordinator.commands.backups import PasswordFile, tell
 from coordinator.commands.common import show_reference
+from coordinator.commands.invites import draw_invite, fingerprints
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.registrar.config import RegistrarConfig, invite_seconds
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
@@ -240,8 +241,8 @@ def invite(
         return issued.url, issued.expires_unix_s
 
     url, expires_unix_s = _ask(home, ask)
-    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population}
-    shell.emit(result, as_json=as_json, human=lambda: _draw_invite(url, expires_unix_s))
+    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
+    shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
 
 
 @app.command()
@@ -492,15 +493,6 @@ def _say(text: str) -> None:
 
 def _say_ready(config: RegistrarConfig, join_port: int, admin_port: int) -> None:
     _say(f"Ready. Devices join at {config.address} (port {join_port}), operators on port {admin_port}. Ctrl-C stops.")
-
-
-def _draw_invite(url: str, expires_unix_s: int) -> None:
-    import segno
-
-    segno.make(url, micro=False).terminal(compact=True)
-    # Not through rich: a wrapped URL could not be copied.
-    print(url)
-    _say(f"Works once, until {datetime.fromtimestamp(expires_unix_s, UTC):%Y-%m-%d %H:%M} UTC. Show it to one person.")
 
 
 if __name__ == "__main__":

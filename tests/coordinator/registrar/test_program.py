@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -157,6 +158,8 @@ def test_an_operators_day(program: Program) -> None:
         assert code == 0
         assert "█" in out
         assert "mien://join?" in out
+        assert f"coordinator  {' '.join(re.findall('....', pki.fingerprint(COORDINATOR.certificate)))}\n" in out
+        assert made["fingerprints"]["registrar"].replace(" ", "") == invite.registrar_ca_sha256
 
         assert program.serve_refused()[0] is AlreadyExistsError
 
