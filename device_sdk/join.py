@@ -38,6 +38,7 @@ from mien.errors import AlreadyExistsError, CertificateError, ConfigError, Finge
 from mien.wire.invite import Invite
 from mien.wire.renewal import renewal_message
 from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
+from mien.wire.words import plain_words
 
 RENEW_BELOW: Final = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""
@@ -162,7 +163,7 @@ def _identity(
         device_id=device_id,
         population=population,
         registrar_address=registrar_address,
-        coordinator_address=reply.coordinator_address,
+        coordinator_address=plain_words(reply.coordinator_address),
         certificate=certificate,
         registrar_ca=authority,
         coordinator_ca=coordinator_ca,

@@ -102,9 +102,17 @@ class _Root:
 class Vault:
     """An open vault; every use of it is a `reading()` or `writing()` block. Threads take turns."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, key_store: KeyStore, kind: VaultKind) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        key_store: KeyStore,
+        kind: VaultKind,
+        file: tuple[int, int] | None,
+    ) -> None:
         self._connection = connection
         self._path = path
+        self._file = file
         self._key_store = key_store
         self._kind = kind
         self._opened = _unwrap(connection, key_store, kind)
@@ -125,8 +133,9 @@ class Vault:
             with locked_folder(path.parent):
                 if not path.exists():
                     _create(path, key_store, kind)
+        file = _file_at(path)
         with _connected(path, kind) as connection:
-            vault = cls(connection, path, key_store, kind)
+            vault = cls(connection, path, key_store, kind, file)
             with vault.reading():
                 pass
             vault._destroy_unused_key()
@@ -156,8 +165,9 @@ class Vault:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Reader]:
-        """A block that sees one consistent state."""
+        """A block that sees one consistent state; raises KeyStoreError once the file was wiped or replaced."""
         with self._turn, _database_errors(self._kind):
+            self._check_in_place()
             self._connection.execute("BEGIN")
             try:
                 yield Reader(self._connection, self._current_key(), self._kind)
@@ -167,8 +177,12 @@ class Vault:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writer]:
-        """A block whose changes are all stored at its end, or none of them."""
+        """A block whose changes are all stored at its end, or none of them; errors as `reading`.
+
+        What was written into a file that another process wiped meanwhile is not stored, and must not seem to be.
+        """
         with self._turn, _database_errors(self._kind):
+            self._check_in_place()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 writer = Writer(self._connection, self._current_key(), self._kind, self._random_bytes)
@@ -176,6 +190,10 @@ class Vault:
                 writer.seal_root()
                 self._connection.execute("COMMIT")
                 self._num_writes += 1
+                self._check_in_place()
+            except sqlite3.Error:
+                self._check_in_place()  # SQLite misses the journal, and would speak of the disk
+                raise
             finally:
                 # Also what a refused COMMIT (full disk) leaves open.
                 if self._connection.in_transaction:
@@ -185,6 +203,7 @@ class Vault:
     def version(self) -> tuple[int, int]:
         """What changes whenever this file may have changed, by this connection or another: cheap to ask for."""
         with self._turn, _database_errors(self._kind):
+            self._check_in_place()
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0]), self._num_writes
 
     def rotate_key(self) -> None:
@@ -229,6 +248,17 @@ class Vault:
             yield True
         finally:
             os.close(lock)
+
+    def _check_in_place(self) -> None:
+        """Raise KeyStoreError where the open file is no longer the one at its path: what it holds is gone for others.
+
+        An open file outlives its name, and the system gives its number to no other as long as it is open.
+        """
+        if self._file is None or _file_at(self._path) != self._file:
+            raise KeyStoreError(
+                f"{self._kind.what} was wiped or replaced by another program while this one had it open, and nothing "
+                "more is read from it or stored in it; run again"
+            )
 
     def _current_key(self) -> SecretKey:
         """Return the data key of the state that the transaction sees: another process may have rotated it."""
@@ -391,6 +421,15 @@ def _connected(path: Path, kind: VaultKind) -> Iterator[sqlite3.Connection]:
         except BaseException:
             connection.close()
             raise
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Return which file lies at a path, None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _check_no_folder(path: Path, kind: VaultKind) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import resource
@@ -278,6 +279,47 @@ def test_wiping_makes_old_copies_worthless(tmp_path: Path, key_store: FileKeySto
     path.write_bytes(copy)
     with pytest.raises(KeyStoreError):
         Gallery.open(path, key_store)
+
+
+@pytest.mark.parametrize("is_begun_anew", [False, True])
+def test_a_gallery_that_another_process_wiped_takes_and_shows_nothing(
+    tmp_path: Path, key_store: FileKeyStore, is_begun_anew: bool
+) -> None:
+    path = tmp_path / "home" / "device.db"
+    stale = Gallery.open(path, key_store)
+    enroll(stale, "Ada")
+    stale.references(MODEL_A)
+    Gallery.wipe(path, key_store)
+    if is_begun_anew:
+        Gallery.open(path, key_store).close()
+    keys_before = sorted(file.name for file in (tmp_path / "home" / "keys").iterdir())
+    for use in (
+        lambda: enroll(stale, "Grace", 2),
+        lambda: stale.remove("Ada"),
+        lambda: stale.people(),
+        lambda: stale.references(MODEL_A),
+        lambda: stale.training_crops("Ada"),
+    ):
+        with pytest.raises(KeyStoreError, match="wiped or replaced by another program"):
+            use()
+    stale.close()
+    assert sorted(file.name for file in (tmp_path / "home" / "keys").iterdir()) == keys_before
+    with contextlib.closing(Gallery.open(path, key_store)) as fresh:
+        assert fresh.people() == ()
+
+
+def test_a_wipe_in_the_middle_of_a_change_is_told(tmp_path: Path, key_store: FileKeyStore) -> None:
+    path = tmp_path / "home" / "device.db"
+
+    def change_and_wipe(gallery: Gallery) -> None:
+        with gallery._vault.writing() as change:
+            change.insert("persons", b"{}")
+            Gallery.wipe(path, key_store)
+
+    with contextlib.closing(Gallery.open(path, key_store)) as stale:
+        with pytest.raises(KeyStoreError, match="wiped or replaced"):
+            change_and_wipe(stale)
+        assert not path.exists()
 
 
 def test_a_gallery_of_a_newer_program_is_not_touched(tmp_path: Path, key_store: FileKeyStore) -> None:
