@@ -10,11 +10,15 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from coordinator.store.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 from mien.errors import ConfigError
 
 History = Sequence[ReleaseRecord]
+
+UNJUDGED: Final = "no evaluation set has judged it"
+"""What there is to say of a candidate of a coordinator without gates."""
 
 
 class ModelState(StrEnum):
@@ -151,6 +155,10 @@ def _standing(
     if candidate is not None and candidate.state is CandidateState.FAILED:
         return Standing(ModelState.REJECTED, reason=reason)
     if candidate is not None or model.task_id is None:
-        words = {CandidateState.WAITING: "its gates have not decided yet", CandidateState.PASSED: "passed its gates"}
+        words = {
+            CandidateState.WAITING: "its gates have not decided yet",
+            CandidateState.PASSED: "passed its gates",
+            CandidateState.UNCHECKED: UNJUDGED,
+        }
         return Standing(ModelState.CANDIDATE, reason=reason or (words.get(candidate.state, "") if candidate else ""))
     return Standing(ModelState.ROUND)

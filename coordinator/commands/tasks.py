@@ -173,13 +173,22 @@ def watch(task: Task, home: Home, as_json: Json = False) -> None:
 
 
 async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus) -> str:
-    """Return what a task that ended leaves to its operator: the release of its last model, where its gates say so."""
-    if task.state != "done" or not task.task_json or task_from_json(task.task_json).gates.release != "manual":
+    """Return what a task that ended leaves to its operator: its last model, where nobody judged or released it."""
+    from coordinator.releases import UNJUDGED
+
+    if task.state != "done" or not task.task_json:
         return ""
-    states = {status.model_id: status.state for _, status in await coordinator.standings()}
-    if states.get(task.model_id) != "candidate":  # released meanwhile, or the task went back to one that is in force
+    found = {status.model_id: status for _, status in await coordinator.standings()}.get(task.model_id)
+    if found is None or found.state != "candidate":  # released meanwhile, or the task went back to one in force
         return ""
     name = task.model_id[:12]
+    if found.reason == UNJUDGED:
+        return (
+            f"Model {name} is not released, and {UNJUDGED}: mien-coordinator model evaluate {name} --data FACES "
+            f"--keep-thresholds, then model release {name}"
+        )
+    if task_from_json(task.task_json).gates.release != "manual":
+        return ""
     return f"Model {name} waits for its release by hand: mien-coordinator model show {name}, then model release {name}"
 
 

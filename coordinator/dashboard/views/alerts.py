@@ -12,7 +12,7 @@ from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views.common import candidates, model_standings, offered_models, release_history
 from coordinator.dashboard.views.rollouts import roll_out_alerts
 from coordinator.dashboard.words import short
-from coordinator.releases import ModelState, in_force
+from coordinator.releases import UNJUDGED, ModelState, in_force
 from coordinator.store.records import CandidateState
 from coordinator.store.tables import PRIVACY_EVENTS, TASKS
 from mien.dp.ledger import Event
@@ -58,14 +58,22 @@ def _releases(db: sa.Connection) -> Iterator[Alert]:
         yield Alert(
             "warn", "No model is released to all, so some phones verify with none.", command, "/models", "Models"
         )
-    standings = model_standings(db, models)
-    passed = {each.model_id for each in candidates(db) if each.state is CandidateState.PASSED}
+    standings, offered = model_standings(db, models), candidates(db)
+    passed = {each.model_id for each in offered if each.state is CandidateState.PASSED}
     ready = [model for model in models if model.model_id in passed]
     waiting = [each for each in ready if standings[each.model_id].state is ModelState.CANDIDATE]
     for model in waiting[:_MAX_READY]:
         told = f"Model {short(model.model_id)} passed its gates and waits for its release."
         command = f"mien-coordinator model release {short(model.model_id)}"
         yield Alert("busy", told, command, f"/models/{model.model_id}", "Model")
+
+    newest = {each.task_id: each for each in offered}  # of each task the last
+    last_release_ms = max((release.released_ms for release in release_history(db)), default=0)
+    for each in newest.values():
+        if standings[each.model_id].reason == UNJUDGED and each.offered_ms >= last_release_ms:
+            told = f"Model {short(each.model_id)} is not released, and {UNJUDGED}."
+            command = f"mien-coordinator model evaluate {short(each.model_id)} --data FACES --keep-thresholds"
+            yield Alert("busy", told, command, f"/models/{each.model_id}", "Model")
 
 
 def _budgets(db: sa.Connection) -> Iterator[Alert]:

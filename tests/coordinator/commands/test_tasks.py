@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, left_to_do, not_chosen
-from coordinator.releases import ModelState
+from coordinator.releases import UNJUDGED, ModelState
 from coordinator.rounds.machine import Stage
 from coordinator.service.messages import REPORTED_STAGES
 from coordinator.store.records import TaskState
@@ -44,8 +44,8 @@ def test_what_is_over_is_not_paused_or_resumed_in_silence(state: TaskState, wish
 class _Standings:
     """A coordinator whose one model stands so."""
 
-    def __init__(self, state: str) -> None:
-        self._status = operator_pb2.ModelStatus(model_id="ab" * 32, state=state)
+    def __init__(self, state: str, reason: str = "") -> None:
+        self._status = operator_pb2.ModelStatus(model_id="ab" * 32, state=state, reason=reason)
 
     async def standings(self) -> list[tuple[models_pb2.ModelManifest, operator_pb2.ModelStatus]]:
         return [(models_pb2.ModelManifest(model_id=self._status.model_id), self._status)]
@@ -63,6 +63,16 @@ def test_a_model_that_waits_for_its_release_by_hand_is_named_at_the_end(
     waits = (state, gates.release, model) == (TaskState.DONE, "manual", ModelState.CANDIDATE)
     assert ("model release abababababab" in told) == waits
     assert bool(told) == waits
+
+
+@pytest.mark.parametrize("gates", [GateSpec(release="manual"), GateSpec()])
+@pytest.mark.parametrize("state", list(ModelState))
+def test_a_model_that_no_gate_judged_is_named_at_the_end_with_what_is_next(gates: GateSpec, state: ModelState) -> None:
+    task = task_to_json(TaskSpec("spring", gates=gates))
+    status = operator_pb2.TaskStatus(name="spring", state="done", model_id="ab" * 32, task_json=task)
+    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(state, UNJUDGED)), status))
+    steps = "model evaluate abababababab --data FACES --keep-thresholds, then model release abababababab"
+    assert (steps in told) == bool(told) == (state is ModelState.CANDIDATE)
 
 
 def test_every_stage_has_a_name() -> None:

@@ -16,10 +16,13 @@ from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Facts, 
 from coordinator.dashboard.situation import Check, Situation
 from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
+from coordinator.dashboard.views.alerts import alerts
+from coordinator.dashboard.words import short
 from coordinator.privacy.report import report
 from coordinator.rollouts import spec_to_json
+from coordinator.store.records import CandidateRecord, CandidateState
 from coordinator.store.store import Store
-from coordinator.store.tables import REPLICAS, ROLL_OUTS
+from coordinator.store.tables import CANDIDATES, REPLICAS, ROLL_OUTS
 from mien.errors import NotFoundError
 from mien.format import percent
 from mien.rollouts import RollOutSpec
@@ -78,11 +81,11 @@ def test_the_overview_counts_phones_and_names_what_wants_an_operator(reader: Rea
     assert sum(known.by_hour) <= known.day <= sum(each.week for each in known.populations) <= 459
     fault = Check("revocations", "no recent revocation list, so phones are refused; start the registrar", is_fault=True)
     page = reader.ask(lambda db: overview.overview(db, situation(now_ms, fault), known))
-    alerts = part(page, "alerts", Alerts).items
-    assert [alert.tone for alert in alerts] == ["bad", "warn"]
-    assert alerts[0].text.startswith("Revocations: no recent")
-    assert "autumn is paused: 5 attempts in a row were aborted" in alerts[1].text
-    assert alerts[1].command == "mien-coordinator task resume autumn"
+    found = part(page, "alerts", Alerts).items
+    assert [alert.tone for alert in found] == ["bad", "warn"]
+    assert found[0].text.startswith("Revocations: no recent")
+    assert "autumn is paused: 5 attempts in a row were aborted" in found[1].text
+    assert found[1].command == "mien-coordinator task resume autumn"
     running = part(page, "running", Table)
     assert cell(running, "spring", "Round").text == "upload"
     assert cell(running, "spring", "Progress").text == "12 of 20 rounds"
@@ -210,6 +213,31 @@ def test_collapse_shows_in_the_monitors(reader: Reader, now_ms: int) -> None:
     ranks = [people_measured(gain=gain, dims=dims).monitors.effective_rank for gain, dims in MEASURED]
     assert texts(part(page, "rank-1", Figure).table, "Effective rank") == [f"{rank:.3f}" for rank in ranks]
     assert texts(part(page, "limits", Table), "Least effective rank") == [f"{ranks[0] / 2:.1f}"]
+
+
+def test_a_model_that_no_evaluation_set_judged_wants_an_operator_until_the_next_release(tmp_path: Path) -> None:
+    new = Fleet(tmp_path)
+    base, made = new.add_model("imported").model_id, new.add_model("candidate").model_id
+    new.store.release(base, population=None, actor="alice")
+    new.clock.move(10)
+    offered = CandidateRecord(
+        made, new.add_task("spring", base).task_id, 4, CandidateState.UNCHECKED, new.clock.now_ms()
+    )
+    new.store.privacy(lambda db: db.execute(sa.insert(CANDIDATES).values(**vars(offered))))
+    reader = Reader.open(new.home.database_url(new.home.resolve().config))
+
+    def commands() -> list[str]:
+        return [alert.command for alert in reader.ask(lambda db: alerts(db, situation(new.clock.now_ms())))]
+
+    try:
+        assert commands() == [f"mien-coordinator model evaluate {short(made)} --data FACES --keep-thresholds"]
+        new.clock.move(10)
+        new.store.release(made, population=None, actor="alice")
+        new.clock.move(10)
+        new.store.roll_back(None, actor="alice")
+        assert commands() == []
+    finally:
+        reader.close()
 
 
 def test_staged_roll_outs_and_what_phones_say_of_them(tmp_path: Path) -> None:
