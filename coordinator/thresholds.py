@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from mien.evaluation.gates import is_measurable
+from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.specs import Threshold
 from mien.wire.canonical import model_from_json
 
@@ -19,7 +19,7 @@ def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
 
     Left out is what could not be measured: a point at which fewer than 30 non-mated errors were to be expected.
     """
-    points = [point for point in record.get("points", ()) if _is_measured(point)]
+    points = [point for point in record.get("points", ()) if not why_left_out(point)]
     return [
         Threshold(
             value=point["threshold"],
@@ -40,7 +40,13 @@ def decides(spec_json: bytes, model_id: str) -> bool:
     return any(known.model_id == model_id and known.fmr <= PHONES_MAX_FMR for known in spec.thresholds)
 
 
-def _is_measured(point: Mapping[str, Any]) -> bool:
-    if "threshold" not in point or not -1.0 <= point["threshold"] <= 1.0:
-        return False
-    return is_measurable(point["target_fmr"], point["num_non_mated"])
+def why_left_out(point: Mapping[str, Any]) -> str:
+    """Return why no threshold comes of an operating point; empty where one does."""
+    if "threshold" not in point:
+        return "it is not measurable"
+    if not -1.0 <= point["threshold"] <= 1.0:
+        return "no score from -1 to 1 is that rare"
+    if is_measurable(point["target_fmr"], point["num_non_mated"]):
+        return ""
+    needed = MIN_EXPECTED_ERRORS / point["target_fmr"]
+    return f"that needs {needed:,.0f} non-mated comparisons, there were {point['num_non_mated']:,}"

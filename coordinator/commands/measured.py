@@ -35,8 +35,17 @@ def table_of(record: Mapping[str, Any]) -> Table:
     monitors = record.get("monitors", {})
     rows += [(words, f"{monitors[name]:.3f}") for name, words in _MONITORS.items() if name in monitors]
     if "thresholds_kept" in record:
-        rows.append(("thresholds kept", str(record["thresholds_kept"])))
+        rows.append(("thresholds kept", _kept(record)))
     return facts("measure", "value", rows)
+
+
+def _kept(record: Mapping[str, Any]) -> str:
+    """Return how many thresholds were kept, and which were not and why."""
+    from coordinator.thresholds import why_left_out  # numpy comes with it, which most commands do without
+
+    left_out = [(point["target_fmr"], why_left_out(point)) for point in record.get("points", ())]
+    told = [f"not at FMR {target:g}: {why}" for target, why in left_out if why]
+    return "; ".join([str(record["thresholds_kept"]), *told])
 
 
 def _point(point: Mapping[str, Any]) -> tuple[str, str]:

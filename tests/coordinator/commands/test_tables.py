@@ -179,6 +179,21 @@ def test_a_measurement_is_a_table_and_not_data(width: int) -> None:
         assert words in joined
 
 
+def test_thresholds_that_are_not_kept_are_named_with_the_reason() -> None:
+    point = {"threshold": 0.5, "fmr": 0.0001, "fnmr": 0.1, "num_mated": 1500}
+    points = [
+        {**point, "target_fmr": 0.001, "num_non_mated": 30_000},
+        {**point, "target_fmr": 0.0001, "num_non_mated": 258_789},
+        {"target_fmr": 1e-6, "not_measurable": "too few comparisons"},
+        {**point, "threshold": 1.5, "target_fmr": 0.01, "num_non_mated": 30_000},
+    ]
+    told = drawn(table_of(record(points=points, thresholds_kept=1)), 400)
+    assert (
+        " 1; not at FMR 0.0001: that needs 300,000 non-mated comparisons, there were 258,789; not at FMR 1e-06: it is "
+        "not measurable; not at FMR 0.01: no score from -1 to 1 is that rare "
+    ) in told
+
+
 def test_a_ten_fold_measurement() -> None:
     fold = {k: v for k, v in record().items() if k not in ("points", "monitors", "eer", "identities", "images")}
     text = drawn(table_of({**fold, "accuracy": 0.9932, "std": 0.004, "standard_error": 0.0013}), 80)
