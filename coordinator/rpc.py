@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
 
 import grpc
@@ -16,6 +16,10 @@ from mien.errors import CertificateError, CorruptDataError, MienError, RateLimit
 from mien.wire.status import to_status
 
 _LOG = structlog.get_logger()
+
+HANDSHAKE_LIMIT: Final = ("grpc.server_handshake_timeout_ms", 20_000)
+"""Who opens a connection and does not end the handshake is dropped after as long as a phone tries to connect at most:
+gRPC's own two minutes let a few idle sockets use up all that a process may have open."""
 
 _Call: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 _Stream: TypeAlias = Callable[[Any, Any], AsyncGenerator[Any, None]]

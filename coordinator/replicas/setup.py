@@ -27,7 +27,7 @@ from coordinator.replicas.sums import Sums
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
-from coordinator.rpc import ErrorInterceptor
+from coordinator.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
 from coordinator.service.access import Gate
 from coordinator.service.messages import software
 from coordinator.store.thread import StoreThread
@@ -84,7 +84,7 @@ class Replication:
         last = ForwardingInterceptor(self.keeper, self._routes, None)
         self._server = server = grpc.aio.server(
             interceptors=(ErrorInterceptor(self._metrics.call_ended), access, last),
-            options=(*SERVER_OPTIONS, ("grpc.so_reuseport", 0)),
+            options=(*SERVER_OPTIONS, HANDSHAKE_LIMIT, ("grpc.so_reuseport", 0)),
         )
         leaf = ServerLeaf(authority, (host, "localhost", "127.0.0.1"), self._clock.now_utc)
         listen = config.replica_listen or f"[::]:{port}"

@@ -30,7 +30,7 @@ from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
 from coordinator.rounds.traces import NO_TRACES, RoundTraces
 from coordinator.rounds.uploads import Uploads
-from coordinator.rpc import ErrorInterceptor
+from coordinator.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
 from coordinator.service.access import AccessInterceptor, Gate
 from coordinator.service.health import Probes, listening
 from coordinator.service.limits import CallLimiter
@@ -323,6 +323,7 @@ def _server(
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_concurrent_streams", config.max_calls),
+        HANDSHAKE_LIMIT,
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

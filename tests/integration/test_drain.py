@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -161,5 +162,24 @@ def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path) -> None
         house.start()
         run(until_closed(ref))
         assert stages(house, task_id) == [(1, 1, "closed")]
+    finally:
+        house.close()
+
+
+def test_who_opens_a_connection_and_says_nothing_is_dropped(tmp_path: Path) -> None:
+    """After 20 s; gRPC's own limit is two minutes, and a few idle sockets would use up a process's open files."""
+    house = House(tmp_path)
+    house.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", house.port), timeout=100.0))
+                for _ in range(2)
+            ]
+            silent[1].sendall(b"\x16")  # the first byte of a handshake
+            for each in silent:
+                with contextlib.suppress(ConnectionResetError):
+                    while each.recv(1024):
+                        pass
     finally:
         house.close()
