@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mien.errors import NotFoundError
 from simulation import reproduce
-from simulation.runs import RunFolder, read_json
+from simulation.runs import RunFolder
 from simulation.sweep import STATE, read_sweep, run_name
 
 _ROUND_FIGURES: Final = ("clients", "weight", "loss_before", "loss_after", "eer", "staleness", "cpu_s", "wall_s")
@@ -76,7 +76,7 @@ def _of_study(folder: Path) -> list[CollectedRun]:
 
 def _run(folder: Path, name: str, label: str, seed: int, parameters: Mapping[str, Any]) -> CollectedRun:
     run = RunFolder(folder)
-    evaluation = read_json(run.evaluation) if run.evaluation.is_file() else {}
+    evaluation = run.result() or {}
     return CollectedRun(name, label, seed, parameters, tuple(run.records()), figures_of(evaluation), evaluation)
 
 

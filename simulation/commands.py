@@ -131,11 +131,10 @@ def _sweeps(folder: Path) -> list[Path]:
 
 def _write_page(folder: Path) -> Path:
     from simulation.report.run_page import run_page
-    from simulation.runs import RunFolder, read_json
+    from simulation.runs import RunFolder
 
     run = RunFolder(folder)
-    result = read_json(run.evaluation) if run.evaluation.is_file() else None
-    page = run_page(describe(run.spec()), run.records(), result)
+    page = run_page(describe(run.spec()), run.records(), run.result())
     write_atomically(folder / REPORT, page.encode())
     return folder / REPORT
 

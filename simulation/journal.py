@@ -106,7 +106,7 @@ class Journal:
         whole, _, _unfinished = read_limited(self.path, MAX_JOURNAL_BYTES, what=self.path.name).rpartition(b"\n")
         try:
             lines = [json.loads(line) for line in whole.split(b"\n")]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptDataError(f"{self.path} is damaged; run the experiment again into a new folder") from error
         if not all(isinstance(line, dict) and isinstance(line.get("kind"), str) for line in lines):
             raise CorruptDataError(f"{self.path} holds no records; run the experiment again into a new folder")

@@ -44,6 +44,7 @@ from simulation.measuring import Measured, eer_of, measured
 from simulation.models import Model, read_model, write_model
 from simulation.outputs import refuse_others
 from simulation.partitions import Holding
+from simulation.recorded import check_evaluation, check_rounds
 from simulation.runtimes import OncePerRound, PublicOnly
 from simulation.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
 from simulation.workbench import device, sface
@@ -94,8 +95,18 @@ class RunFolder:
         return from_mapping(ExperimentSpec, read_json(self.experiment))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one record a round, in order."""
-        return self.journal.rounds()
+        """Return one record a round, in order; raises CorruptDataError for records of another form."""
+        records = self.journal.rounds()
+        check_rounds(records, self.journal.path)
+        return records
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the evaluation, None before the end; raises CorruptDataError for one of another form."""
+        if not self.evaluation.is_file():
+            return None
+        evaluation = read_json(self.evaluation)
+        check_evaluation(evaluation, self.evaluation)
+        return evaluation
 
     def save(self, step: Step, record: Mapping[str, Any]) -> None:
         """Write a round's record, then the sealed checkpoint to go on from."""
@@ -171,9 +182,9 @@ def _run(
 ) -> dict[str, Any]:
     if resume:
         run.journal.check(header)
-        if run.evaluation.is_file():
+        if (finished := run.result()) is not None:
             run.finish()
-            return read_json(run.evaluation)
+            return finished
     # 1. Who holds what.
     spent = Spent()
     plan = make_plan(spec, lambda source: counts_of(source, root))
@@ -289,7 +300,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return a record; raises CorruptDataError for a file that is none."""
     try:
         data = json.loads(read_limited(path, MAX_JSON_BYTES, what=path.name))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"{path} is damaged; run the experiment again into a new folder") from error
     if not isinstance(data, dict):
         raise CorruptDataError(f"{path} is no record; run the experiment again into a new folder")
