@@ -92,6 +92,9 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
         self.script.leave()
         return rounds_pb2.LeaveRoundReply()
 
+    def SetParticipation(self, request: Any, context: Any) -> Any:
+        return rounds_pb2.SetParticipationReply()
+
     def SendStep(self, request: Any, context: Any) -> Any:
         return self._answer("send_step", context, lambda: self.script.send_step(request))
 
