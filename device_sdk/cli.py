@@ -560,9 +560,15 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
         "templates": done.num_templates,
         "lacks_threshold": lacks,
     }
-    name = f"Model {done.model_id[:12]}" if done.changed else "The released model"
-    text = f"{name} is in use, and nobody is recognised with it: {lacks}." if lacks else f"{name} is in use."
-    shell.emit(result, as_json=as_json, human=lambda: _say(text))
+
+    def human() -> None:
+        if lacks:
+            name = f"Model {done.model_id[:12]}" if done.changed else "The released model"
+            _say(f"{name} is in use, and nobody is recognised with it: {lacks}.")
+        elif not done.changed:  # a change was told as it was made
+            _say("The released model is in use.")
+
+    shell.emit(result, as_json=as_json, human=human)
 
 
 @app.command()

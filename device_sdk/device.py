@@ -509,7 +509,8 @@ class Device:
         self.variants.keep_only([recogniser.form_id])
         facts = {"model_id": recogniser.model_id, "tier": tier, "num_templates": num_templates}
         text = f"Model {recogniser.model_id[:12]} is in use" + ("" if variant is None else f" as {tier}")
-        text += f"; {num_templates} templates were made again with it." if num_templates else "."
+        made = "1 template was" if num_templates == 1 else f"{num_templates} templates were"
+        text += f"; {made} made again with it." if num_templates else "."
         self._tell(Event("model_updated", text, facts))
         threshold = self.config.values.verification.threshold
         if threshold is not None and (before is not None or variant is not None):
@@ -733,6 +734,10 @@ class Device:
 
     # --- looking ---
 
+    def _num_private_sums(self) -> int:
+        """Return how many masked vectors were sent; looking makes no log where there is none yet."""
+        return len(self.attempts.participations()) if self._attempts or self.home.attempts.exists() else 0
+
     def status(self) -> DeviceStatus:
         """Return where this device stands, without asking the network."""
         identity = self.identity if self._identity_files.joined() else None
@@ -751,7 +756,7 @@ class Device:
             num_people=len(people),
             num_agreed=sum(person.trains for person in people),
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
-            num_private_sums=len(self.attempts.participations()) if identity else 0,
+            num_private_sums=self._num_private_sums() if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
             asked_to_stay_out=self.gallery.wants_out,
             personal_model=personal.form if personal is not None and serves else None,

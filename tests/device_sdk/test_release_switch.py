@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from device_sdk.cli import app
 from device_sdk.device import Device
 from device_sdk.home import Home
 from device_sdk.identity import IdentityFiles
@@ -180,3 +182,25 @@ def test_a_release_that_cannot_be_fetched_does_not_bar_the_one_before(offered: O
             phone.update()
         offered.release = OLDER
         assert not phone.update().changed
+
+
+def test_update_says_once_that_another_model_is_in_use(
+    offered: Offered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, whole = tmp_path / "phone", Device.open
+    shutil.copytree(offered.home, home)
+    projection: Callable[[Model], Any] = lambda _model: Projection()  # noqa: E731  (only `embed` is called)
+
+    def projecting(home: Path, **settings: Any) -> Device:
+        return whole(home, **{**settings, "options": {"keystore": "file"}, "runtime_loader": projection})
+
+    def told() -> str:
+        done = CliRunner().invoke(app, ["update", "--home", str(home)], catch_exceptions=False)
+        assert done.exit_code == 0
+        return " ".join(done.output.split())
+
+    monkeypatch.setattr(Device, "open", projecting)
+    offered.release = NEWER["another model"]
+    assert (words := told()).count("is in use") == 1
+    assert "is in use; 1 template was made again with it." in words
+    assert told() == "The released model is in use."
