@@ -140,7 +140,7 @@ def _remedy(variant: Variant | None, *, signed: bool) -> str:
     """Return what an operator does so that phones get thresholds; those of a variant are measured when it is made."""
     if variant is not None:
         return "make the variant anew from more public faces (`mien-coordinator model import --int8-faces`)"
-    measure = "run `mien-coordinator model evaluate released --keep-thresholds`"
+    measure = "run `mien-coordinator model evaluate released --data FACES --keep-thresholds`"
     if not signed:
         return measure
     return f"{measure} and sign this model anew (`model export`, `model sign`, `model release --bundle`)"

@@ -291,7 +291,7 @@ def test_the_threshold_is_the_models_for_the_wanted_false_match_rate(recogniser:
 
 def test_a_threshold_of_another_model_does_not_count(recogniser: Recogniser) -> None:
     spec = dataclasses.replace(recogniser.model.spec, thresholds=(threshold(0.4, 1e-4, "e" * 64),))
-    with pytest.raises(ConfigError, match="model evaluate released --keep-thresholds`, then run") as plain:
+    with pytest.raises(ConfigError, match="model evaluate released --data FACES --keep-thresholds`, then run") as plain:
         operating_point(dataclasses.replace(recogniser.model, spec=spec))
     assert "sign" not in plain.value.message
 

@@ -281,6 +281,19 @@ def test_its_owner_hears_that_a_certificate_ends_soon_only_where_a_renewal_is_du
     assert "The certificate ends soon: mien-device update" in told(ShiftedClock(4.7 * DAY_S))
 
 
+def test_looking_at_a_device_makes_no_log_of_private_sums(
+    registrar: LocalRegistrar, home: Home, files: IdentityFiles
+) -> None:
+    """Nor does it need room for one: whoever looks may do so because the disk is full."""
+    attempt(invite_of(registrar), files)
+    with Device.open(home.root, options={"keystore": "file"}) as device:
+        assert device.status().num_private_sums == 0
+        assert not home.attempts.exists()
+        assert device.attempts.participations() == ()
+        assert home.attempts.exists()
+        assert device.status().num_private_sums == 0
+
+
 def test_a_device_that_has_not_joined_says_so(files: IdentityFiles) -> None:
     with pytest.raises(InviteError, match="not joined"):
         files.load()
