@@ -23,10 +23,12 @@ from coordinator.gatekeeper import _summary
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.privacy import account
 from coordinator.rounds.machine import MASKED, STEP_OF, RoundState, Stage, Step
+from coordinator.rounds.verdicts import after_abort
 from coordinator.store.records import (
     BlobId,
     CandidateRecord,
     CandidateState,
+    Duty,
     ModelRecord,
     RoundChange,
     RoundRecord,
@@ -351,12 +353,12 @@ def _others(fleet: Fleet, base: str) -> None:
     store, clock = fleet.store, fleet.clock
     autumn = fleet.add_task("autumn", base, population="beta")
     reason = "too few phones uploaded: 3 of at least 16"
-    for attempt in range(1, 4):
+    attempts = 5  # as many as pause a task
+    for attempt in range(1, attempts + 1):
         clock.move(700)
         fleet.play(autumn, 1, attempt, reason=reason, codes=("late", "unreachable"), uploads=3)
-    paused = replace(
-        autumn, state=TaskState.PAUSED, aborted_in_a_row=5, reason=f"5 attempts in a row were aborted: {reason}"
-    )
+    autumn = replace(autumn, aborted_in_a_row=attempts - 1)
+    paused = after_abort(autumn, reason, duty=Duty.TRAIN, max_aborted=attempts)
     store.save_task(paused, actor=audit.COORDINATOR, action="task.paused")
     private = fleet.add_task("private", base, population="staff", dp=DP)
     fleet.spend(private, 24)

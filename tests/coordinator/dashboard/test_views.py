@@ -85,7 +85,10 @@ def test_the_overview_counts_phones_and_names_what_wants_an_operator(reader: Rea
     assert [alert.tone for alert in found] == ["bad", "warn"]
     assert found[0].text.startswith("Revocations: no recent")
     assert "autumn is paused: 5 attempts in a row were aborted" in found[1].text
+    assert "mend that, then task resume" in found[1].text
     assert found[1].command == "mien-coordinator task resume autumn"
+    autumn = cell(part(page, "running", Table), "autumn", "Round")
+    assert (autumn.text, autumn.note) == ("aborted", "round 1, attempt 5")  # as the alert says
     running = part(page, "running", Table)
     assert cell(running, "spring", "Round").text == "upload"
     assert cell(running, "spring", "Progress").text == "12 of 20 rounds"
