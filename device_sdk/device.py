@@ -498,13 +498,16 @@ class Device:
         if before == form_id(manifest.model_id, "" if variant is None else variant.sha256):
             self._refresh(client, manifest, variant, remember)
             return ModelUpdate(manifest.model_id, changed=False, num_templates=0, tier=tier)
-        model = self.models.load(manifest.model_id) if self.models.holds(manifest) else self._fetch(client, manifest)
-        recogniser = self._recogniser(model, variant)
-        personal = None if before is None else self.gallery.personal(model_of(before))
-        remember()
-        if variant is not None:
-            self.variants.keep(variant)
-        num_templates = self.gallery.reembed(recogniser.form_id, recogniser.input, recogniser.embed)
+        with self.models.switching():
+            model = (
+                self.models.load(manifest.model_id) if self.models.holds(manifest) else self._fetch(client, manifest)
+            )
+            recogniser = self._recogniser(model, variant)
+            personal = None if before is None else self.gallery.personal(model_of(before))
+            remember()
+            if variant is not None:
+                self.variants.keep(variant)
+            num_templates = self.gallery.reembed(recogniser.form_id, recogniser.input, recogniser.embed)
         self.models.keep_only([recogniser.model_id])
         self.variants.keep_only([recogniser.form_id])
         facts = {"model_id": recogniser.model_id, "tier": tier, "num_templates": num_templates}

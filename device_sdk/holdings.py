@@ -85,7 +85,7 @@ class RoundModels(Protocol):
         ...
 
     def keep_only(self, models: Iterable[str]) -> None:
-        """Remove what no round needs any more."""
+        """Remove what no round needs any more; `models` may be read as late as that, or not at all."""
         ...
 
     def size_to_fetch(self, manifest: Manifest) -> int:

@@ -11,10 +11,11 @@ fetched again. `model_id` of the gallery says which model verifies; nothing here
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from device_sdk.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, IntegrityError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.shell.files import read_limited, storage_errors, write_atomically
+from mien.shell.lock import held, is_taken, lock_file
 from mien.specs import ModelSpec
 from mien.wire.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
 from mien.wire.tensors import PublicShard, unpack_tensors
@@ -125,16 +127,37 @@ class ModelStore:
             spec_only = dataclasses.replace(stored, spec_json=manifest.spec_json)
             write_atomically(self._manifest_path(manifest.model_id), _to_json(spec_only), private=True)
 
+    @contextlib.contextmanager
+    def switching(self) -> Iterator[None]:
+        """A block in which the gallery goes over to another model: no process removes what is fetched for it."""
+        with storage_errors("the model folder"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with held(self._switch_lock):
+            yield
+
     def keep_only(self, models: Iterable[str]) -> None:
-        """Remove every model but these, and the blobs that only removed models used."""
+        """Remove every model but these, and the blobs that only removed models used.
+
+        `models` is read once the gallery cannot go over to another model. While it does so nothing is removed: that is
+        left to the next time.
+        """
+        if not self._folder.exists():
+            return
+        with lock_file(self._switch_lock) as lock:
+            if is_taken(lock):
+                self._remove_all_but(tuple(models))
+
+    @property
+    def _switch_lock(self) -> Path:
+        return self._folder / ".switch"
+
+    def _remove_all_but(self, models: Sequence[str]) -> None:
         keep = {f"{model}.json" for model in models}
         for model in models:
             if self.has(model):
                 stored = self._manifest(model)
                 keep.add(stored.theta.sha256)
                 keep.update([stored.public_shard.sha256] if stored.public_shard else [])
-        if not self._folder.exists():
-            return
         with locked_folder(self._folder):
             for path in self._folder.iterdir():
                 if path.name not in keep and _HEX.match(path.name):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -354,11 +354,17 @@ class Participant:
         for model_id in missing:
             self._fetch(model_id)
         if missing:  # every round begins with another model; only the gallery's is needed besides
-            self.models.keep_only([kept for kept in (self.gallery.model_id, *model_ids) if kept])
+            self.models.keep_only(self._needed(model_ids))
         found = [self.models.load(model_id) for model_id in model_ids]
         if len({model.layout.sha256 for model in found}) > 1:
             raise LayoutMismatchError("the task names models of different architectures; tell the operator")
         return found
+
+    def _needed(self, model_ids: Sequence[str]) -> Iterator[str]:
+        """Yield the models of a round, then the gallery's, which is looked up as late as that: it may be going over."""
+        yield from model_ids
+        if (in_use := self.gallery.model_id) is not None:
+            yield in_use
 
     def _fetch(self, model_id: str) -> None:
         manifest = self.client.manifest(model_id)

@@ -197,11 +197,27 @@ def test_models_that_are_not_needed_go_with_their_blobs(server: Server, store: M
     assert not store.has(old.model_id)
     assert store.has(new.model_id)
     assert store.load_shard(store.load(new.model_id)) is not None
-    assert {path.name for path in store._folder.iterdir()} == {
+    assert {path.name for path in store._folder.iterdir() if not path.name.startswith(".")} == {
         f"{new.model_id}.json",
         manifest(newer).theta.sha256,
         blob(SHARD).sha256,
     }
+
+
+def test_nothing_is_removed_while_the_gallery_goes_over_to_another_model(server: Server, store: ModelStore) -> None:
+    """As when `mien-device update` has fetched a model and is embedding with it while another process takes part."""
+    server.serve(THETA.tobytes())
+    other = ModelStore(store._folder)
+    with store.switching():
+        fetched = store.fetch(server.client, manifest())
+        other.keep_only(())
+        assert store.has(fetched.model_id)
+    in_use = iter([fetched.model_id])
+    other.keep_only(in_use)
+    assert next(in_use, None) is None, "which models are needed is asked when they can no longer change"
+    assert store.load(fetched.model_id).model_id == fetched.model_id
+    other.keep_only(())
+    assert not store.has(fetched.model_id)
 
 
 # What training changed, instead of the whole model.
