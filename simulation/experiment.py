@@ -35,6 +35,11 @@ from mien.toml import parse_toml
 from simulation.partitions import Counts, Partition, PartitionSpec, build
 
 MAX_TOML_BYTES: Final = 1 << 20
+MAX_DIM: Final = 8192
+MAX_SEED: Final = (1 << 63) - 1
+MAX_IDENTITIES: Final = 10_000_000
+MAX_IMAGES: Final = 100_000_000
+MAX_REPLICATES: Final = 100_000
 MapKind = Literal["pca", "tsne", "none"]
 
 
@@ -54,8 +59,10 @@ class ModelSource:
     def __post_init__(self) -> None:
         if (self.source == "folder") != bool(self.path) or (self.source == "new") != bool(self.backbone):
             raise ConfigError("model.path goes with model.source 'folder', model.backbone with 'new', and both need it")
-        if self.dim < 1 or self.seed < 0:
-            raise ConfigError("model.dim must be at least 1 and model.seed must not be negative")
+        if not 1 <= self.dim <= MAX_DIM:
+            raise ConfigError(f"model.dim is {self.dim}; it must lie between 1 and {MAX_DIM}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"model.seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,11 @@ class FacesSource:
             raise ConfigError("faces.labelled = false needs faces.domain, by which clients of these people are known")
         if not 0 <= self.identities <= max(self.images, 0):
             raise ConfigError("faces.images must be at least faces.identities; neither may be negative")
+        if self.identities > MAX_IDENTITIES or self.images > MAX_IMAGES:
+            raise ConfigError(
+                f"faces.identities is {self.identities} and faces.images {self.images}; at most {MAX_IDENTITIES} "
+                f"people and {MAX_IMAGES} images are divided here"
+            )
 
     @property
     def is_nobody(self) -> bool:
@@ -113,8 +125,11 @@ class EvaluationSpec:
             raise ConfigError("evaluation.every and evaluation.max_people must not be negative")
         if not self.targets or any(not 0 < target <= 1 for target in self.targets):
             raise ConfigError("evaluation.targets are false match rates; each must lie above 0 and not above 1")
-        if self.replicates < 100:
-            raise ConfigError(f"evaluation.replicates is {self.replicates}; an interval needs at least 100")
+        if not 100 <= self.replicates <= MAX_REPLICATES:
+            raise ConfigError(
+                f"evaluation.replicates is {self.replicates}; it must lie between 100, which an interval needs, and "
+                f"{MAX_REPLICATES}"
+            )
 
 
 @dataclass(frozen=True)

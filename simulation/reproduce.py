@@ -28,6 +28,7 @@ from simulation.study import Failure, Results, Study, markdown, read_results, ru
 
 OUT: Final = Path("out/reproduce")
 NUM_SEEDS: Final = 3
+MAX_SEEDS: Final = 1000
 STATE: Final = "study.json"
 MAX_STATE_BYTES: Final = 1 << 20
 
@@ -124,9 +125,11 @@ def find_experiment(name: str) -> Experiment:
 
 
 def seeds_of(count: int) -> tuple[int, ...]:
-    """Return the seeds 0 ... count - 1; raises ConfigError for none."""
+    """Return the seeds 0 ... count - 1; raises ConfigError for none, and for more than `MAX_SEEDS`."""
     if count < 1:
         raise ConfigError(f"--seeds is {count}; at least one run of every row is needed, three for an interval")
+    if count > MAX_SEEDS:
+        raise ConfigError(f"--seeds is {count}; more than {MAX_SEEDS} runs of every row are a mistake")
     return tuple(range(count))
 
 

@@ -122,11 +122,19 @@ class RunFolder:
         write_atomically(self._checkpoint, sealed, private=True)
 
     def load(self, cohort: Cohort) -> tuple[ServerState, Cohort, int] | None:
-        """Return state, cohort and number of the last finished round; None where no round was finished."""
+        """Return state, cohort and number of the last finished round; None where no round was finished.
+
+        Raises CorruptDataError for a damaged checkpoint.
+        """
         if not self._checkpoint.is_file():
             return None
         sealed = read_limited(self._checkpoint, MAX_CHECKPOINT_BYTES, what="checkpoint")
-        tensors = unpack_tensors(self._sealer().open(sealed, place=b"checkpoint"), what="checkpoint")
+        try:
+            tensors = unpack_tensors(self._sealer().open(sealed, place=b"checkpoint"), what="checkpoint")
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"{self._checkpoint} is damaged or its key is another one; begin again in a new folder with --out"
+            ) from error
         number = int(tensors["round"][0])
         arrays = _take(tensors, "array").get("", {})
         state = ServerState(tensors["theta"], arrays, _take(tensors, "revealed"), number)

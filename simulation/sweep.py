@@ -94,6 +94,8 @@ def load_sweep(path: Path, settings: Sequence[str] = (), num_seeds: int | None =
 
     `num_seeds` stands in for the file's seeds: 0, 1, ... Raises as `make_sweep` and `simulation.experiment.load`.
     """
+    if num_seeds is not None and not 1 <= num_seeds <= MAX_RUNS:
+        raise ConfigError(f"--seeds is {num_seeds}; it must lie between 1 and {MAX_RUNS}")
     data, table = load_data(path)
     grid = dict(grid_line(text) for text in settings)
     return make_sweep(data, table, grid, None if num_seeds is None else tuple(range(num_seeds)))

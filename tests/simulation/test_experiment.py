@@ -12,10 +12,20 @@ import numpy as np
 import pytest
 
 import simulation.experiments
-from mien.errors import AlreadyExistsError, BudgetExceededError, ConfigError, EmptyFolderError, MienError, NotFoundError
+from mien.errors import (
+    AlreadyExistsError,
+    BudgetExceededError,
+    ConfigError,
+    CorruptDataError,
+    EmptyFolderError,
+    MienError,
+    NotFoundError,
+)
 from mien.layout import ParameterPart
 from mien.methods import find_method
+from mien.methods.base import ServerState
 from simulation.budget import spent
+from simulation.engine import Cohort, RoundRecord, Step
 from simulation.experiment import describe, dry_plan, load, parse, with_changes
 from simulation.journal import Header
 from simulation.locking import only_writer
@@ -124,6 +134,13 @@ def test_every_paper_is_at_its_scale() -> None:
         (("rounds = 3", "rounds = "), "not valid TOML"),
         (("rounds = 3", 'rounds = "three"'), "task.rounds is 'three'"),
         (('kind = "shipped"', 'kind = "shipped"\nlabelled = false'), "needs faces.domain"),
+        (("dim = 128", "dim = 0"), "model.dim is 0; it must lie between 1 and"),
+        (("dim = 128", "dim = 1000000000"), "model.dim is 1000000000; it must lie between 1 and"),
+        (("dim = 128", f"dim = 128\nseed = {1 << 64}"), "model.seed is"),
+        (('kind = "shipped"', f'path = "x"\nidentities = {10**12}\nimages = {10**12}'), "people and 100000000 images"),
+        (('kind = "shipped"', f'path = "x"\nidentities = 1\nimages = {10**12}'), "people and 100000000 images"),
+        (("replicates = 100", "replicates = 99"), "evaluation.replicates is 99; it must lie between 100"),
+        (("replicates = 100", f"replicates = {10**12}"), "evaluation.replicates is 1000000000000"),
     ],
 )
 def test_mistakes_are_named(change: tuple[str, str], says: str) -> None:
@@ -167,6 +184,21 @@ class TestRun:
         assert [r["round"] for r in RunFolder(tmp_path / "killed").records()] == list(range(1, 13))
         assert not list((tmp_path / "killed").glob("checkpoint.*"))
         assert run_experiment(spec, tmp_path / "killed", tmp_path, resume=True, tell=quiet) == resumed
+
+    def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
+        run = RunFolder(tmp_path)
+        theta = np.zeros(2, np.float32)
+        step = Step(ServerState(theta), Cohort({}), RoundRecord(1, (), 0.0, 0.0, 0.0))
+        run.save(step, {"round": 1})
+        assert run.load(Cohort({})) is not None
+        checkpoint = tmp_path / "checkpoint.bin"
+        whole = checkpoint.read_bytes()
+        cut = [whole[:size] for size in (0, 1, 12, 40, len(whole) - 1)]
+        flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+        for damaged in (*cut, flipped, whole + b"x"):
+            checkpoint.write_bytes(damaged)
+            with pytest.raises(CorruptDataError, match=r"checkpoint\.bin is damaged.*new folder with --out"):
+                run.load(Cohort({}))
 
     def test_records_and_report(self, tmp_path: Path) -> None:
         from simulation.commands import report

@@ -44,6 +44,8 @@ def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         reproduce.find_experiment("fedfase")
     with pytest.raises(ConfigError, match="--seeds is 0"):
         reproduce.seeds_of(0)
+    with pytest.raises(ConfigError, match="--seeds is 1000000000; more than 1000"):
+        reproduce.seeds_of(10**9)
     with pytest.raises(NotFoundError, match="--faces"):
         reproduce.faces_for("fedface", None, quick=False)
     with pytest.raises(NotFoundError, match="there is no folder"):

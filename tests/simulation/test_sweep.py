@@ -120,6 +120,13 @@ class TestSettings:
             (lr, method) for lr in (0.01, 0.1) for method in ("fedavg", "fedprox")
         }
 
+    @pytest.mark.parametrize("seeds", [10_001, 10**9, 10**30])
+    def test_too_many_seeds_are_refused_before_they_are_counted_out(self, tmp_path: Path, seeds: int) -> None:
+        file = tmp_path / "e.toml"
+        file.write_text(BASE)
+        with pytest.raises(ConfigError, match=f"--seeds is {seeds}; it must lie between 1 and 10000"):
+            load_sweep(file, [], seeds)
+
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
