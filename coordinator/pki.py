@@ -43,6 +43,11 @@ BACKDATING: Final = timedelta(minutes=10)
 DEVICE_LIFETIME: Final = timedelta(days=7)
 MAX_DEVICE_LIFETIME: Final = timedelta(days=90)
 """No device's certificate lives longer: what was revoked longer ago than this has ended."""
+AFTER_REVOCATION: Final = (
+    "its key is never admitted again: export the gallery, ask the operator for a new invite, join with it in a new "
+    "home (--home) and import the gallery there"
+)
+"""What whoever holds a revoked device may do."""
 
 SERVER_LIFETIME: Final = timedelta(days=90)
 OPERATOR_LIFETIME: Final = timedelta(days=365)
@@ -380,7 +385,7 @@ def check_revoked(crl: x509.CertificateRevocationList, serial: int) -> None:
 
 def revoked() -> RevokedError:
     """Return the error that a device with a revoked certificate is told."""
-    return RevokedError("this device's certificate was revoked; ask the operator for a new invite")
+    return RevokedError(f"this device's certificate was revoked; {AFTER_REVOCATION}")
 
 
 # Encodings

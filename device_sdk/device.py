@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +60,8 @@ from mien.errors import (
     MienError,
     NonFiniteError,
     NotFoundError,
+    RevokedError,
+    StorageError,
     UnavailableError,
     VersionError,
 )
@@ -100,6 +102,7 @@ class DeviceStatus:
     `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
     and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
     `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
+    `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
     """
 
     home: str
@@ -125,6 +128,7 @@ class DeviceStatus:
     personal_model_is_stale: bool = False
     renewal_is_due: bool = False
     lacks_threshold: str = ""
+    revoked_unix_s: int | None = None
 
 
 class Device:
@@ -214,7 +218,8 @@ class Device:
 
     def join(self, invite: str) -> Identity:
         """Join the fleet that an invite URL names, and return who this device is there; may be repeated."""
-        return join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
+        with self._revocation_noted():
+            return join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
 
     @property
     def identity(self) -> Identity:
@@ -707,16 +712,31 @@ class Device:
                     opened.pop().close()
                 opened.append(CoordinatorClient(self._fresh_identity(), self.clock, self._rng))
                 opened[-1].hello()
+                if self.gallery.revoked_unix_s is not None:
+                    self.gallery.note_revoked(None)
             if (stays_out := self.gallery.stays_out) is not None:
                 opened[-1].set_participation(stays_out=stays_out)
                 self.gallery.note_told(stays_out=stays_out)
             return opened[-1]
 
         try:
-            yield client
+            with self._revocation_noted():
+                yield client
         finally:
             while opened:
                 opened.pop().close()
+
+    @contextmanager
+    def _revocation_noted(self) -> Iterator[None]:
+        """A block in which a server may refuse this device as revoked: `status` then says so without asking."""
+        try:
+            yield
+        except RevokedError:
+            if self._identity_files.joined():
+                # What the server said is the news; a gallery that does not open is told by whoever uses it.
+                with suppress(CorruptDataError, StorageError, UnavailableError):
+                    self.gallery.note_revoked(int(self.clock.unix_s()))
+            raise
 
     def _renewal_due(self, identity: Identity) -> bool:
         return renewal_due(identity, self.clock) and self.clock.monotonic_s() >= self._renewal_after_s
@@ -762,6 +782,7 @@ class Device:
             num_private_sums=self._num_private_sums() if identity else 0,
             measures_models=self.config.values.participation.allow_evaluation,
             asked_to_stay_out=self.gallery.wants_out,
+            revoked_unix_s=self.gallery.revoked_unix_s,
             personal_model=personal.form if personal is not None and serves else None,
             liveness_check=str(self._pad.report) if self._pad else None,
             tier=self._tier(),

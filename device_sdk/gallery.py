@@ -91,6 +91,7 @@ _REEMBED_TRIES: Final = 5
 _STAYS_OUT: Final = "stays_out"
 _STAYS_OUT_TOLD: Final = "stays_out_told"
 _LAST_ROUND: Final = "last_round"
+_REVOKED: Final = "revoked_unix_s"
 
 
 class Gallery:
@@ -241,6 +242,18 @@ class Gallery:
         """Remember the last round that this device took part in."""
         with self._vault.writing() as change:
             change.set_fact(_LAST_ROUND, last.to_text())
+
+    @property
+    def revoked_unix_s(self) -> int | None:
+        """When this device was last refused as a revoked one; None where it was admitted since, or never refused."""
+        with self._vault.reading() as view:
+            text = view.facts.get(_REVOKED, "")
+            return int(text) if text else None
+
+    def note_revoked(self, unix_s: int | None) -> None:
+        """Remember that this device was refused as a revoked one at that time, or (None) that it was admitted."""
+        with self._vault.writing() as change:
+            change.set_fact(_REVOKED, "" if unix_s is None else str(unix_s))
 
     # --- templates and crops ---
 

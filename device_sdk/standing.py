@@ -96,6 +96,9 @@ def _sent(status: DeviceStatus) -> str:
 
 
 def _next(status: DeviceStatus) -> str:
+    if status.revoked_unix_s is not None:
+        when = datetime.fromtimestamp(status.revoked_unix_s, UTC)
+        return f"None: this device was refused as revoked on {when:%Y-%m-%d %H:%M} UTC, and its key is over."
     if status.asked_to_stay_out:
         return "None: nobody here agrees to training, and the coordinator is asked to leave this device out."
     if status.pending_round is not None:
@@ -116,6 +119,11 @@ def _to_do(status: DeviceStatus, now_unix_s: float) -> Iterator[str]:
     """Yield what the owner should do, the first thing first."""
     if status.device_id is None:
         yield "Join a fleet with the invite that its operator gives you: mien-device join 'mien://...'."
+    elif status.revoked_unix_s is not None:
+        yield (
+            "This device was revoked: to go on, mien-device gallery export FILE here, then join with a new invite in "
+            "another --home and gallery import FILE there."
+        )
     elif _ends_s(status) - now_unix_s < 0:
         yield "The certificate has ended: ask the operator for a new invite, then mien-device join."
     elif status.renewal_is_due:

@@ -37,7 +37,7 @@ MAX_LISTED: Final = 1000
 """Most devices that one answer holds, which keeps it within a message's limit."""
 
 _USED: Final = "this invite was used by another device; if that was not you, tell the operator and ask for a new one"
-_REVOKED: Final = "this device was revoked, or its key was replaced; ask the operator for a new invite"
+_REVOKED: Final = f"this device was revoked, or its key was replaced; {pki.AFTER_REVOCATION}"
 _CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
 _CRL_MEMORY: Final = timedelta(days=7)
 # Coordinators expect each revocation for that long, by their own clocks.

@@ -59,6 +59,8 @@ def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
         ({"certificate_ends": "2027-01-01T00:00:00+00:00"}, "has ended"),
         ({"num_agreed": 0}, "None until somebody here agrees: mien-device gallery consent NAME --give"),
         ({"lacks_threshold": "a lacks one; ask"}, "Nobody is recognised without a threshold: a lacks one; ask."),
+        ({"revoked_unix_s": NOW}, "refused as revoked on"),
+        ({"revoked_unix_s": NOW}, "another --home and gallery import FILE there"),
         ({"pending_round": "t/1/1"}, "so that what was trained counts"),
         ({"asked_to_stay_out": True}, "leave this device out"),
         ({"last_round_counted": False}, "went on without it"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from device_sdk import Device
-from mien.errors import AuthError
+from mien.errors import AuthError, RevokedError
 from mien.wire.v1 import operator_pb2
 from tests.device_sdk.synthetic import STRANGER, images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
@@ -93,6 +93,10 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
         with fleet.house.store() as store:
             actions = [action for _, actor, action in store.events(own_id) if actor == f"device:{own_id}"]
         assert actions == ["device.stays_out", "device.takes_part"] * 2
+        assert phone.status().revoked_unix_s is None
+        phone.gallery.note_revoked(1)
+        with phone.connect():
+            assert phone.status().revoked_unix_s is None, "it is admitted"
 
 
 def test_a_revoked_phone_is_wiped_and_forgets_people_all_the_same(fleet: RealFleet) -> None:
@@ -103,6 +107,10 @@ def test_a_revoked_phone_is_wiped_and_forgets_people_all_the_same(fleet: RealFle
         while not was_refused(phone):
             assert time.monotonic() < end, "the coordinator did not hear of the revocation"
             time.sleep(0.2)
+        refused_unix_s = phone.status().revoked_unix_s
+        assert refused_unix_s is not None, "who looks need not ask"
+        with pytest.raises(RevokedError, match="ask the operator for a new invite, join with it in a new home"):
+            phone.update()
         phone.remove("Guest")
         phone.set_consent("Owner", agreed=False)
         assert not phone.tell_participation()
