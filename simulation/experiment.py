@@ -159,7 +159,10 @@ class ExperimentSpec:
         if not self.faces:
             raise ConfigError("the experiment has no faces; add a table [[faces]]")
         method = find_method(self.task.method)
-        from_mapping(method.options, self.task.options, where="task.options.")
+        try:
+            from_mapping(method.options, self.task.options, where="task.options.")
+        except ConfigError as error:
+            raise ConfigError(f"{error} (options of {self.task.method})") from error
         if not method.trains:
             raise ConfigError(
                 f"{self.task.method} measures and trains nothing, which an experiment has no figures for; give "

@@ -45,6 +45,10 @@ MAX_STATE_BYTES: Final = 4 << 20
 MAX_RUNS: Final = 10_000
 _FIELDS: Final = ("seeds", "grid", "cases", "paper_columns")
 _OF_A_CASE: Final = ("name", "label", "paper")
+_OWN_OPTIONS: Final = (
+    "; options belong to one method: write a [[sweep.cases]] for each method, with task.method and with "
+    '"task.options" = {}, which replaces all of them'
+)
 _OF_SEEDS: Final = ("partition.seed", "task.seed", "name", "sweep")
 
 
@@ -220,7 +224,13 @@ def _point(data: Mapping[str, Any], named: Mapping[str, Any], changes: dict[str,
     if len(slug) > 60:
         slug = f"{slug[:50]}-{settings_sha256(changes)[:8]}"
     shown = " \u00b7 ".join(part for part in (named.get("label", named.get("name", "")), label) if part)
-    return Point(slug, shown or "as written", changes, from_data(changed(data, changes)), named["paper"])
+    try:
+        return Point(slug, shown or "as written", changes, from_data(changed(data, changes)), named["paper"])
+    except ConfigError as error:
+        has_others_options = "task.method" in changes and "task.options." in str(error)
+        raise ConfigError(
+            f"{error}, in the sweep's setting {slug}{_OWN_OPTIONS if has_others_options else ''}"
+        ) from error
 
 
 def _word(value: Any) -> str:

@@ -120,6 +120,20 @@ class TestSettings:
             (lr, method) for lr in (0.01, 0.1) for method in ("fedavg", "fedprox")
         }
 
+    def test_another_method_with_the_options_of_the_files_names_the_way_out(self) -> None:
+        options = "[task.options]\nspread_out = {}\n[task.cohort]\n"
+        fedface = BASE.replace('"fedavg"', '"fedface"').replace("[task.cohort]\n", options)
+        fedface = fedface.replace("clients = 3", "clients = 3\npublic = 2")
+        says = (
+            r"'task.options.spread_out'.*\(options of fedavg\), in the sweep's setting method-fedavg; options "
+            r"belong to one method: write a \[\[sweep.cases\]\] for each method, with .* \"task.options\" = \{\}"
+        )
+        with pytest.raises(ConfigError, match=says):
+            sweep_of(fedface, {"task.method": ["fedface", "fedavg"]})
+        case = '[[sweep.cases]]\nname = "plain"\n"task.method" = "fedavg"\n"task.options" = {}\n'
+        (point,) = sweep_of(fedface + case).points
+        assert (point.spec.task.method, point.spec.task.options) == ("fedavg", {})
+
     @pytest.mark.parametrize("seeds", [10_001, 10**9, 10**30])
     def test_too_many_seeds_are_refused_before_they_are_counted_out(self, tmp_path: Path, seeds: int) -> None:
         file = tmp_path / "e.toml"
