@@ -29,6 +29,8 @@ def test_every_experiment_has_a_study_at_both_scales(name: str) -> None:
     assert quick.name == name
     assert quick.rows
     assert quick.tables
+    assert quick.claims == ()
+    assert quick.notes[-1] == reproduce.TOY
 
 
 @pytest.mark.parametrize("command", [["run"], ["report"], ["reproduce"]])
@@ -73,6 +75,8 @@ def test_results_are_rendered_again_from_records(tmp_path: Path) -> None:
     assert "`mien-sim reproduce fedgc --quick --seeds 2`" in text
     page = (folder / "report.html").read_text()
     assert "12.50 ± 0.00" in page
-    assert "What the paper claims" in page
+    assert "What the paper claims" not in page
+    assert "does not hold" not in text + page
+    assert reproduce.TOY in text
     results, again = reproduce.read(folder)
     assert (again, len(results.records)) == (options, 2 * len(study.rows))
