@@ -32,11 +32,10 @@ from mien.methods import find_method
 from mien.records import from_mapping, to_mapping
 from mien.specs import TaskSpec
 from mien.toml import parse_toml
-from simulation.partitions import Counts, Partition, PartitionSpec, build
+from simulation.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
 
 MAX_TOML_BYTES: Final = 1 << 20
 MAX_DIM: Final = 8192
-MAX_SEED: Final = (1 << 63) - 1
 MAX_IDENTITIES: Final = 10_000_000
 MAX_IMAGES: Final = 100_000_000
 MAX_REPLICATES: Final = 100_000

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -21,6 +21,8 @@ Counts = Mapping[str, int]
 
 Clients = Mapping[str, tuple[str, ...]]
 """Client -> its identities."""
+
+MAX_SEED: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class PartitionSpec:
         for name in ("identities", "train_images", "probe_images", "public", "test", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"partition.{name} is {getattr(self, name)}; it must not be negative")
+        if self.seed > MAX_SEED:
+            raise ConfigError(f"partition.seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
         if self.clients < 1 or self.min_images < 1:
             raise ConfigError("partition.clients and partition.min_images must be at least 1")
         if not 0 < self.sigma <= 5 or not math.isfinite(self.sigma):

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from mien.errors import CorruptDataError
+from simulation.partitions import MAX_SEED
 
 # A form is `int`, `float` (a finite number) or `str`, a list with the form of its items, or a mapping from names to
 # forms: "name?" may be left out, "*" are all names, further ones are nobody's business.
-_LARGEST: Final = 1 << 53  # whole numbers up to here are also numbers of double precision
+_LARGEST: Final = MAX_SEED  # larger whole numbers than seeds are in no record
 _CURVE: Final = {"thresholds": [float], "num_false_matches": [int], "num_false_non_matches": [int]}
 _BAND: Final = {"fmr?": [float], "low?": [float], "high?": [float]}
 _POINT: Final = {"target_fmr": float, "not_measurable?": str, "tar?": float, "fmr?": float, "threshold?": float}

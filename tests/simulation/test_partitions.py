@@ -132,6 +132,7 @@ def test_overlap_is_refused(partition: dict[str, Any], says: str) -> None:
         ({"train_images": 5}, ConfigError, "raise it to 5"),
         ({"scheme": "by_domain"}, ConfigError, "domain_clients"),
         ({"seed": -1}, ConfigError, "partition.seed is -1"),
+        ({"seed": 1 << 63}, ConfigError, "partition.seed is 9223372036854775808; it must lie between 0 and"),
     ],
 )
 def test_wrong_specs_are_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:

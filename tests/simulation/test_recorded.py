@@ -12,6 +12,7 @@ import pytest
 from mien.errors import CorruptDataError
 from simulation import commands, sweep_commands
 from simulation.collected import collect
+from simulation.partitions import MAX_SEED
 from simulation.runs import RunFolder
 from tests.simulation.report.synthetic_sweep import write_sweep_folder
 
@@ -67,6 +68,13 @@ def test_what_a_run_wrote_is_read(run: RunFolder) -> None:
     assert len(run.records()) == 6
     run.evaluation.unlink()
     assert run.result() is None
+
+
+def test_the_largest_seed_is_read(run: RunFolder) -> None:
+    changed(run, "seed", MAX_SEED)
+    found = run.result()
+    assert found is not None
+    assert found["seed"] == MAX_SEED
 
 
 @pytest.mark.parametrize("name", NAMED)
