@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -33,6 +34,7 @@ from mien.shell.passwords import read_password
 if TYPE_CHECKING:
     from device_sdk.device import Device
     from device_sdk.enroll import RefusedImage
+    from device_sdk.enrolled import Person
     from device_sdk.participate import Event, Listener, Transfer
     from device_sdk.verify import Outcome
 
@@ -161,9 +163,16 @@ def enroll(
 
     def human() -> None:
         _say(f"{person.name} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
-        _say("Their pictures train the model." if person.trains else "Their pictures do not train the model.")
+        _say(_said_of_training(person))
 
     shell.emit(result, as_json=as_json, human=human)
+
+
+def _said_of_training(person: Person) -> str:
+    if person.trains:
+        return "Their pictures train the model."
+    agree = f"mien-device gallery consent {shlex.quote(person.name)} --give"
+    return f"Their pictures do not train the model; if they agree to that later: {agree}"
 
 
 @app.command()

@@ -93,7 +93,7 @@ def enroll(
     if num_used < min_images:
         raise LowQualityError(
             f"{num_used} of {len(images)} pictures can be used, {min_images} are needed; nobody was enrolled. "
-            "Add better pictures, or lower --min-images",
+            f"Add {'better' if collected.refused else 'more'} pictures, or lower --min-images",
             reasons=tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons)),
         )
     person = gallery.enroll(

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from device_sdk.device import Device
 
 Rounds = Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds that counted.")]
-UntilIdle = Annotated[bool, typer.Option("--until-idle", help="Stop when there is nothing to do.")]
-IdleS = Annotated[float, typer.Option(min=0, help="With --until-idle: after this long without work.")]
+UntilIdle = Annotated[bool, typer.Option("--until-idle", help="Stop when there is nothing to do for --idle-s.")]
+IdleS = Annotated[
+    float,
+    typer.Option(min=0, help="With --until-idle: after how many seconds without work; it asks a few times meanwhile."),
+]
 Person = Annotated[str | None, typer.Option(help="Train on this person's pictures alone.")]
 Source = Annotated[
     Path | None,

@@ -15,7 +15,8 @@ import typer.main
 from typer.testing import CliRunner
 
 from device_sdk.backup import unseal_backup
-from device_sdk.cli import app
+from device_sdk.cli import _said_of_training, app
+from device_sdk.enrolled import Person
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore, open_key_store
 from device_sdk.trained import Pending
@@ -311,6 +312,12 @@ def test_people_see_tables_and_sentences(home: Path) -> None:
     assert "trains the model" in listed.stdout
     shown = CliRunner().invoke(app, ["config", "show", "--home", str(home)])
     assert "participation.min_cohort" in shown.stdout
+
+
+def test_who_did_not_agree_is_told_how_to_later() -> None:
+    assert _said_of_training(Person(1, "Ada", 0, 5)) == "Their pictures train the model."
+    later = _said_of_training(Person(1, "Ada Byron", 0, None))
+    assert later.endswith("agree to that later: mien-device gallery consent 'Ada Byron' --give")
 
 
 def test_enrolling_before_joining_says_what_is_missing(tmp_path: Path) -> None:
