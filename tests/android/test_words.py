@@ -17,6 +17,8 @@ TOO_MUCH: Final = re.compile(
     "went over many|gingen über viele|anything from which|nichts, woran eines",
     re.IGNORECASE,
 )
+# Enrolled, not photographed; and the lock of a phone may be a pattern.
+MISLEADING: Final = re.compile(r"aufgenommen|aufnehmen|\bPIN\b", re.IGNORECASE)
 FILES: Final = ("strings.xml", "strings_camera.xml")
 
 
@@ -43,6 +45,25 @@ def test_both_languages_say_the_same_things() -> None:
 def test_no_more_is_promised_than_holds(folder: str) -> None:
     said = {name: text for name, text in words(folder).items() if TOO_MUCH.search(text)}
     assert not said
+
+
+@pytest.mark.parametrize("folder", ["values", "values-de"])
+def test_no_word_misleads(folder: str) -> None:
+    said = {name: text for name, text in words(folder).items() if MISLEADING.search(text)}
+    assert not said
+
+
+@pytest.mark.parametrize("folder", ["values", "values-de"])
+def test_nobody_has_to_say_that_fingerprints_were_compared(folder: str) -> None:
+    """Whoever invited reads them out; what joining trusts without that is said, and the one button promises nothing."""
+    said = words(folder)
+    wanted = {
+        "values": ("Join", "Whoever invited you", "read out", "cannot compare", "the way"),
+        "values-de": ("Beitreten", "Wer Sie eingeladen hat", "vorlesen", "nicht vergleichen", "den Weg, auf dem"),
+    }[folder]
+    assert said["join_do"] == wanted[0]
+    assert all(each in said["join_compare"] for each in wanted[1:3]), said["join_compare"]
+    assert all(each in said["join_uncompared"] for each in wanted[3:]), said["join_uncompared"]
 
 
 @pytest.mark.parametrize("folder", ["values", "values-de"])

@@ -36,7 +36,9 @@ PROGRAMS = {
     "mien-device": device_sdk.cli.app,
     "mien-sim": simulation.cli.app,
 }
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("simulation/**/*.md")])
+PAGES = sorted(
+    page for under in ("", "docs/**/", "simulation/**/", "android_demo/") for page in ROOT.glob(f"{under}*.md")
+)
 
 
 def definitions(path: Path) -> set[str]:
@@ -68,6 +70,11 @@ def test_the_tour_walks_both_paths() -> None:
     assert len(places) >= 15
     for room in ("device_sdk/faces/", "device_sdk/", "mien/methods/", "coordinator/rounds/", "mien/contribution.py"):
         assert any(file.startswith(room) for file in files), room
+
+
+def test_every_picture_is_on_a_page() -> None:
+    shown = {(page.parent / target).resolve() for page in PAGES for target in LINK.findall(page.read_text("utf-8"))}
+    assert not set((ROOT / "docs/images").iterdir()) - shown
 
 
 @functools.cache

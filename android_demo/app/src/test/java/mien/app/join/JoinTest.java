@@ -56,6 +56,7 @@ public class JoinTest extends ScreenRunner {
         assertEquals("registrar.example:7440", text(screen, R.id.address));
         String registrar = text(screen, R.id.registrar);
         assertTrue(registrar, registrar.startsWith("0011 2233 4455 6677\n8899 aabb"));
+        assertTrue(isShown(screen, R.id.uncompared));
         assertTrue(isShown(screen, R.id.join));
         assertFalse(phone().device.hasJoined());
         drawWhole(screen, "join-compare");

@@ -76,11 +76,11 @@ public class TrainingTest extends ScreenRunner {
         journal.count(4_300_000, 4_800_000);
         Activity screen = opened();
         assertEquals(screen.getString(R.string.training_waits), text(screen, R.id.training_state));
-        assertTrue(text(screen, R.id.training_text), text(screen, R.id.training_text).contains("in a sum over 24 phones"));
+        assertTrue(text(screen, R.id.training_text), text(screen, R.id.training_text).contains("the numbers of 24 phones"));
         assertEquals("Met", rowText(screen, R.id.training_facts, 0));
         assertEquals(screen.getString(R.string.unmetered_no), rowText(screen, R.id.training_facts, 1));
         assertEquals("4.30 MB", rowText(screen, R.id.training_sent, 0));
-        assertTrue("the newest first", rowTitle(screen, R.id.training_past, 0).startsWith("Counted"));
+        assertTrue("the newest first", rowTitle(screen, R.id.training_past, 0).startsWith("Took part"));
         String why = rowText(screen, R.id.training_past, 1);
         assertTrue(why, why.contains("more than you agreed to") && why.contains("less than 16"));
         drawWhole(screen, "training");
