@@ -20,6 +20,7 @@ import mien.client.store.Vault;
 import mien.client.train.GraphRuntime;
 import mien.client.train.Tensor;
 import mien.client.wire.Safetensors;
+import mien.client.wire.Texts;
 import mien.v1.RoundsOuterClass.Assignment;
 import mien.v1.RoundsOuterClass.CheckInReply;
 import mien.v1.RoundsOuterClass.Duty;
@@ -117,7 +118,8 @@ public final class Participant {
         List<Gallery.Person> people = whoTrains();
         CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size()));
         if (!reply.hasAssignment()) {
-            return Outcome.wait((long) (1000 * Math.max(0, reply.getWait().getRetryAfterS())), reply.getWait().getReason());
+            long retryAfterMs = (long) (1000 * Math.max(0, reply.getWait().getRetryAfterS()));
+            return Outcome.wait(retryAfterMs, Texts.cut(reply.getWait().getReason()));
         }
         return takePart(reply.getAssignment(), people);
     }
@@ -141,9 +143,7 @@ public final class Participant {
         RoundRef ref = new RoundRef(given.getTaskId(), given.getRound(), given.getAttempt());
         Pending pending;
         try {
-            if (ref.taskId.length() > Records.MOST_TEXT) {
-                throw new MienException(ErrorCode.CORRUPT_DATA, "the task's id is too long; tell the operator");
-            }
+            Texts.name(ref.taskId, "the task's id");
             // 4. Is the task what the owner agreed to, and what this program knows? Only then is a model fetched.
             byte[] taskJson = assignment.getTaskJson().toByteArray();
             TaskSpec task = new TaskSpec(taskJson);
@@ -151,7 +151,7 @@ public final class Participant {
             Methods.check(task);
             Methods.checkPeople(task, people.size());
             checkAssigned(assignment);
-            Model model = model(assignment.getModelId());
+            Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
             ParameterPart part = part(task, model);
             ContributionLayout layout = new ContributionLayout(part);
             if (!layout.sha256.equals(assignment.getContributionSha256())) {
@@ -366,7 +366,7 @@ public final class Participant {
     private Outcome on(Pending pending, MaskedPart part, StageEvent event, boolean[] counts, boolean countedBefore) {
         Stage stage = event.getStage();
         if (stage == Stage.ABORTED) {
-            return uncounted(pending.ref, "aborted", event.getReason());
+            return uncounted(pending.ref, "aborted", Texts.cut(event.getReason()));
         }
         if (stage == Stage.CLOSED) {
             return counts[0] ? settle(pending, event) : null;
@@ -374,31 +374,33 @@ public final class Participant {
         if (countedBefore) {
             return null; // the keys that could say more are gone
         }
-        if (!counts[0] && withdrawn(pending) != null) {
-            return refuse(pending.ref, withdrawn(pending));
+        MienException withdrawn = counts[0] ? null : withdrawn(pending);
+        if (withdrawn != null) {
+            return refuse(pending.ref, withdrawn);
         }
         List<String> unmet = conditions.unmet();
-        if (!unmet.isEmpty()) {
-            return stopped(pending, counts[0], unmet);
-        }
+        return unmet.isEmpty() ? answer(pending, part, event, counts) : stopped(pending, counts[0], unmet);
+    }
+
+    /** Sends what a stage asks for; returns as {@link #on}. */
+    private Outcome answer(Pending pending, MaskedPart part, StageEvent event, boolean[] counts) {
+        Stage stage = event.getStage();
         MaskedPart.Answer answer;
         try {
             answer = part.answer(stage, event.getMessage().toByteArray());
         } catch (MienException error) {
             return refuse(pending.ref, error);
         }
-        if (answer != null) {
-            try {
-                counts[0] = send(pending, stage, answer, counts[0]);
-            } catch (MienException error) {
-                unmet = conditions.unmet();
-                if (unmet.isEmpty()) {
-                    throw error;
-                }
-                return stopped(pending, counts[0], unmet);
+        try {
+            counts[0] = answer == null ? counts[0] : send(pending, stage, answer, counts[0]);
+            return null;
+        } catch (MienException error) {
+            List<String> unmet = conditions.unmet();
+            if (unmet.isEmpty()) {
+                throw error;
             }
+            return stopped(pending, counts[0], unmet);
         }
-        return null;
     }
 
     /** Leaves a round in which the phone may not go on; what was not begun, and what counts, goes on the next time. */
@@ -448,7 +450,7 @@ public final class Participant {
             }
         }
         Pending.forget(rounds);
-        return Outcome.counted(pending.ref, event.getModelId(), event.getNumReports());
+        return Outcome.counted(pending.ref, Texts.cut(event.getModelId()), event.getNumReports());
     }
 
     private Outcome uncounted(RoundRef ref, String code, String reason) {

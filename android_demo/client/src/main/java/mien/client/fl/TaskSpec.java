@@ -15,6 +15,7 @@ import mien.client.train.LocalSpec;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
 import mien.client.wire.Json;
+import mien.client.wire.Texts;
 
 /**
  * One training task, as the coordinator sends it: what is trained, how sums are protected, what it would reveal.
@@ -53,7 +54,7 @@ public final class TaskSpec {
     public TaskSpec(byte[] json) {
         sha256 = Bytes.sha256(json);
         Fields task = Json.object(json, "the task");
-        name = task.text("name");
+        name = Texts.name(task.text("name"), "the task's name");
         method = task.text("method");
         rounds = task.count("rounds", 1);
         trainable = task.texts("trainable");

@@ -19,6 +19,7 @@ import mien.client.wire.Fields;
 import mien.client.wire.Invite;
 import mien.client.wire.Json;
 import mien.client.wire.Retry;
+import mien.client.wire.Texts;
 import mien.v1.RegistrarGrpc;
 import mien.v1.RegistrarOuterClass.JoinReply;
 import mien.v1.RegistrarOuterClass.JoinRequest;
@@ -237,7 +238,7 @@ public final class Joining {
         // A renewal brings a release key to a device that has none, and never another one.
         String releaseKey = knownReleaseKey.isEmpty() ? offered : knownReleaseKey;
         return new Identity(
-                named[0], named[1], registrar, new Address(reply.getCoordinatorAddress()), certificate, authority,
+                named[0], named[1], registrar, new Address(Texts.name(reply.getCoordinatorAddress(), "the coordinator's address")), certificate, authority,
                 coordinatorCa, key, inviteSha256, releaseKey);
     }
 

@@ -111,7 +111,8 @@ public final class Fields {
         for (Object name : values.keySet()) {
             if (!asked.contains(name)) {
                 throw new MienException(
-                        ErrorCode.VERSION, what + " has the field " + name + ", unknown to this program; upgrade it");
+                        ErrorCode.VERSION,
+                        what + " has the field " + Texts.cut(name.toString()) + ", unknown to this program; upgrade it");
             }
         }
     }

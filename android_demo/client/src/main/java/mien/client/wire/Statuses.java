@@ -19,7 +19,8 @@ public final class Statuses {
     public static MienException meaning(StatusRuntimeException error, String peer) {
         Metadata trailers = error.getTrailers();
         String word = trailers == null ? null : trailers.get(CODE);
-        String details = error.getStatus().getDescription() == null ? "" : error.getStatus().getDescription();
+        String description = error.getStatus().getDescription();
+        String details = description == null ? "" : Texts.cut(description);
         long retryMs = retryAfterMs(trailers);
         if (word == null && isUntrusted(error)) {
             return new MienException(

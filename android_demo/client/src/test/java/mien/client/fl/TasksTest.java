@@ -4,6 +4,7 @@ import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
+import java.util.Arrays;
 import java.util.EnumSet;
 import mien.client.ErrorCode;
 import mien.client.Raised;
@@ -84,6 +85,15 @@ public class TasksTest {
                 Raised.by(ErrorCode.CONFIG, change[1], () -> check(changed));
             }
         }
+    }
+
+    @Test
+    public void aNameThatNobodyReadsIsRefused() throws Exception {
+        String json = Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text();
+        char[] name = new char[70_000];
+        Arrays.fill(name, 'x');
+        String changed = json.replaceFirst("\"name\":\"[^\"]*\"", "\"name\":\"" + new String(name) + "\"");
+        Raised.by(ErrorCode.CORRUPT_DATA, "a long name", () -> check(Bytes.utf8(changed)));
     }
 
     @Test

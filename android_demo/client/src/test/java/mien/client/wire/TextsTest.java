@@ -2,16 +2,46 @@ package mien.client.wire;
 
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
 
+import io.grpc.Metadata;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import java.util.Arrays;
 import java.util.Map;
 import mien.client.ErrorCode;
+import mien.client.MienException;
 import mien.client.Raised;
 import mien.client.Vectors;
 import org.junit.Test;
 
-/** Invites and JSON, from the best and the worst of hands. */
+/** Invites, JSON and plain texts, from the best and the worst of hands. */
 public class TextsTest {
+    private static String longText() {
+        char[] text = new char[70_000];
+        Arrays.fill(text, 'x');
+        return new String(text);
+    }
+
+    @Test
+    public void textsOfOthersAreHeldToALength() {
+        assertEquals("short", Texts.cut("short"));
+        assertEquals(Texts.MOST, Texts.cut(longText()).length());
+        assertEquals("task-1", Texts.name("task-1", "the task's id"));
+        Raised.by(ErrorCode.CORRUPT_DATA, "a name", () -> Texts.name(longText(), "the task's id"));
+        Metadata trailers = new Metadata();
+        trailers.put(Metadata.Key.of("mien-error", Metadata.ASCII_STRING_MARSHALLER), "late");
+        Status late = Status.ABORTED.withDescription(longText());
+        for (Metadata each : new Metadata[] {trailers, new Metadata()}) {
+            MienException told = Statuses.meaning(new StatusRuntimeException(late, each), "the coordinator");
+            assertEquals(ErrorCode.LATE, told.code());
+            assertTrue(told.getMessage().length() <= Texts.MOST);
+        }
+        Fields fields = Json.object(Bytes.utf8("{\"" + longText() + "\":1}"), "it");
+        String unknown = Raised.by(ErrorCode.VERSION, "a field's name", fields::end);
+        assertTrue(unknown.length() < Texts.MOST + 100);
+    }
+
     @Test
     public void invites() throws Exception {
         Vectors file = Vectors.load("golden/client/invites.json");
