@@ -126,28 +126,33 @@ public final class EnrolmentSession {
         }
         try {
             byte[][] taken = crops.toArray(new byte[0][]);
-            float[][] features = enroller.embed(taken);
-            int[] same = Strangers.without(features, enroller.threshold());
-            if (Strangers.secondGroup(features, same, enroller.threshold()).length > 0) {
-                throw new MienException(
-                        ErrorCode.LOW_QUALITY,
-                        "the pictures seem to show different people; nobody was enrolled: take all of one person, alone "
-                                + "before the camera");
-            }
-            if (same.length < MIN_IMAGES) {
-                throw new MienException(
-                        ErrorCode.LOW_QUALITY,
-                        same.length + " of " + taken.length + " pictures look like one person, " + MIN_IMAGES
-                                + " are needed; nobody was enrolled: take all of one person, in good light");
-            }
-            byte[][] used = new byte[same.length][];
-            for (int i = 0; i < used.length; i++) {
-                used[i] = taken[same[i]];
-            }
+            byte[][] used = ofOnePerson(taken);
             return new Enrolled(enroller.enrol(name, used, consent), used.length, taken.length - used.length);
         } finally {
             cancel();
         }
+    }
+
+    private byte[][] ofOnePerson(byte[][] taken) {
+        float[][] features = enroller.embed(taken);
+        int[] same = Strangers.without(features, enroller.threshold());
+        if (Strangers.secondGroup(features, same, enroller.threshold()).length > 0) {
+            throw new MienException(
+                    ErrorCode.LOW_QUALITY,
+                    "the pictures seem to show different people; nobody was enrolled: take all of one person, alone before "
+                            + "the camera");
+        }
+        if (same.length < MIN_IMAGES) {
+            throw new MienException(
+                    ErrorCode.LOW_QUALITY,
+                    same.length + " of " + taken.length + " pictures look like one person, " + MIN_IMAGES
+                            + " are needed; nobody was enrolled: take all of one person, in good light");
+        }
+        byte[][] used = new byte[same.length][];
+        for (int i = 0; i < used.length; i++) {
+            used[i] = taken[same[i]];
+        }
+        return used;
     }
 
     /** Ends without storing anything; what was taken is overwritten. */
