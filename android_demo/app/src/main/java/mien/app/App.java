@@ -27,6 +27,9 @@ public class App extends Application {
 
     /** Lets go of a phone whose everything was deleted: the next call begins anew. */
     final synchronized void forget() {
+        if (phone != null) {
+            phone.device.close();
+        }
         phone = null;
     }
 }

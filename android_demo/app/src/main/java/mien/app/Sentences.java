@@ -68,6 +68,8 @@ public final class Sentences {
                 return R.string.error_disk;
             case KEY_STORE:
                 return R.string.error_key_store;
+            case IN_USE:
+                return R.string.error_in_use;
             default:
                 return R.string.error_other;
         }

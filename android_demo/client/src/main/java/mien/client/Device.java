@@ -16,6 +16,7 @@ import mien.client.fl.Gallery;
 import mien.client.fl.Journal;
 import mien.client.fl.Leaving;
 import mien.client.fl.Listener;
+import mien.client.fl.Numbers;
 import mien.client.fl.Outcome;
 import mien.client.fl.Participant;
 import mien.client.fl.Recogniser;
@@ -31,8 +32,8 @@ import mien.client.model.Model;
 import mien.client.model.ModelStore;
 import mien.client.model.ReleaseGuard;
 import mien.client.secagg.RandomBytes;
-import mien.client.store.Claim;
 import mien.client.store.Folder;
+import mien.client.store.HomeLock;
 import mien.client.store.KeyProvider;
 import mien.client.store.Vault;
 import mien.client.train.GraphRuntime;
@@ -48,14 +49,15 @@ import mien.client.wire.Invite;
  * home/gallery/           sealed records of people     graphs/   by hash, of the release or put there
  * home/rounds/            what was trained, sealed     sums/     the log of private sums, sealed
  * home/journal/           what happened, sealed        participation.json   whether this device asked to stay out
- * home/in-use             locked by the process that has it open
+ * home/numbers.json       the last person's number     lock      held while a device is open
  * </pre>
  *
  * Only {@link #join}, {@link #update}, {@link #participate}, {@link #renew}, {@link #tellParticipation} and
  * {@link #connect} use the network; they block, so an app calls them off its main thread. All methods may be called
- * from any thread; every error is a {@link MienException} that says what to do.
+ * from any thread; every error is a {@link MienException} that says what to do. A home is one device's until
+ * {@link #close}, or the end of the process.
  */
-public final class Device {
+public final class Device implements AutoCloseable {
     private static final int LONGEST_NAME = 1_000;
 
     public final Gallery gallery;
@@ -63,34 +65,49 @@ public final class Device {
     public final Journal journal;
     final StayingOut stayingOut;
     private final Folder home;
+    private final HomeLock lock;
     private final Vault rounds;
     private final ModelStore models;
     private final Joining joining;
     private final Clock clock;
     private final Random random;
     private final ReentrantLock busy = new ReentrantLock();
-    private final Claim claim;
     private Recogniser recogniser;
     private OrtEngine engine;
     private String engineOf = "";
 
     /**
-     * {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. Throws UNREACHABLE while
-     * another process has this home open.
+     * {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. Throws IN_USE while
+     * another program, or another device of this one, has the home open.
      */
     public Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
         this.home = home;
-        claim = new Claim(home);
         this.clock = clock;
         this.random = random;
-        gallery = new Gallery(new Vault(home.folder("gallery"), keys, "gallery"));
-        rounds = new Vault(home.folder("rounds"), keys, "rounds");
-        attempts = new Attempts(new Vault(home.folder("sums"), keys, "sums"));
-        journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
-        stayingOut = new StayingOut(home, gallery);
-        models = new ModelStore(home.folder("models"));
-        joining = new Joining(home, identityKeys, clock, random);
-        forgetWithdrawn();
+        lock = new HomeLock(home);
+        boolean opened = false;
+        try {
+            gallery = new Gallery(new Vault(home.folder("gallery"), keys, "gallery"), new Numbers(home));
+            rounds = new Vault(home.folder("rounds"), keys, "rounds");
+            attempts = new Attempts(new Vault(home.folder("sums"), keys, "sums"));
+            journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
+            stayingOut = new StayingOut(home, gallery);
+            models = new ModelStore(home.folder("models"));
+            joining = new Joining(home, identityKeys, clock, random);
+            forgetWithdrawn();
+            opened = true;
+        } finally {
+            if (!opened) {
+                lock.close();
+            }
+        }
+    }
+
+    /** Gives the home to others; this device is not used afterwards. */
+    @Override
+    public void close() {
+        releaseEngine();
+        lock.close();
     }
 
     private void forgetWithdrawn() {
@@ -168,16 +185,9 @@ public final class Device {
 
     // People
 
+    /** Returns everybody enrolled, also whose record is damaged: they take no part in anything until they are removed. */
     public List<Gallery.Person> people() {
         return gallery.people();
-    }
-
-    int numAgreed() {
-        int agreed = 0;
-        for (Gallery.Person person : people()) {
-            agreed += person.trains ? 1 : 0;
-        }
-        return agreed;
     }
 
     /**

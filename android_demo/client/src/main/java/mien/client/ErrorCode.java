@@ -30,6 +30,8 @@ public enum ErrorCode {
     DISK_FULL("disk_full"),
     KEY_STORE("key_store"),
     DATABASE("database"),
+    /** Of this client alone: another program has this device's home open. */
+    IN_USE("in_use"),
     /** One that a newer program has. */
     OTHER("other");
 

@@ -1,6 +1,7 @@
 package mien.client;
 
 import java.util.List;
+import mien.client.fl.Gallery;
 import mien.client.fl.Journal;
 import mien.client.join.Identity;
 
@@ -22,6 +23,8 @@ public final class Status {
     public final String modelId;
 
     public final int numPeople;
+    /** How many of them have to be removed and enrolled again, because what is kept of them is damaged. */
+    public final int numDamaged;
     /** How many of them agree that their pictures train. */
     public final int numAgreed;
     /** A round that this device trained for and that has not ended, as text; empty where there is none. */
@@ -49,8 +52,16 @@ public final class Status {
         certificateEndsMs = joined ? identity.certificate.getNotAfter().getTime() : 0;
         String model = device.gallery.modelId();
         modelId = model == null ? "" : model;
-        numPeople = device.people().size();
-        numAgreed = device.numAgreed();
+        int damaged = 0;
+        int agreed = 0;
+        List<Gallery.Person> people = device.people();
+        for (Gallery.Person person : people) {
+            damaged += person.isDamaged ? 1 : 0;
+            agreed += person.trains ? 1 : 0;
+        }
+        numPeople = people.size();
+        numDamaged = damaged;
+        numAgreed = agreed;
         pendingRound = device.pendingRound();
         numPrivateSums = device.attempts.numSums();
         staysOut = device.stayingOut.wanted();

@@ -16,6 +16,7 @@ import mien.client.store.Folder;
 import mien.client.store.Vault;
 import mien.client.wire.Bytes;
 import mien.client.wire.Json;
+import org.junit.After;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -24,12 +25,24 @@ import org.junit.rules.TemporaryFolder;
 public class EdgeTest {
     @Rule public final TemporaryFolder temporary = new TemporaryFolder();
 
+    private Device device;
+
+    @After
+    public void close() {
+        if (device != null) {
+            device.close();
+        }
+    }
+
+    /** Returns a device of the same home again. */
     private Device device() {
+        close();
         Folder home = new Folder(temporary.getRoot().toPath().resolve("home"));
         Folder keys = new Folder(temporary.getRoot().toPath().resolve("keys"));
         FileKeyProvider provider = new FileKeyProvider(keys);
         FileIdentityKeys identity = new FileIdentityKeys(new Vault(home.folder("identity"), provider, "identity"));
-        return new Device(home, provider, identity, new Still(0), new Random(1));
+        device = new Device(home, provider, identity, new Still(0), new Random(1));
+        return device;
     }
 
     @Test

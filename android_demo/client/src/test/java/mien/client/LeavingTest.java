@@ -11,6 +11,7 @@ import mien.client.fl.StayingOut;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.KeyProvider;
+import org.junit.After;
 import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
@@ -67,7 +68,11 @@ public class LeavingTest {
         }
     }
 
+    /** Returns the device after a restart of the program. */
     private Device opened() {
+        if (device != null) {
+            device.close();
+        }
         return new Device(home, new Keys(home.folder("keys")), null, new Still(1000), new Random(1));
     }
 
@@ -83,14 +88,16 @@ public class LeavingTest {
         assertFalse(device.gallery.person(2).trains || device.gallery.stillTrains(2));
         assertFalse("Ada agrees", device.status().staysOut);
         device.setConsent(1, false);
-        Status status = opened().status();
+        device = opened();
+        Status status = device.status();
         assertEquals(2, status.numPeople);
         assertEquals(0, status.numAgreed);
         assertTrue("what could not be noted is told all the same", status.staysOut);
         full = false;
         device.setConsent(2, true);
-        assertTrue(opened().gallery.person(2).trains);
-        assertEquals(1, opened().status().numAgreed);
+        device = opened();
+        assertTrue(device.gallery.person(2).trains);
+        assertEquals(1, device.status().numAgreed);
         assertFalse(device.status().staysOut);
     }
 
@@ -105,16 +112,6 @@ public class LeavingTest {
     }
 
     @Test
-    public void aNumberGivenAgainIsNotWithdrawnFromBefore() {
-        full = true;
-        device.setConsent(2, false);
-        device.remove(2);
-        full = false;
-        device.gallery.enrol("Cy", new byte[][] {{1}}, new float[] {1}, "model", 1000, true);
-        assertTrue(device.gallery.person(2).trains);
-    }
-
-    @Test
     public void onAFullDiskADeviceIsWiped() {
         fill();
         device.setConsent(2, false);
@@ -124,9 +121,37 @@ public class LeavingTest {
         assertTrue(device.status().staysOut);
     }
 
+    @After
+    public void close() {
+        device.close();
+    }
+
     private void damage(String file) {
         String[] parts = file.split("/");
         (parts.length == 1 ? home : home.folder(parts[0])).write(parts[parts.length - 1], new byte[] {'?', 1, 2});
+    }
+
+    @Test
+    public void besideADamagedFileADeviceSaysWhereItStands() {
+        for (String file : DAMAGED) {
+            again("status " + file);
+            damage(file);
+            Status status = device.status();
+            boolean isPerson = file.startsWith("gallery/person");
+            assertEquals(file, 2, status.numPeople);
+            assertEquals(file, isPerson ? 1 : 0, status.numDamaged);
+            assertEquals(file, isPerson ? 1 : 2, status.numAgreed);
+        }
+    }
+
+    @Test
+    public void whoseRecordIsDamagedWithdraws() {
+        damage("gallery/person-000001");
+        device.setConsent(2, false);
+        device.setConsent(1, false);
+        assertEquals(0, device.status().numAgreed);
+        assertTrue(device.status().staysOut);
+        assertTrue(device.people().get(0).isDamaged && !device.people().get(1).isDamaged);
     }
 
     @Test
@@ -146,8 +171,9 @@ public class LeavingTest {
             damage(file);
             device.remove(2);
             device.remove(1);
-            assertEquals(file, 0, opened().status().numPeople);
-            assertTrue(file, opened().status().staysOut);
+            device = opened();
+            assertEquals(file, 0, device.status().numPeople);
+            assertTrue(file, device.status().staysOut);
         }
     }
 

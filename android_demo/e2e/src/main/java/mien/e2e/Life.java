@@ -3,6 +3,7 @@ package mien.e2e;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Paths;
 import java.util.ArrayList;
@@ -12,6 +13,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.CopyOnWriteArrayList;
 import mien.client.Clock;
 import mien.client.Device;
 import mien.client.MienException;
@@ -40,7 +42,8 @@ import mien.client.wire.Json;
  * {"do": "join", "invite": URL}   {"do": "enrol", "name": "Ada", "crops": FILE, "agrees": true}   {"do": "status"}
  * </pre>
  *
- * An error is answered as {@code {"error": CODE, "text": ...}}. {@code clock} sets this phone's clock.
+ * An error is answered as {@code {"error": CODE, "text": ...}}. {@code clock} sets this phone's clock. {@code participate}
+ * takes commands for the midst of a round: {@code {"at": "training", "then": [{"do": "remove", "person": 1}]}}.
  */
 public final class Life {
     /** A clock that can be set; in a hurry its pauses take no time but count in full. */
@@ -162,31 +165,60 @@ public final class Life {
 
     private Object outcome(Fields told) {
         Agreement agreement = new Agreement(told.count("min_cohort", 2), EnumSet.of(Profile.MALICIOUS_SERVER));
-        List<String> unmet = told.texts("unmet");
-        List<Object> words = new ArrayList<>();
-        List<Object> disclosed = new ArrayList<>();
-        Listener listener =
-                new Listener() {
-                    @Override
-                    public void disclose(Disclosure disclosure) {
-                        disclosed.add(disclosure.task);
-                    }
-
-                    @Override
-                    public void progress(String word) {
-                        words.add(word);
-                    }
-                };
-        Outcome outcome = device.participate(agreement, () -> Collections.unmodifiableList(unmet), listener);
+        List<String> unmet = new CopyOnWriteArrayList<>(told.texts("unmet"));
+        Meanwhile meanwhile = new Meanwhile(told, unmet);
+        Outcome outcome = device.participate(agreement, () -> Collections.unmodifiableList(unmet), meanwhile);
         return facts(
                 "kind", outcome.kind.name(), "code", outcome.code, "reason", outcome.reason, "model_id", outcome.modelId,
-                "num_reports", outcome.numReports, "words", words, "disclosed", disclosed);
+                "num_reports", outcome.numReports, "words", meanwhile.words, "disclosed", meanwhile.disclosed);
+    }
+
+    /** Hears how a round goes; at one word of progress it does what else was told, as an app's other screens might. */
+    private final class Meanwhile implements Listener {
+        final List<Object> words = new ArrayList<>();
+        final List<Object> disclosed = new ArrayList<>();
+        private final String at;
+        private final List<Fields> then;
+        private final List<String> unmetThen;
+        private final List<String> unmet;
+
+        Meanwhile(Fields told, List<String> unmet) {
+            this.unmet = unmet;
+            at = told.text("at", "");
+            then = told.has("then") ? told.objects("then") : Collections.emptyList();
+            unmetThen = told.has("unmet_then") ? told.texts("unmet_then") : Collections.emptyList();
+        }
+
+        @Override
+        public void disclose(Disclosure disclosure) {
+            disclosed.add(disclosure.task);
+        }
+
+        @Override
+        public void progress(String word) {
+            words.add(word);
+            if (word.equals(at)) {
+                unmet.addAll(unmetThen);
+                then.forEach(this::answered);
+            }
+        }
+
+        private void answered(Fields command) {
+            try {
+                answer(command);
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
     }
 
     private Object status(Status status) {
         List<Object> people = new ArrayList<>();
         for (Gallery.Person person : device.people()) {
-            people.add(facts("id", person.id, "name", person.name, "trains", person.trains, "images", person.numImages()));
+            people.add(
+                    facts(
+                            "id", person.id, "name", person.name, "trains", person.trains, "images", person.numImages(),
+                            "damaged", person.isDamaged));
         }
         List<Object> journal = new ArrayList<>();
         for (Journal.Entry entry : status.journal) {

@@ -5,11 +5,18 @@ import mien.app.R;
 import mien.app.Say;
 import mien.client.fl.Gallery;
 
-/** What is to be said of an enrolled person, besides their name. */
+/** What is to be said of an enrolled person. */
 final class Facts {
     private Facts() {}
 
+    static String name(Context context, Gallery.Person person) {
+        return person.isDamaged ? context.getString(R.string.person_damaged, person.id) : person.name;
+    }
+
     static String of(Context context, Gallery.Person person) {
+        if (person.isDamaged) {
+            return context.getString(R.string.person_damaged_text);
+        }
         String pictures = Say.count(context, R.plurals.pictures, person.numImages());
         String enrolled = context.getString(R.string.enrolled_on, pictures, Say.day(context, person.enrolledMs));
         return enrolled + "\n" + training(context, person);

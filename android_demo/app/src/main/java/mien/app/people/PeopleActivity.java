@@ -42,7 +42,7 @@ public final class PeopleActivity extends OwnersScreen {
     private void showPeople(List<Gallery.Person> people) {
         Rows rows = new Rows(findViewById(R.id.people));
         for (Gallery.Person person : people) {
-            rows.way(person.name, Facts.of(this, person), () -> open(person.id));
+            rows.way(Facts.name(this, person), Facts.of(this, person), () -> open(person.id));
         }
         setVisible(R.id.nobody, people.isEmpty());
         // Nobody can be enrolled before there is a model to enrol with.

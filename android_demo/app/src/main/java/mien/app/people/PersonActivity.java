@@ -44,13 +44,14 @@ public final class PersonActivity extends OwnersScreen {
     }
 
     private void showPerson(Gallery.Person person) {
-        setText(R.id.person_name, person.name);
+        setText(R.id.person_name, Facts.name(this, person));
         setText(R.id.person_facts, Facts.of(this, person));
         boolean waits = person.trains && !phone().choices.letsTrain();
         int text = person.trains ? R.string.person_trains_yes : R.string.person_trains_no;
         setText(R.id.person_trains_text, getString(waits ? R.string.trains_off : text));
         setVisible(R.id.person_training, waits);
         trains.setChecked(person.trains);
+        trains.setEnabled(!person.isDamaged);
     }
 
     private void agree(boolean agrees) {

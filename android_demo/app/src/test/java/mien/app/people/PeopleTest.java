@@ -63,6 +63,25 @@ public class PeopleTest extends ScreenRunner {
     }
 
     @Test
+    public void whoseRecordIsDamagedIsListedAndCanBeRemoved() throws IOException {
+        int ada = enrol("Ada", 5, true);
+        enrol("Grace", 3, false);
+        Files.write(phoneHome().resolve("gallery/person-000001"), new byte[] {'?'});
+        Activity people = opened(PeopleActivity.class);
+        ViewGroup rows = people.findViewById(R.id.people);
+        assertEquals(2, rows.getChildCount());
+        TextView name = rows.getChildAt(0).findViewById(R.id.row_title);
+        assertEquals("Person 1 (damaged)", name.getText().toString());
+        Activity screen = opened(PersonActivity.class, ada);
+        await("what helps is said", () -> text(screen, R.id.person_facts).contains("enrol them again"));
+        assertFalse(screen.findViewById(R.id.person_trains).isEnabled());
+        screen.findViewById(R.id.person_remove).performClick();
+        ShadowAlertDialog.getLatestAlertDialog().getButton(AlertDialog.BUTTON_POSITIVE).performClick();
+        await("they are removed", () -> phone().device.people().size() == 1);
+        assertEquals("Grace", phone().device.people().get(0).name);
+    }
+
+    @Test
     public void aLockedPhoneAsksFirst() {
         enrol("Ada", 5, true);
         lock();

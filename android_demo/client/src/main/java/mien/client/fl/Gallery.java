@@ -19,7 +19,9 @@ import mien.client.wire.Bytes;
 
 /**
  * The people enrolled on this device: aligned crops, templates of one model, consent to training, and what training
- * keeps of each for itself; every record sealed, nothing of it in clear anywhere.
+ * keeps of each for itself; every record sealed, nothing of it in clear anywhere. A person whose record is damaged is
+ * still listed, by number, takes part in nothing, and can withdraw and be removed; templates that are damaged are made
+ * again by the next update.
  *
  * <pre>
  * person-N   name, consent, crops           state-N-TASK   what training keeps of a person (0: of several) for a task
@@ -48,11 +50,16 @@ public final class Gallery {
         /** Whether their pictures may train. */
         public final boolean trains;
 
-        /** Of this agreement alone, also where the number is given again; 0 where they do not agree. */
+        /** Of this agreement alone, not of one that they gave before or after; 0 where they do not agree. */
         final long mark;
 
-        /** Aligned crops by sitting: each enrolment of this person made one template of its own. */
+        /** Aligned crops by sitting: each enrolment of this person made one template of its own; none if damaged. */
         final byte[][][] sittings;
+        /**
+         * Whether their record does not open: then nothing is known of them but the number, they neither train nor are
+         * recognised, and all that helps is to remove them and enrol them again.
+         */
+        public final boolean isDamaged;
 
         Person(int id, String name, long enrolledMs, long agreedMs, long mark, byte[][]... sittings) {
             this.id = id;
@@ -62,6 +69,7 @@ public final class Gallery {
             this.mark = mark;
             this.sittings = sittings;
             trains = agreedMs > 0;
+            isDamaged = sittings.length == 0;
         }
 
         /** Returns all crops, the oldest first. */
@@ -97,11 +105,13 @@ public final class Gallery {
     }
 
     private final Vault vault;
+    private final Numbers numbers;
     private final SecureRandom random = new SecureRandom();
     private long version;
 
-    public Gallery(Vault vault) {
+    public Gallery(Vault vault, Numbers numbers) {
         this.vault = vault;
+        this.numbers = numbers;
     }
 
     /**
@@ -111,14 +121,15 @@ public final class Gallery {
     public synchronized int enrol(
             String name, byte[][] crops, float[] template, String modelId, long nowMs, boolean agrees) {
         check(crops, modelId);
-        int id = 1;
+        int highest = 0;
         for (Person person : people()) {
-            if (person.name.equals(name)) {
+            if (!person.isDamaged && person.name.equals(name)) {
                 throw new MienException(
                         ErrorCode.ALREADY_EXISTS, "somebody of that name is enrolled; choose another name, or remove them");
             }
-            id = Math.max(id, person.id + 1);
+            highest = Math.max(highest, person.id);
         }
+        int id = numbers.next(highest);
         // Templates first: without a person they say nothing, and a person without them would be known by nothing.
         putTemplates(modelId, id, new float[][] {template});
         put(new Person(id, name, nowMs, agrees ? nowMs : 0, agrees ? newMark() : 0, crops));
@@ -128,7 +139,7 @@ public final class Gallery {
     /** Adds one more sitting of a person (another day, with glasses) with a template of its own. */
     public synchronized void add(int id, byte[][] crops, float[] template, String modelId) {
         check(crops, modelId);
-        Person person = person(id);
+        Person person = readable(id);
         byte[][][] sittings = Arrays.copyOf(person.sittings, person.sittings.length + 1);
         sittings[person.sittings.length] = crops;
         float[][] before = templates().of.get(id);
@@ -154,47 +165,75 @@ public final class Gallery {
         }
     }
 
+    /** Returns everybody, also whose record is damaged. */
     public synchronized List<Person> people() {
         List<Person> people = new ArrayList<>();
-        for (String record : vault.names(PERSON)) {
-            people.add(read(record, vault.get(record)));
+        for (int id : ids()) {
+            people.add(find(id));
         }
         return people;
     }
 
-    /** Returns a person; throws NOT_ENROLLED. */
+    /** Returns a person, also whose record is damaged; throws NOT_ENROLLED. */
     public synchronized Person person(int id) {
-        byte[] record = vault.get(record(id));
-        if (record == null) {
+        Person person = find(id);
+        if (person == null) {
             throw new MienException(ErrorCode.NOT_ENROLLED, "that person is not enrolled; enrol them first");
         }
-        return read(record(id), record);
+        return person;
     }
 
-    private Person read(String name, byte[] record) {
-        Person person = Records.parse(record, Gallery::readPerson);
-        boolean withdrew = person.trains && vault.has(withdrawn(name));
-        return withdrew ? new Person(person.id, person.name, person.enrolledMs, 0, 0, person.sittings) : person;
+    /** Returns a person; throws NOT_ENROLLED, and CORRUPT_DATA where their record is damaged. */
+    synchronized Person readable(int id) {
+        Person person = person(id);
+        if (person.isDamaged) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, "what is kept of that person is damaged; remove them, and enrol them again");
+        }
+        return person;
     }
 
-    private static String withdrawn(String record) {
-        return WITHDRAWN + record.substring(PERSON.length());
+    private List<Integer> ids() {
+        List<Integer> ids = new ArrayList<>();
+        for (String name : vault.names(PERSON)) {
+            String number = name.substring(PERSON.length());
+            if (number.matches("[0-9]{6,9}")) {
+                ids.add(Integer.parseInt(number));
+            }
+        }
+        return ids;
     }
 
-    /** Returns whether somebody whose record can be read agrees to training. */
+    /** Returns a person, also whose record is damaged, null for nobody. */
+    private Person find(int id) {
+        try {
+            byte[] record = vault.get(record(id));
+            Person person = record == null ? null : Records.parse(record, Gallery::readPerson);
+            boolean withdrew = person != null && person.trains && vault.has(withdrawn(id));
+            return withdrew ? new Person(id, person.name, person.enrolledMs, 0, 0, person.sittings) : person;
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CORRUPT_DATA) {
+                throw error; // the key may be out of reach for now
+            }
+            return new Person(id, "", 0, 0, 0);
+        }
+    }
+
+    /** Returns whether somebody agrees to training. */
     synchronized boolean somebodyTrains() {
-        for (String record : vault.names(PERSON)) {
-            if (mark(record) != 0) {
+        for (Person person : people()) {
+            if (person.trains) {
                 return true;
             }
         }
         return false;
     }
 
-    /** Returns whether a person may agree to training: also where their record cannot be read. */
+    /** Returns whether a person agrees to training, also where that cannot be read. */
     synchronized boolean mayTrain(int id) {
         try {
-            return stillTrains(id);
+            Person person = find(id);
+            return person != null && (person.trains || person.isDamaged);
         } catch (MienException error) {
             return true;
         }
@@ -202,57 +241,52 @@ public final class Gallery {
 
     /** Returns whether a person is here and agrees to training. */
     public synchronized boolean stillTrains(int id) {
-        byte[] record = vault.get(record(id));
-        return record != null && read(record(id), record).trains;
+        Person person = find(id);
+        return person != null && person.trains;
     }
 
     /**
      * Returns whether everybody still agrees as they did when their marks were taken: not where somebody withdrew and
-     * agreed again, nor where another person has the number of one who was removed.
+     * agreed again, was removed, or cannot be read any more.
      */
     synchronized boolean stillAgree(Map<Integer, Long> marks) {
         for (Map.Entry<Integer, Long> each : marks.entrySet()) {
-            if (each.getValue() == 0 || mark(record(each.getKey())) != each.getValue()) {
+            Person person = find(each.getKey());
+            if (each.getValue() == 0 || person == null || person.mark != each.getValue()) {
                 return false;
             }
         }
         return true;
     }
 
-    /** Returns the mark of a person's agreement, 0 where they do not agree, are not here or cannot be read. */
-    private long mark(String name) {
-        try {
-            byte[] record = vault.get(name);
-            return record == null ? 0 : read(name, record).mark;
-        } catch (MienException error) {
-            if (error.code() == ErrorCode.CORRUPT_DATA) {
-                return 0;
-            }
-            throw error;
-        }
-    }
-
     /** Gives or withdraws consent to training; what training kept of them goes with it. Withdrawing takes no room. */
     public synchronized void setConsent(int id, boolean trains, long nowMs) {
-        Person person = person(id);
-        if (!trains && person.trains) {
-            withdraw(person);
-        } else if (trains && !person.trains) {
-            put(new Person(id, person.name, person.enrolledMs, nowMs, newMark(), person.sittings));
-        }
-        if (!trains) {
+        if (trains) {
+            agree(readable(id), nowMs);
+        } else {
+            withdraw(person(id));
             forgetStates(id);
         }
     }
 
+    private void agree(Person person, long nowMs) {
+        if (!person.trains) {
+            put(new Person(person.id, person.name, person.enrolledMs, nowMs, newMark(), person.sittings));
+        }
+    }
+
     private void withdraw(Person person) {
-        try {
-            put(new Person(person.id, person.name, person.enrolledMs, 0, 0, person.sittings));
-        } catch (MienException full) {
-            if (!vault.tryMark(withdrawn(record(person.id)))) {
-                throw full;
+        if (person.isDamaged) {
+            vault.tryMark(withdrawn(person.id)); // should the record open again, it trains no more
+        } else if (person.trains) {
+            try {
+                put(new Person(person.id, person.name, person.enrolledMs, 0, 0, person.sittings));
+            } catch (MienException full) {
+                if (!vault.tryMark(withdrawn(person.id))) {
+                    throw full;
+                }
+                version++;
             }
-            version++;
         }
     }
 
@@ -285,6 +319,9 @@ public final class Gallery {
             }
             Map<Integer, float[][]> made = new LinkedHashMap<>();
             for (Person person : people) {
+                if (person.isDamaged) {
+                    continue;
+                }
                 float[][] rows = new float[person.sittings.length][];
                 for (int i = 0; i < rows.length; i++) {
                     rows[i] = template.apply(person.sittings[i]);
@@ -307,7 +344,7 @@ public final class Gallery {
         forgetStates(id);
         boolean forgotten = forgetTemplates(id);
         vault.remove(record(id));
-        vault.remove(withdrawn(record(id)));
+        vault.remove(withdrawn(id));
         version++;
         // Without the record there is more room; else everybody's go, and the next update makes the others' again.
         if (!forgotten && !forgetTemplates(id)) {
@@ -315,12 +352,14 @@ public final class Gallery {
         }
     }
 
-    /** Returns whether a person's templates are gone: not where all are damaged, or there is no room. */
+    /** Returns whether a person's templates are gone: not where there is no room. */
     private boolean forgetTemplates(int id) {
         try {
             Templates templates = templates();
             templates.of.remove(id);
-            if (templates.modelId != null) {
+            if (templates.modelId == null) {
+                vault.remove(TEMPLATES); // what is damaged serves nobody
+            } else {
                 put(templates);
             }
             return true;
@@ -409,7 +448,15 @@ public final class Gallery {
     }
 
     private static String record(int id) {
-        return PERSON + String.format(Locale.ROOT, "%06d", id);
+        return PERSON + digits(id);
+    }
+
+    private static String withdrawn(int id) {
+        return WITHDRAWN + digits(id);
+    }
+
+    private static String digits(int id) {
+        return String.format(Locale.ROOT, "%06d", id);
     }
 
     private static String stateRecord(int person, String taskId) {
@@ -437,7 +484,7 @@ public final class Gallery {
                                 }
                             }
                         }));
-        vault.remove(withdrawn(record(person.id))); // the record says it now
+        vault.remove(withdrawn(person.id)); // the record says it now
         version++;
     }
 
@@ -460,14 +507,23 @@ public final class Gallery {
     }
 
     private Templates templates() {
-        byte[] record = vault.get(TEMPLATES);
-        if (record == null) {
-            return new Templates(null, new LinkedHashMap<>());
-        }
-        Templates templates = Records.parse(record, Gallery::readTemplates);
-        List<String> people = vault.names(PERSON);
-        templates.of.keySet().removeIf(id -> !people.contains(record(id))); // of an enrolment that did not come to its end
+        Templates templates = storedTemplates();
+        templates.of.keySet().retainAll(ids()); // without those of an enrolment that did not come to its end
         return templates;
+    }
+
+    /** Returns what is stored; what is damaged is as if there were none: the next update makes them again. */
+    private Templates storedTemplates() {
+        Templates none = new Templates(null, new LinkedHashMap<>());
+        try {
+            byte[] record = vault.get(TEMPLATES);
+            return record == null ? none : Records.parse(record, Gallery::readTemplates);
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CORRUPT_DATA) {
+                throw error;
+            }
+            return none;
+        }
     }
 
     private void putTemplates(String modelId, int id, float[][] rows) {

@@ -12,6 +12,8 @@ import mien.client.train.GraphRuntime;
 public final class Recogniser {
     /** The false match rate to stay under. */
     private static final double MAX_FMR = 1e-3;
+    /** In the place of a person's number, which is at least 1. */
+    private static final int NOBODY = 0;
 
     public final Model model;
     private final GraphRuntime runtime;
@@ -58,9 +60,9 @@ public final class Recogniser {
         return template;
     }
 
-    /** Returns whether a crop shows one person: theirs, or unknown. Throws NOT_ENROLLED. */
+    /** Returns whether a crop shows one person: theirs, or unknown. Throws NOT_ENROLLED, CORRUPT_DATA if damaged. */
     public Decision verify(int person, byte[] crop) {
-        Gallery.Person claimed = gallery.person(person);
+        Gallery.Person claimed = gallery.readable(person);
         double threshold = threshold();
         float[][] templates = gallery.templates(model.modelId).get(person);
         return new Decision(score(templates, embed(new byte[][] {crop})[0]) >= threshold ? claimed : null);
@@ -74,7 +76,19 @@ public final class Recogniser {
         }
         double threshold = threshold();
         float[] probe = embed(new byte[][] {crop})[0];
-        int best = 0;
+        while (true) {
+            int found = nearest(everybody, probe, threshold);
+            Gallery.Person person = found == NOBODY ? null : gallery.person(found);
+            if (person == null || !person.isDamaged) {
+                return new Decision(person);
+            }
+            everybody.remove(found);
+        }
+    }
+
+    /** Returns whose template is the nearest, NOBODY where none is near enough. */
+    private static int nearest(Map<Integer, float[][]> everybody, float[] probe, double threshold) {
+        int best = NOBODY;
         double highest = Double.NEGATIVE_INFINITY;
         for (Map.Entry<Integer, float[][]> each : everybody.entrySet()) {
             double score = score(each.getValue(), probe);
@@ -83,7 +97,7 @@ public final class Recogniser {
                 best = each.getKey();
             }
         }
-        return new Decision(highest >= threshold ? gallery.person(best) : null);
+        return highest >= threshold ? best : NOBODY;
     }
 
     /** Returns the highest cosine to any template. */

@@ -11,12 +11,11 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.train.Tensor;
 import mien.client.wire.Bytes;
+import mien.client.wire.Texts;
 
 /** How what a device keeps becomes bytes, and how nothing that was damaged is taken for it. */
 final class Records {
     static final int MOST = 10_000;
-    /** Of characters: each is three bytes at most, and a record's text 65,535. */
-    static final int MOST_TEXT = 1_000;
 
     /** Writes a record. */
     interface Writer {
@@ -30,9 +29,9 @@ final class Records {
 
     private Records() {}
 
-    /** Writes a text, without its end where it is longer than a record holds. */
+    /** Writes a text, without its end where it is longer than a record holds: 65,535 bytes, three a character at most. */
     static void writeText(DataOutputStream out, String text) throws IOException {
-        out.writeUTF(text.substring(0, Math.min(MOST_TEXT, text.length())));
+        out.writeUTF(Texts.cut(text));
     }
 
     static byte[] bytes(Writer writer) {

@@ -24,7 +24,7 @@ import mien.client.MienException;
 public final class Folder {
     /** Ends the name of a file that is not finished. */
     public static final String PART = ".part";
-    static final FileAttribute<Set<PosixFilePermission>> PRIVATE =
+    private static final FileAttribute<Set<PosixFilePermission>> PRIVATE =
             PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
     private final Path path;
 
@@ -79,11 +79,18 @@ public final class Folder {
         }
     }
 
+    /** Opens a file to write to, made where it is not there. */
+    FileChannel open(String name) throws IOException {
+        Set<StandardOpenOption> options = EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.WRITE);
+        return FileChannel.open(path.resolve(name), options, PRIVATE);
+    }
+
     /** Leaves a file with nothing in it, which takes no room; returns whether that could be done. */
     public boolean tryEmpty(String name) {
         Set<StandardOpenOption> options =
                 EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.TRUNCATE_EXISTING);
-        try (SeekableByteChannel channel = Files.newByteChannel(path.resolve(name), options, PRIVATE)) {
+        try {
+            Files.newByteChannel(path.resolve(name), options, PRIVATE).close();
             sync();
             return true;
         } catch (IOException error) {
@@ -176,7 +183,7 @@ public final class Folder {
         }
     }
 
-    private static MienException failed(String what, IOException error) {
+    static MienException failed(String what, IOException error) {
         ErrorCode code = isFull(String.valueOf(error.getMessage())) ? ErrorCode.DISK_FULL : ErrorCode.DATABASE;
         return new MienException(code, what + " (" + error.getClass().getSimpleName() + "); make room, then try again", error);
     }

@@ -21,25 +21,30 @@ import org.junit.rules.TemporaryFolder;
 
 /** What was trained is of the agreement that it was trained under, and of no later one. */
 public class AgreedTest {
-    /** Something that ends an agreement, and may begin another under the same number. */
+    /** Something that ends an agreement, and may begin another, even under the same number. */
     interface Change {
         void of(Gallery gallery);
     }
 
     @Rule public final TemporaryFolder temporary = new TemporaryFolder();
+    private Folder root;
     private Vault people;
     private Vault rounds;
     private Gallery gallery;
 
     @Before
     public void open() {
-        Folder root = new Folder(temporary.getRoot().toPath());
+        root = new Folder(temporary.getRoot().toPath());
         FileKeyProvider keys = new FileKeyProvider(root.folder("keys"));
         people = new Vault(root.folder("gallery"), keys, "gallery");
         rounds = new Vault(root.folder("rounds"), keys, "rounds");
-        gallery = new Gallery(people);
+        gallery = opened();
         enrol(gallery, "Ada");
         enrol(gallery, "Bo");
+    }
+
+    private Gallery opened() {
+        return new Gallery(people, new Numbers(root));
     }
 
     private static int enrol(Gallery gallery, String name) {
@@ -56,7 +61,7 @@ public class AgreedTest {
         return new Participant(null, gallery, rounds, null, null, null, null, null, null, null, null);
     }
 
-    private static Map<String, Change> changes() {
+    private Map<String, Change> changes() {
         Map<String, Change> changes = new LinkedHashMap<>();
         changes.put("withdrawn", gallery -> gallery.setConsent(2, false, 1000));
         changes.put(
@@ -67,16 +72,18 @@ public class AgreedTest {
                 });
         changes.put("removed", gallery -> gallery.remove(2));
         changes.put(
-                "removed, and the number given again",
+                "removed, and the number given again for want of the note",
                 gallery -> {
                     gallery.remove(2);
+                    root.delete(Numbers.FILE);
                     assertEquals(2, enrol(gallery, "Cy"));
                 });
         changes.put("wiped", Gallery::wipe);
         changes.put(
-                "wiped, and the number given again",
+                "wiped, and the number given again for want of the note",
                 gallery -> {
                     gallery.wipe();
+                    root.delete(Numbers.FILE);
                     enrol(gallery, "Cy");
                     assertEquals(2, enrol(gallery, "Di"));
                 });
@@ -104,7 +111,7 @@ public class AgreedTest {
             Participant.forgetWithdrawn(gallery, rounds);
             assertNotNull("they agree", Pending.load(rounds));
             change.getValue().of(gallery);
-            Participant.forgetWithdrawn(new Gallery(people), rounds);
+            Participant.forgetWithdrawn(opened(), rounds);
             assertNull(change.getKey(), rounds.get("pending"));
             again();
         }
@@ -112,6 +119,7 @@ public class AgreedTest {
 
     private void again() {
         people.wipe();
+        root.delete(Numbers.FILE);
         enrol(gallery, "Ada");
         enrol(gallery, "Bo");
     }
@@ -124,7 +132,7 @@ public class AgreedTest {
         gallery.remove(1);
         enrol(gallery, "Cy");
         gallery.reembed("next", crops -> new float[] {2});
-        assertTrue(new Gallery(people).stillAgree(pending.agreed));
+        assertTrue(opened().stillAgree(pending.agreed));
         participant().keep(pending);
         people.put("person-000002", new byte[] {9});
         assertFalse("a damaged record agrees to nothing", gallery.stillAgree(pending.agreed));

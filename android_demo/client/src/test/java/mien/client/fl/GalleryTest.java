@@ -40,11 +40,15 @@ public class GalleryTest {
     public void open() {
         root = new Folder(temporary.getRoot().toPath());
         files = root.folder("gallery");
-        gallery = new Gallery(vault());
+        gallery = opened();
     }
 
     private Vault vault() {
         return new Vault(files, new FileKeyProvider(root.folder("keys")), "gallery");
+    }
+
+    private Gallery opened() {
+        return new Gallery(vault(), new Numbers(root));
     }
 
     private static byte[][] crops(int seed, int number) {
@@ -74,7 +78,7 @@ public class GalleryTest {
         Raised.by(
                 ErrorCode.MODEL_MISMATCH, "another model's", () -> gallery.enrol("Cy", crops(9, 1), null, NEW, 0, true));
         gallery.add(ada, crops(70, 2), template(crops(70, 2), 1), OLD);
-        Gallery again = new Gallery(vault());
+        Gallery again = opened();
         Gallery.Person person = again.person(ada);
         assertEquals("Ada", person.name);
         assertEquals(1007, person.agreedMs);
@@ -111,7 +115,6 @@ public class GalleryTest {
         List<String> left = new ArrayList<>(files.names());
         assertEquals(2, left.size());
         assertTrue(left.contains("person-000001") && left.contains("templates"));
-        assertEquals("a number is not given twice while it is in use", 2, enrol("Cy", 9, false));
     }
 
     private Map<String, Tensor> kept(int person) {
@@ -176,7 +179,7 @@ public class GalleryTest {
             // One file changes, and a file is replaced by a rename: there is no state in between.
             assertEquals(name.equals("templates"), !Bytes.hex(before.get(name)).equals(Bytes.hex(after.get(name))));
         }
-        assertEquals(NEW, new Gallery(vault()).modelId());
+        assertEquals(NEW, opened().modelId());
         for (float[][] rows : gallery.templates(NEW).values()) {
             for (float[] row : rows) {
                 assertEquals(2, row[0], 0);
@@ -217,8 +220,9 @@ public class GalleryTest {
         enrol("Bo", 8, true);
         files.delete("person-000002"); // as if the power was cut between the templates and the person
         assertEquals(Collections.singleton(1), gallery.templates(OLD).keySet());
-        assertEquals(2, enrol("Bo", 9, true));
-        assertArrayEquals(new float[] {1, 9}, gallery.templates(OLD).get(2)[0], 0);
+        int again = enrol("Bo", 9, true);
+        assertArrayEquals(new float[] {1, 9}, gallery.templates(OLD).get(again)[0], 0);
+        assertEquals(2, gallery.templates(OLD).size());
     }
 
     @Test
@@ -239,12 +243,80 @@ public class GalleryTest {
     }
 
     @Test
-    public void aRecordOfAnotherFormIsRefused() {
-        vault().put("person-000001", new byte[] {1, 0, 0});
-        Raised.by(ErrorCode.CORRUPT_DATA, "an older form", () -> gallery.people());
+    public void aNumberIsNeverGivenAgain() {
+        assertEquals(1, enrol("Ada", 7, true));
+        assertEquals(2, enrol("Bo", 8, true));
+        gallery.remove(2);
+        assertEquals(3, enrol("Bo", 8, true));
+        gallery.remove(1);
+        gallery.remove(3);
+        gallery = opened();
+        assertEquals("nobody is left", 4, enrol("Cy", 9, true));
         gallery.wipe();
-        assertEquals(0, gallery.people().size());
+        gallery = opened();
+        assertEquals("and after a wipe", 5, enrol("Cy", 9, true));
+        root.write(Numbers.FILE, new byte[] {'?'});
+        assertEquals("without the note, above whoever is here", 6, enrol("Di", 10, true));
+        root.delete(Numbers.FILE);
+        assertEquals("as in homes of an earlier version", 7, enrol("Ed", 11, true));
+        Raised.by(ErrorCode.ALREADY_EXISTS, "a name twice", () -> enrol("Ed", 12, false));
+        assertEquals("no number is used up for it", 8, enrol("Flo", 12, true));
+    }
+
+    @Test
+    public void whoseRecordIsDamagedIsListedAndTakesNoPart() {
+        int ada = enrol("Ada", 7, true);
+        int bo = enrol("Bo", 8, true);
+        byte[] whole = files.read("person-000001");
+        for (byte[] damaged : new byte[][] {new byte[0], {1, 0, 0}, Arrays.copyOf(whole, whole.length - 1)}) {
+            files.write("person-000001", damaged);
+            assertTrue(gallery.people().get(0).isDamaged);
+            assertEquals(ada, gallery.people().get(0).id);
+            assertFalse(gallery.person(ada).trains || gallery.stillTrains(ada));
+            assertFalse(gallery.person(bo).isDamaged);
+            assertTrue(gallery.stillTrains(bo));
+        }
+        vault().put("person-000001", new byte[] {1, 0, 0});
+        assertTrue("sealed, but of another form", gallery.person(ada).isDamaged);
+        String told = Raised.by(ErrorCode.CORRUPT_DATA, "an agreement", () -> gallery.setConsent(ada, true, 2000));
+        assertTrue(told, told.contains("remove them, and enrol them again"));
+        byte[][] more = crops(70, 1);
+        Raised.by(ErrorCode.CORRUPT_DATA, "pictures", () -> gallery.add(ada, more, template(more, 1), OLD));
+        gallery.reembed(NEW, crops -> template(crops, 2));
+        assertEquals("nothing to make a template of", Collections.singleton(bo), gallery.templates(NEW).keySet());
+        gallery.remove(ada);
+        assertEquals(1, gallery.people().size());
+        assertEquals(Collections.singletonList("person-000002"), namesOf("person-"));
+    }
+
+    @Test
+    public void whoWithdrewWhileTheirRecordWasDamagedDoesNotTrainShouldItOpenAgain() {
+        int ada = enrol("Ada", 7, true);
+        byte[] whole = files.read("person-000001");
+        files.write("person-000001", new byte[] {1});
+        gallery.setConsent(ada, false, 2000);
+        files.write("person-000001", whole);
+        assertEquals("Ada", gallery.person(ada).name);
+        assertFalse(gallery.person(ada).trains);
+        gallery.setConsent(ada, true, 3000);
+        assertTrue(opened().person(ada).trains);
+    }
+
+    @Test
+    public void damagedTemplatesAreAsNoneAndGoWithThePerson() {
+        enrol("Ada", 7, true);
+        enrol("Bo", 8, true);
+        files.write("templates", new byte[] {'?'});
         assertNull(gallery.modelId());
+        Raised.by(ErrorCode.MODEL_MISMATCH, "nothing to compare with", () -> gallery.templates(OLD));
+        gallery.remove(2);
+        assertFalse("they may hold Bo's", files.has("templates"));
+        gallery.reembed(NEW, crops -> template(crops, 2));
+        assertArrayEquals(new float[] {2, 7}, gallery.templates(NEW).get(1)[0], 0);
+    }
+
+    private List<String> namesOf(String prefix) {
+        return vault().names(prefix);
     }
 
     private Map<String, byte[]> contents() {

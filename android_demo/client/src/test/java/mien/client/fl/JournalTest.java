@@ -10,6 +10,7 @@ import mien.client.MienException;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.Vault;
+import mien.client.wire.Texts;
 import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
@@ -67,8 +68,8 @@ public class JournalTest {
 
     @Test
     public void aDeviceStaysOutOnceTheLastConsentHasEnded() {
-        Gallery gallery =
-                new Gallery(new Vault(root.folder("gallery"), new FileKeyProvider(root.folder("keys")), "gallery"));
+        Vault people = new Vault(root.folder("gallery"), new FileKeyProvider(root.folder("keys")), "gallery");
+        Gallery gallery = new Gallery(people, new Numbers(root));
         StayingOut out = new StayingOut(root, gallery);
         for (String name : new String[] {"Ada", "Bo"}) {
             gallery.enrol(name, new byte[][] {{1}}, new float[] {1}, "model", 1, true);
@@ -106,7 +107,7 @@ public class JournalTest {
         journal.note(new MienException(ErrorCode.LATE, text), 3);
         assertEquals(3, journal.entries().size());
         assertTrue(text.startsWith(journal.entries().get(0).reason));
-        assertEquals(Records.MOST_TEXT, journal.entries().get(1).code.length());
+        assertEquals(Texts.MOST, journal.entries().get(1).code.length());
     }
 
     @Test
