@@ -1,0 +1,140 @@
+"""Phones of the JVM whose people or conditions change in the midst of a round, with a real coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from device_sdk.models import Model
+from mien.layout import model_id
+from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from tests.android.jvm import JvmDevice
+from tests.android.story import TINY, Story, crops_file, signed_story
+from tests.tiny import made_up_crops
+
+MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
+POPULATION: Final = "withdrawing"
+LONG: Final = DeadlineSpec(120.0, 120.0, *(120.0,) * 5)
+Command = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with signed_story(tmp_path_factory.mktemp("withdrawing")) as running:
+        running.release(MODEL)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def others(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JvmDevice]]:
+    """Three phones on which nothing changes."""
+    folder = tmp_path_factory.mktemp("others")
+    running = [JvmDevice(folder / f"home-{number}") for number in range(3)]
+    try:
+        for number, phone in enumerate(running):
+            enrolled(phone, story, crops_file(folder, f"owner-{number}", made_up_crops(4, seed=number)))
+        yield running
+    finally:
+        for phone in running:
+            phone.kill()
+
+
+def enrolled(phone: JvmDevice, story: Story, crops: str) -> None:
+    """Have a phone join, and somebody agree to training on it."""
+    phone.do("join", invite=story.fleet.invite(POPULATION))
+    phone.do("update")
+    assert phone.do("enrol", name="Owner", crops=crops, agrees=True) == {"person": 1}
+
+
+def take_part(phone: JvmDevice, **meanwhile: Any) -> dict[str, Any]:
+    """Have a phone look for work until there was some, and return how that ended."""
+    while (outcome := phone.do("participate", min_cohort=3, unmet=[], **meanwhile))["kind"] == "WAIT":
+        pass
+    return outcome
+
+
+def round_for_four(story: Story, name: str) -> str:
+    """Submit a task of one round for four phones, three of which are enough; returns its id."""
+    task = TaskSpec(
+        name,
+        method="fedavg",
+        rounds=1,
+        population=POPULATION,
+        cohort=CohortSpec(size=4, min_reports=3),
+        deadlines=LONG,
+        local=LocalSpec(lr=0.05),
+        options={"margin": 1.0},
+        privacy=PrivacySpec(min_cohort=3),
+    )
+    return story.fleet.submit(task)
+
+
+def replaced(crops: str) -> list[Command]:
+    return [{"do": "remove", "person": 1}, {"do": "enrol", "name": "Other", "crops": crops, "agrees": True}]
+
+
+def agreed_again(_: str) -> list[Command]:
+    return [{"do": "consent", "person": 1, "agrees": agrees} for agrees in (False, True)]
+
+
+def withdrawn(_: str) -> list[Command]:
+    return [{"do": "consent", "person": 1, "agrees": False}]
+
+
+def num_sent(story: Story, task_id: str) -> int:
+    """Return how many phones' updates came in the first attempt, once the task is over, by order if need be."""
+
+    async def cancel() -> None:
+        async with story.fleet.house.operator() as operator:
+            await operator.cancel(task_id)
+
+    story.fleet.loop.run(cancel())
+    return story.fleet.outcome(task_id, limit_s=300.0)[0].num_reports
+
+
+@pytest.mark.parametrize(
+    ("at", "then"),
+    [("training", replaced), ("training", agreed_again), ("reported", withdrawn), ("upload", withdrawn)],
+    ids=["replaced-in-training", "agreed-again-in-training", "withdrawn-when-reported", "withdrawn-at-upload"],
+)
+def test_nothing_is_sent_of_an_agreement_that_ended(
+    story: Story, others: list[JvmDevice], tmp_path: Path, at: str, then: Any, request: pytest.FixtureRequest
+) -> None:
+    crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=50))
+    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
+        enrolled(phone, story, crops)
+        task_id = round_for_four(story, request.node.callspec.id)
+        told = [pool.submit(take_part, other) for other in others]
+        outcome = take_part(phone, at=at, then=then(crops))
+        assert (outcome["kind"], outcome["code"]) == ("FAILED", "config"), outcome
+        assert outcome["words"][-1] == at, "nothing was done after it"
+        # Once shares are out, three hold too few of one another's to open a sum without the fourth.
+        assert {each.result()["kind"] for each in told} == {"NOT_COUNTED" if at == "upload" else "COUNTED"}
+        assert num_sent(story, task_id) == len(others)
+        status = phone.do("status")
+        assert status["pending"] == ""
+        assert not list((phone.home / "gallery").glob("state-*")), "what it trained is kept for nobody"
+        assert [person["id"] for person in status["people"]] == [2 if then is replaced else 1]
+
+
+def test_a_phone_that_may_not_go_on_stops_between_stages_and_goes_on_when_it_may(
+    story: Story, others: list[JvmDevice], tmp_path: Path
+) -> None:
+    crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=51))
+    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
+        enrolled(phone, story, crops)
+        task_id = round_for_four(story, "metered")
+        told = [pool.submit(take_part, other) for other in others]
+        outcome = take_part(phone, at="reported", unmet_then=["unmetered"])
+        assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "unmetered")
+        assert outcome["words"][-1] == "reported", "no word of keys"
+        assert phone.do("status")["pending"] == "round 1"
+        again = take_part(phone)
+        assert (again["kind"], again["num_reports"]) == ("COUNTED", 4)
+        assert again["words"][0] == "resumed"
+        assert {each.result()["kind"] for each in told} == {"COUNTED"}
+        assert num_sent(story, task_id) == 4
