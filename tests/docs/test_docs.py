@@ -29,6 +29,8 @@ from mien.specs import TaskSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
+JAVA_PLACE = re.compile(r"`([\w/]+\.java):(\w+)`")
+JAVA = ROOT / "android_demo/client/src/main/java/mien/client"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 PROGRAMS = {
     "mien-registrar": coordinator.registrar.cli.app,
@@ -62,6 +64,20 @@ def test_every_place_and_link_exists(page: Path) -> None:
         assert name in definitions(ROOT / file), f"{page.name} names {file}:{name}"
     for target in LINK.findall(text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def java_definitions(path: Path) -> set[str]:
+    """Return the names of the methods of a Java file's outermost class: what stands one level in, before a bracket."""
+    return set(re.findall(r"^    (?=\w)(?:[\w<>\[\],.? ]+ )?(\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_the_tour_walks_both_paths_on_the_jvm_too() -> None:
+    places = JAVA_PLACE.findall((ROOT / "docs/tour.md").read_text(encoding="utf-8"))
+    for file, name in places:
+        assert (JAVA / file).is_file(), f"the tour names {file}"
+        assert name in java_definitions(JAVA / file), f"the tour names {file}:{name}"
+    rooms = {file.rpartition("/")[0] for file, _ in places}
+    assert {"", "vision", "enrol", "fl", "train", "model", "secagg", "store"} <= rooms
 
 
 def test_the_tour_walks_both_paths() -> None:
