@@ -129,7 +129,7 @@ async def fetch_revocations(
 ) -> x509.CertificateRevocationList:
     """Return the registrar's current revocation list, its signature checked.
 
-    `address` is the joining port. Keep the list only if `pki.crl_number` is not below that of the one at hand.
+    `address` is the joining port. Whether the list replaces the one at hand, `Revocations.accept` decides.
     """
     tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
     async with _channel(address, tls, pki.MAX_CRL_BYTES) as channel:
