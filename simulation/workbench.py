@@ -45,7 +45,7 @@ TRAINABLE: Final = ("adapter.*",)
 """The linear map behind SFace: 16,512 parameters on features of length 128."""
 
 MODEL: Final = "SFace with an adapter"
-FORMAT: Final = 4
+FORMAT: Final = 5
 MIN_IMAGES: Final = 4
 _CHUNK: Final = 10
 """Batches between two writes to the disk."""
