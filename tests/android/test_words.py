@@ -18,7 +18,7 @@ TOO_MUCH: Final = re.compile(
     re.IGNORECASE,
 )
 # Enrolled, not photographed; and the lock of a phone may be a pattern.
-MISLEADING: Final = re.compile(r"aufgenommen|aufnehmen|\bPIN\b", re.IGNORECASE)
+MISLEADING: Final = re.compile(r"aufgenommen|aufnehmen|nehmen sie (sie|andere)\b.* auf\b|\bPIN\b", re.IGNORECASE)
 FILES: Final = ("strings.xml", "strings_camera.xml")
 
 
