@@ -55,7 +55,9 @@ public final class MainActivity extends Screen {
     private void afterJoining(Status status) {
         phone().lookForModel(getApplicationContext());
         setVisible(R.id.next_recognise, status.lostKey && status.numPeople > 0);
-        if (status.lostKey) {
+        if (status.numPeople > 0 && status.numDamaged == status.numPeople) {
+            damaged(); // as where the key that seals them is gone
+        } else if (status.lostKey) {
             String text = getString(R.string.lost_text, status.deviceId);
             next(R.string.lost_title, text, R.string.lost_do, JoinActivity.class);
         } else if (status.modelId.isEmpty()) {
@@ -70,10 +72,14 @@ public final class MainActivity extends Screen {
     /** What does not open any more never will; everything else may be better next time. */
     private void failed(MienException error) {
         if (error.code() == ErrorCode.CORRUPT_DATA) {
-            next(R.string.damaged_title, R.string.error_corrupt_data, R.string.delete_title, DeleteActivity.class);
+            damaged();
         } else {
             say(error);
         }
+    }
+
+    private void damaged() {
+        next(R.string.damaged_title, R.string.error_corrupt_data, R.string.delete_title, DeleteActivity.class);
     }
 
     private int training(Status status) {
