@@ -24,7 +24,8 @@ def run(what: str, *command: object) -> str:
         [str(each) for each in command], capture_output=True, text=True, errors="replace", cwd=OUT, check=False
     )
     if done.returncode:
-        sys.exit(f"{what} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+        # Each by itself: what a test run says of its failures must not be lost behind what programs log meanwhile.
+        sys.exit(f"{what} failed:\n{done.stderr[-4000:]}\n{done.stdout[-4000:]}")
     sys.stdout.write(f"{what}: {time.monotonic() - began:.0f} s\n")
     sys.stdout.flush()
     return done.stdout

@@ -54,9 +54,10 @@ public final class MainActivity extends Screen {
 
     private void afterJoining(Status status) {
         phone().lookForModel(getApplicationContext());
-        setVisible(R.id.next_recognise, status.lostKey && status.numPeople > 0);
-        if (status.numPeople > 0 && status.numDamaged == status.numPeople) {
-            damaged(); // as where the key that seals them is gone
+        setVisible(R.id.next_recognise, status.lostKey && status.numPeople > status.numDamaged);
+        boolean opens = status.numPeople == 0 || status.numDamaged < status.numPeople || !status.modelId.isEmpty();
+        if (!opens) {
+            damaged(); // nobody's record and no template: the key that seals them is gone
         } else if (status.lostKey) {
             String text = getString(R.string.lost_text, status.deviceId);
             next(R.string.lost_title, text, R.string.lost_do, JoinActivity.class);

@@ -121,6 +121,7 @@ public class LostKeyTest extends ScreenRunner {
         ((App) RuntimeEnvironment.getApplication()).forget(); // as when the phone is started again
         Activity home = home(R.string.damaged_title);
         assertEquals(home.getString(R.string.error_corrupt_data), text(home, R.id.next_text));
+        assertFalse("there is nobody to compare with", isShown(home, R.id.next_recognise));
         assertEquals(DeleteActivity.class.getName(), opens(home, R.id.next));
     }
 }
