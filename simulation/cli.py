@@ -216,7 +216,7 @@ def fleet(
     trace: Annotated[Path | None, typer.Option(help="When phones are there: FedScale's trace as JSON or CSV.")] = None,
     capacity: Annotated[Path | None, typer.Option(help="How fast phones are: FedScale's file as JSON or CSV.")] = None,
     phones: Annotated[
-        int | None, typer.Option(min=1, max=10_000_000, help="Registered phones; default: 10000, or as the trace has.")
+        int | None, typer.Option(min=1, help="Registered phones; default: 10000, or as the trace has.")
     ] = None,
     days: Annotated[float, typer.Option(help="How long, by the virtual clock.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Which phones are drawn, and how their rounds go.")] = 0,
