@@ -68,7 +68,6 @@ class TestHelp:
             (["demo", "--phones", "3"], "'--phones': Input should be greater than or equal to 4"),
             (["demo", "--phones", "many"], "'--phones': Input should be a valid integer"),
             (["demo", "--rounds", "0"], "'--rounds': Input should be greater than or equal to 1"),
-            (["fleet", "--phones", "1000000000000"], "'--phones': Input should be less than or equal to 10000000"),
             (["demmo"], "No such command 'demmo'"),
             (["data", "pack", "x", "--out", "y"], "Missing option '--licence'"),
         ],
