@@ -14,7 +14,7 @@ from simulation.sums import NOBODY
 
 
 @dataclass(frozen=True)
-class Spent:
+class EpsilonSpent:
     """What all rounds of a task cost one phone at `delta`, by Renyi accounting, and under which noise and clip.
 
     A coordinator keeps a phone out after `num_sums` sums. A simulation keeps nobody out: `num_rounds` may be more.
@@ -37,7 +37,7 @@ class Spent:
         )
 
 
-def spent(task: TaskSpec, layout: ContributionLayout) -> Spent | None:
+def epsilon_spent(task: TaskSpec, layout: ContributionLayout) -> EpsilonSpent | None:
     """Return what a task's rounds cost, None for one without noise.
 
     Raises BudgetExceededError where they cost more than the task's epsilon: its coordinator would end it earlier.
@@ -56,4 +56,6 @@ def spent(task: TaskSpec, layout: ContributionLayout) -> Spent | None:
             f"{dp.epsilon:g}, so a coordinator would end this task after round {last}. Raise noise_multiplier or "
             "epsilon, or lower rounds or max_participations"
         )
-    return Spent(dp.mechanism, dp.noise_multiplier, task.privacy.l2_clip, num_sums, task.rounds, epsilon, dp.delta)
+    return EpsilonSpent(
+        dp.mechanism, dp.noise_multiplier, task.privacy.l2_clip, num_sums, task.rounds, epsilon, dp.delta
+    )

@@ -32,7 +32,8 @@ from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
 from mien.specs import ModelSpec
 from mien.wire.tensors import pack_tensors, unpack_tensors
-from simulation import budget, provenance
+from simulation import provenance
+from simulation.budget import epsilon_spent
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
 from simulation.engines.choice import InWorker, Place, opened
 from simulation.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
@@ -198,7 +199,7 @@ def _run(
     plan = make_plan(spec, lambda source: counts_of(source, root))
     model = model_of(spec.model, root)
     task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
-    private = budget.spent(task, find_method(task.method).contribution_layout(task, part, model.spec.input.dim))
+    private = epsilon_spent(task, find_method(task.method).contribution_layout(task, part, model.spec.input.dim))
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:

@@ -24,7 +24,7 @@ from mien.errors import (
 from mien.layout import ParameterPart
 from mien.methods import find_method
 from mien.methods.base import ServerState
-from simulation.budget import spent
+from simulation.budget import epsilon_spent
 from simulation.engine import Cohort, RoundRecord, Step
 from simulation.experiment import describe, dry_plan, load, parse, with_changes
 from simulation.journal import Header
@@ -272,7 +272,7 @@ def test_a_budget_is_kept_as_a_coordinator_keeps_it(tmp_path: Path) -> None:
     capped = text.replace("max_participations = 5", "max_participations = 2").replace("rounds = 3", "rounds = 90")
     spec = parse(capped)
     layout = find_method("fedavg").contribution_layout(spec.task, _part(), 128)
-    found = spent(spec.task, layout)
+    found = epsilon_spent(spec.task, layout)
     assert found is not None
     assert (found.num_sums, found.num_rounds) == (2, 90)
     assert "keeps a phone out after 2" in str(found)
