@@ -16,7 +16,7 @@ import typer
 
 from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
 from coordinator.commands.backups import PasswordFile, tell
-from coordinator.commands.common import show_reference
+from coordinator.commands.common import say, show_reference
 from coordinator.commands.invites import draw_invite, fingerprints
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.registrar.config import RegistrarConfig, invite_seconds
@@ -111,17 +111,17 @@ def init(
     result = {"home": str(home), "ca": str(made.ca_path), "ca_sha256": ca_sha256, "coordinator_ca_sha256": trusted}
 
     def human() -> None:
-        _say(f"Registrar created in {home}. Its public certificate: {made.ca_path}")
-        _say(f"CA fingerprint (SHA-256): {ca_sha256}")
+        say(f"Registrar created in {home}. Its public certificate: {made.ca_path}")
+        say(f"CA fingerprint (SHA-256): {ca_sha256}")
         if trusted is None:
             admin = "" if config.admin_address == _ADMIN else f" --registrar-admin-address {config.admin_address}"
-            _say("Next, with C as the coordinator's folder:")
-            _say(
+            say("Next, with C as the coordinator's folder:")
+            say(
                 f"  mien-coordinator init --home C --address {config.coordinator_address} "
                 f"--registrar-ca {made.ca_path} --registrar-address {config.address}{admin}"
             )
-            _say(f"  mien-registrar trust-coordinator C/ca.pem --home {home} {_OPERATOR_FILES}")
-        _say("Keep ca.key secret and backed up: whoever has it can admit devices.")
+            say(f"  mien-registrar trust-coordinator C/ca.pem --home {home} {_OPERATOR_FILES}")
+        say("Keep ca.key secret and backed up: whoever has it can admit devices.")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -151,10 +151,10 @@ def trust_coordinator_command(
     result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None if out is None else str(out)}
 
     def human() -> None:
-        _say(f"Coordinator trusted. CA fingerprint: {fingerprint}")
+        say(f"Coordinator trusted. CA fingerprint: {fingerprint}")
         if out is None:
-            _say(f"For mien-coordinator device invite: the same again with {_OPERATOR_FILES}.")
-        _say(f"Next: mien-registrar serve --home {home}, and mien-coordinator serve --home <coordinator's folder>")
+            say(f"For mien-coordinator device invite: the same again with {_OPERATOR_FILES}.")
+        say(f"Next: mien-registrar serve --home {home}, and mien-coordinator serve --home <coordinator's folder>")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -172,7 +172,7 @@ def operator_sign(
     Example: mien-registrar operator sign alice.csr --name alice --out alice.pem
     """
     _sign_operator(RegistrarHome(home), csr, name, out)
-    shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: _say(f"Certificate: {out}"))
+    shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
 
 
 @operator_app.command("renew")
@@ -187,7 +187,7 @@ def operator_renew(home: Home, as_json: Json = False) -> None:
     certificate = write_operator(registrar, registrar.authority(), _now())
     _enter_certificate(registrar, "registrar", certificate)
     path = str(registrar.operator_path)
-    shell.emit({"certificate": path}, as_json=as_json, human=lambda: _say(f"Renewed: {path}"))
+    shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
 
 
 @app.command()
@@ -264,7 +264,7 @@ def revoke(
         return found
 
     revoked = _ask(home, ask)
-    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: _say(f"Revoked {revoked}."))
+    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {revoked}."))
 
 
 @app.command("list")
@@ -398,7 +398,7 @@ def restore(
     summary, ended = restore_backup(file, RegistrarHome(home), password, _now)
     tell(summary, f"Restored to {home}", as_json=as_json, invites_ended=ended)
     if not as_json:
-        _say(f"{ended} open invites were ended: they may have been used since. Revoke again whom you revoked since.")
+        say(f"{ended} open invites were ended: they may have been used since. Revoke again whom you revoked since.")
 
 
 @app.command()
@@ -487,12 +487,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _say(text: str) -> None:
-    shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _say_ready(config: RegistrarConfig, join_port: int, admin_port: int) -> None:
-    _say(f"Ready. Devices join at {config.address} (port {join_port}), operators on port {admin_port}. Ctrl-C stops.")
+    say(f"Ready. Devices join at {config.address} (port {join_port}), operators on port {admin_port}. Ctrl-C stops.")
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from device_sdk.models import Model
 from mien.bundles import name_of
 from mien.methods.base import Crops
 from mien.wire.canonical import model_to_json
+from tests.android.jvm import JvmDevice
 from tests.graphs import FOLDER
 from tests.integration.real_fleet import RealFleet, real_fleet
-from tests.tiny import tiny_cnn
+from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()
 
@@ -72,3 +73,24 @@ def crops_file(folder: Path, name: str, crops: Crops) -> str:
     path = folder / name
     path.write_bytes(np.ascontiguousarray(crops).tobytes())
     return str(path)
+
+
+def enrolled(phone: JvmDevice, story: Story, population: str, crops: str) -> None:
+    """Have a phone join, and somebody agree to training on it."""
+    phone.do("join", invite=story.fleet.invite(population))
+    phone.do("update")
+    assert phone.do("enrol", name="Owner", crops=crops, agrees=True) == {"person": 1}
+
+
+@contextlib.contextmanager
+def three_phones(story: Story, population: str, folder: Path) -> Iterator[list[JvmDevice]]:
+    """Three phones, on each of which its owner agreed to training."""
+    running = [JvmDevice(folder / f"home-{number}") for number in range(3)]
+    try:
+        for number, phone in enumerate(running):
+            file = crops_file(folder, f"owner-{number}", made_up_crops(4, seed=number))
+            enrolled(phone, story, population, file)
+        yield running
+    finally:
+        for phone in running:
+            phone.kill()

@@ -14,7 +14,7 @@ from device_sdk.models import Model
 from mien.layout import model_id
 from mien.specs import CohortSpec, DeadlineSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import JvmDevice
-from tests.android.story import TINY, Story, crops_file, signed_story
+from tests.android.story import TINY, Story, crops_file, signed_story, three_phones
 from tests.tiny import made_up_crops
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,18 +34,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 @pytest.fixture(scope="module")
 def phones(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JvmDevice]]:
     """Three phones; on the first one two people agreed to training."""
-    folder = tmp_path_factory.mktemp("phones")
-    running = [JvmDevice(folder / f"home-{number}") for number in range(3)]
-    try:
-        for number, phone in enumerate(running):
-            phone.do("join", invite=story.fleet.invite("private"))
-            phone.do("update")
-            file = crops_file(folder, f"owner-{number}", made_up_crops(4, seed=number))
-            phone.do("enrol", name="Owner", crops=file, agrees=True)
+    with three_phones(story, "private", tmp_path_factory.mktemp("phones")) as running:
         yield running
-    finally:
-        for phone in running:
-            phone.kill()
 
 
 def private(dp: DpSpec) -> PrivacySpec:

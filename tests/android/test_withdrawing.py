@@ -13,7 +13,7 @@ from device_sdk.models import Model
 from mien.layout import model_id
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import JvmDevice
-from tests.android.story import TINY, Story, crops_file, signed_story
+from tests.android.story import TINY, Story, crops_file, enrolled, signed_story, three_phones
 from tests.tiny import made_up_crops
 
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
@@ -32,22 +32,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 @pytest.fixture(scope="module")
 def others(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JvmDevice]]:
     """Three phones on which nothing changes."""
-    folder = tmp_path_factory.mktemp("others")
-    running = [JvmDevice(folder / f"home-{number}") for number in range(3)]
-    try:
-        for number, phone in enumerate(running):
-            enrolled(phone, story, crops_file(folder, f"owner-{number}", made_up_crops(4, seed=number)))
+    with three_phones(story, POPULATION, tmp_path_factory.mktemp("others")) as running:
         yield running
-    finally:
-        for phone in running:
-            phone.kill()
-
-
-def enrolled(phone: JvmDevice, story: Story, crops: str) -> None:
-    """Have a phone join, and somebody agree to training on it."""
-    phone.do("join", invite=story.fleet.invite(POPULATION))
-    phone.do("update")
-    assert phone.do("enrol", name="Owner", crops=crops, agrees=True) == {"person": 1}
 
 
 def take_part(phone: JvmDevice, **meanwhile: Any) -> dict[str, Any]:
@@ -106,7 +92,7 @@ def test_nothing_is_sent_of_an_agreement_that_ended(
 ) -> None:
     crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=50))
     with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
-        enrolled(phone, story, crops)
+        enrolled(phone, story, POPULATION, crops)
         task_id = round_for_four(story, request.node.callspec.id)
         told = [pool.submit(take_part, other) for other in others]
         outcome = take_part(phone, at=at, then=then(crops))
@@ -126,7 +112,7 @@ def test_a_phone_that_may_not_go_on_stops_between_stages_and_goes_on_when_it_may
 ) -> None:
     crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=51))
     with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
-        enrolled(phone, story, crops)
+        enrolled(phone, story, POPULATION, crops)
         task_id = round_for_four(story, "metered")
         told = [pool.submit(take_part, other) for other in others]
         outcome = take_part(phone, at="reported", unmet_then=["unmetered"])
