@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from device_sdk.export.manifest import GraphEngine
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Objective, Runtime, Trained
+from mien.protocol.canonical import model_from_json, model_to_json
 from mien.records import from_mapping
 from mien.specs import LocalSpec, ModelSpec
-from mien.wire.canonical import model_from_json, model_to_json
 
 Engine = Literal["torch", "onnxruntime", "executorch", "float64"]
 REPEATS: Final = 3

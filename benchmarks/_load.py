@@ -44,11 +44,11 @@ from device_sdk.identity import Identity
 from mien.contribution import ContributionLayout
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
+from mien.protocol import CHUNK_BYTES
+from mien.protocol.canonical import model_to_json
+from mien.protocol.uploads import piece_prefix
+from mien.protocol.v1 import common_pb2, rounds_pb2
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
-from mien.wire import CHUNK_BYTES
-from mien.wire.canonical import model_to_json
-from mien.wire.uploads import piece_prefix
-from mien.wire.v1 import common_pb2, rounds_pb2
 from simulation.demo.programs import free_ports
 
 COUNT_METHOD: Final = "/mien.benchmark.Sink/Count"

@@ -38,8 +38,8 @@ from coordinator.rounds.machine import CheckedIn, RoundRules, RoundState, Stage,
 from coordinator.store.database import sqlite_url
 from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
+from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 
 AIMS: Final = {"ingest_ratio": 0.6, "memory_contributions_per_device": 0.1, "selection_s": 0.1}
 FEW: Final = 16

@@ -27,7 +27,7 @@ from mien.backbones.importers import import_model
 from mien.evaluation.scores import all_pairs
 from mien.evaluation.verification import det_curve, point_at_fmr
 from mien.methods.base import Embeddings
-from mien.personal_branch import BranchSpec, Judgement, judge, template
+from mien.methods.personal_branch import BranchSpec, Judgement, judge, template
 from simulation.datasets import digest, find_people, read_people
 from simulation.pretrained import sface_path
 

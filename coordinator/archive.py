@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from coordinator.sealed_file import OpeningReader, SealingWriter
-from mien.audit import Anchor
-from mien.chain import canonical_json
 from mien.errors import AlreadyExistsError, CorruptDataError, NotFoundError, VersionError
+from mien.log.audit import Anchor
+from mien.log.chain import canonical_json
 from mien.shell.files import storage_errors, sync_folder
 
 _FORMAT: Final = 1

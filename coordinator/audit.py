@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from mien.audit import Anchor, Entry, verify
-from mien.chain import canonical_json
 from mien.errors import CorruptDataError
+from mien.log.audit import Anchor, Entry, verify
+from mien.log.chain import canonical_json
 
 COORDINATOR: Final = "system:coordinator"
 REGISTRAR: Final = "system:registrar"

@@ -26,8 +26,8 @@ from coordinator.store.database import sqlite_url
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.tables import ROUNDS, UPLOADS
-from mien.audit import Anchor
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, NotFoundError
+from mien.log.audit import Anchor
 from mien.shell.files import storage_errors
 from mien.shell.lock import exclusive
 

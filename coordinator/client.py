@@ -14,16 +14,16 @@ import grpc
 from coordinator import pki
 from coordinator.credentials import OperatorCredentials
 from coordinator.sending import sent
-from mien import bundles
 from mien.errors import CertificateError, CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
+from mien.evaluation.rollout_spec import RollOutSpec
+from mien.models import bundles
+from mien.protocol import CHUNK_BYTES, PROTOCOL_VERSIONS
+from mien.protocol.canonical import parse_json, task_to_json, to_canonical_json
+from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
 from mien.records import to_mapping
-from mien.rollouts import RollOutSpec
 from mien.shell.files import storage_errors
 from mien.specs import TaskSpec, Threshold
-from mien.wire import CHUNK_BYTES, PROTOCOL_VERSIONS
-from mien.wire.canonical import parse_json, task_to_json, to_canonical_json
-from mien.wire.status import CODE_KEY, from_rpc_error
-from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
 
 TIMEOUT_S: Final = 30.0
 _TRANSFER_TIMEOUT_S: Final = 3600.0

@@ -25,7 +25,6 @@ from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
 from coordinator.tls import check_tls12_is_refused
-from mien import bundles
 from mien.errors import (
     ConfigError,
     CorruptDataError,
@@ -36,6 +35,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.models import bundles
 from mien.shell.files import read_private
 
 _CA_WARNING_DAYS = 180

@@ -23,10 +23,10 @@ from coordinator.store.records import CandidateRecord, CandidateState, Evaluatio
 from coordinator.thresholds import thresholds_of
 from mien.errors import ConfigError, LateError, MienError, StorageError, UnavailableError
 from mien.evaluation.gates import Evidence, judge
+from mien.protocol.canonical import model_from_json, model_to_json, to_canonical_json
 from mien.records import to_mapping
 from mien.shell.files import storage_errors, write_atomically
 from mien.specs import GateSpec, TaskSpec
-from mien.wire.canonical import model_from_json, model_to_json, to_canonical_json
 
 _LOG: Final = structlog.get_logger()
 PROTOCOL: Final = ("gates", "1")

@@ -34,9 +34,9 @@ from coordinator.ways_back import check_way_back
 from mien.errors import ConfigError, LateError, MienError, NotFoundError, StorageError, UnavailableError
 from mien.evaluation.fleet import FleetFigures, judge_fleet
 from mien.methods.federated_evaluation import PROTOCOL
+from mien.protocol.canonical import parse_json
 from mien.records import from_mapping
 from mien.specs import TaskSpec
-from mien.wire.canonical import parse_json
 
 _LOG: Final = structlog.get_logger()
 _RETRY_S: Final = 5.0

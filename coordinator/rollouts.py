@@ -9,11 +9,11 @@ from typing import Final
 
 from mien.errors import ConfigError
 from mien.evaluation.fleet import FleetFigures
+from mien.evaluation.rollout_spec import RollOutSpec
 from mien.methods.federated_evaluation import EvaluationOptions, privacy_of
+from mien.protocol.canonical import model_from_json, parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
-from mien.rollouts import RollOutSpec
 from mien.specs import DeadlineSpec, TaskSpec, Threshold
-from mien.wire.canonical import model_from_json, parse_json, to_canonical_json
 
 MAX_REASON: Final = 400
 _PREFIX: Final = "roll-out/"

@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from mien.errors import CertificateError, CorruptDataError, MienError, RateLimitedError
-from mien.wire.status import to_status
+from mien.protocol.status import to_status
 
 _LOG = structlog.get_logger()
 
@@ -28,7 +28,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a MienError that a handler raises into the gRPC status that `mien.wire.status` reads on the other side.
+    """Turns a MienError that a handler raises into the gRPC status that `mien.protocol.status` reads on the other side.
 
     Handlers are coroutines or asynchronous generators. Any other exception is a bug: gRPC logs it and answers UNKNOWN.
     `on_end` is told of each call's end: its method, and the error's code, "cancelled", "internal" or "" for none or an

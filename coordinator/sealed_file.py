@@ -18,8 +18,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from mien.chain import canonical_json
 from mien.errors import ConfigError, CorruptDataError
+from mien.log.chain import canonical_json
 
 MAGIC: Final = b"MIENCOB1"
 MIN_PASSWORD: Final = 10

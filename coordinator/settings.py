@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import tomli_w
 
-from mien.chain import canonical_json
 from mien.errors import ConfigError, NotFoundError
+from mien.log.chain import canonical_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
 from mien.toml import parse_toml

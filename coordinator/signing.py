@@ -12,13 +12,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mien import bundles
-from mien.bundles import BundleFile, BundleManifest
 from mien.errors import CorruptDataError, KeyStoreError, NotFoundError
 from mien.layout import model_id
+from mien.models import bundles
+from mien.models.bundles import BundleFile, BundleManifest
+from mien.models.variants import check_variants
+from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
-from mien.variants import check_variants
-from mien.wire.canonical import MAX_JSON_BYTES, model_from_json
 
 FALLBACKS: Final = "fallbacks.txt"
 _MAX_THETA_BYTES: Final = 2 << 30

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
+from mien.protocol.canonical import model_from_json
 from mien.specs import Threshold
-from mien.wire.canonical import model_from_json
 
 PHONES_MAX_FMR: Final = 1e-3
 """A phone decides with a threshold of at most this false match rate, unless its owner says otherwise."""

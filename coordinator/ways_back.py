@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinator.store.store import Store
-from mien import bundles
 from mien.errors import ConfigError
+from mien.models import bundles
 
 
 def check_way_back(store: Store, release_key: str, population: str | None) -> None:

@@ -16,7 +16,7 @@ from device_sdk.export.forms import exportable
 from device_sdk.export.manifest import MANIFEST, MAX_MANIFEST_BYTES, SUFFIXES, Graph, GraphManifest
 from device_sdk.runtimes import RuntimeName, resolve
 from mien.errors import IntegrityError, StorageError, VersionError
-from mien.known_models import BACKBONES
+from mien.models.known_models import BACKBONES
 from mien.shell.files import read_limited
 
 LOOK_EVERY_S: Final = 6 * 3600.0

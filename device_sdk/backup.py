@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from device_sdk.sealing import KEY_BYTES, RandomBytes, SecretKey, seal, unseal
 from mien.errors import ConfigError, CorruptDataError
-from mien.wire.canonical import parse_json, to_canonical_json
+from mien.protocol.canonical import parse_json, to_canonical_json
 
 MAGIC: Final = b"MIENGAL1"
 MIN_PASSWORD: Final = 10

@@ -17,8 +17,8 @@ from device_sdk.standing import said_of_threshold
 from device_sdk.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
 from device_sdk.variants import LoadedVariant, load_variant
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
+from mien.models.variants import FLOAT32, Variant
 from mien.shell import cli as shell
-from mien.variants import FLOAT32, Variant
 
 
 @dataclass(frozen=True)

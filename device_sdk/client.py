@@ -38,12 +38,12 @@ from mien.errors import (
     VersionError,
 )
 from mien.methods import METHODS
+from mien.protocol import CHUNK_BYTES
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
+from mien.protocol.words import plain_words
 from mien.shell.files import storage_errors, sync_folder
 from mien.specs import TaskSpec
-from mien.wire import CHUNK_BYTES
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
-from mien.wire.words import plain_words
 
 SERVER: Final = "the coordinator"
 GLANCE_S: Final = 5.0

@@ -14,11 +14,11 @@ from device_sdk.faces import QualityPolicy
 from device_sdk.runtimes import RuntimeName
 from device_sdk.stored_personal import Form
 from mien.errors import ConfigError
+from mien.models.variants import FLOAT32, check_tier
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
 from mien.specs import REVEALS
 from mien.toml import parse_toml
-from mien.variants import FLOAT32, check_tier
 
 MAX_CONFIG_BYTES: Final = 64 * 1024
 REVEALABLE: Final = REVEALS

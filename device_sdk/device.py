@@ -50,7 +50,6 @@ from device_sdk.standing import LastRound, said_of_threshold
 from device_sdk.stored_personal import Form, StoredPersonal
 from device_sdk.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.verify import Outcome, identify, verify
-from mien.bundles import BundleManifest
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -66,10 +65,11 @@ from mien.errors import (
     VersionError,
 )
 from mien.methods.base import Runtime
+from mien.models.bundles import BundleManifest
+from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
+from mien.protocol.invite import Invite
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import exclusive
-from mien.variants import FLOAT32, Variant, form_id, model_of, variant_of
-from mien.wire.invite import Invite
 
 RuntimeLoader = Callable[[Model], Runtime]
 

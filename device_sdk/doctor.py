@@ -11,7 +11,7 @@ from device_sdk.device import Device
 from device_sdk.faces import load_detector
 from device_sdk.runtimes import resolve
 from mien.errors import ConfigError, MienError, NotFoundError
-from mien.variants import FLOAT32, model_of, variant_of
+from mien.models.variants import FLOAT32, model_of, variant_of
 
 
 @dataclass(frozen=True)

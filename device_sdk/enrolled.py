@@ -20,11 +20,11 @@ from mien.errors import (
     NotEnrolledError,
 )
 from mien.methods.base import Crops, Embeddings
+from mien.models.variants import model_of, variant_of
+from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.tensors import unpack_metadata, unpack_tensors
 from mien.records import from_mapping
 from mien.specs import FaceInputSpec
-from mien.variants import model_of, variant_of
-from mien.wire.canonical import parse_json, to_canonical_json
-from mien.wire.tensors import unpack_metadata, unpack_tensors
 
 MAX_NAME: Final = 80
 _LAST_UNIX_S: Final = 253_402_300_799  # the end of the year 9999, the last one that can be shown
@@ -51,7 +51,8 @@ class Person:
 class Template:
     """A person's reference: the normalised mean of the normalised features of `num_images` images.
 
-    `model_id` is the form that made it: a model's id, and for a variant of it the hash of that (`mien.variants`).
+    `model_id` is the form that made it: a model's id, and for a variant of it the hash of that
+    (`mien.models.variants`).
     """
 
     embedding: NDArray[np.float32] = field(repr=False)

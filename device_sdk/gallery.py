@@ -1,8 +1,8 @@
 """The encrypted gallery: who is enrolled, their templates and aligned crops, and what training keeps in private.
 
-Templates carry the id of the form that made them (a model, or a variant of it: `mien.variants`) and are never compared
-with another form's; when a model is released, or another form of it chosen, they are made again from the crops, all in
-one transaction. Crops are kept for that, and for training where the
+Templates carry the id of the form that made them (a model, or a variant of it: `mien.models.variants`) and are never
+compared with another form's; when a model is released, or another form of it chosen, they are made again from the
+crops, all in one transaction. Crops are kept for that, and for training where the
 person consented. Everything about a person is stored or removed together.
 """
 
@@ -73,11 +73,11 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.methods.base import Crops, Embeddings
+from mien.models.variants import model_of
+from mien.protocol.canonical import parse_json
+from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import to_mapping
 from mien.specs import FaceInputSpec
-from mien.variants import model_of
-from mien.wire.canonical import parse_json
-from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 
 KIND: Final = VaultKind(
     label="gallery",

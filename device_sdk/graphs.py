@@ -16,10 +16,10 @@ from device_sdk.client import Blob, CoordinatorClient, Progress, file_sha256
 from device_sdk.export.manifest import SUFFIXES, GraphEngine
 from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.vault import locked_folder
-from mien import bundles
-from mien.bundles import BundleFile, BundleManifest
+from mien.models import bundles
+from mien.models.bundles import BundleFile, BundleManifest
+from mien.protocol.canonical import MAX_JSON_BYTES
 from mien.shell.files import make_folder, read_limited, write_atomically
-from mien.wire.canonical import MAX_JSON_BYTES
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -16,8 +16,8 @@ from device_sdk.models import Model
 from device_sdk.trained import Pending, TrainingFaces
 from mien.contribution import Arrays
 from mien.methods.base import Crops
+from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, RoundConfig
-from mien.wire.tensors import PublicShard
 
 
 class TrainingGallery(Protocol):

@@ -19,8 +19,8 @@ from device_sdk.keystore import KeyStore
 from device_sdk.sealing import bind, seal, unseal
 from device_sdk.vault import locked_folder
 from mien.errors import CorruptDataError, InviteError, KeyStoreError
+from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
-from mien.wire.canonical import parse_json, to_canonical_json
 
 KEY_LABEL: Final = "identity"
 FORMAT: Final = 1

@@ -33,12 +33,12 @@ from device_sdk.clock import Clock, utc
 from device_sdk.identity import Identity, IdentityKeeper, create_csr
 from device_sdk.retry import RetryPolicy
 from device_sdk.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello
-from mien.bundles import public_key
 from mien.errors import AlreadyExistsError, CertificateError, ConfigError, FingerprintError
-from mien.wire.invite import Invite
-from mien.wire.renewal import renewal_message
-from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
-from mien.wire.words import plain_words
+from mien.models.bundles import public_key
+from mien.protocol.invite import Invite
+from mien.protocol.renewal import renewal_message
+from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
+from mien.protocol.words import plain_words
 
 RENEW_BELOW: Final = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""

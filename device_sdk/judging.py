@@ -13,7 +13,7 @@ from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import CANDIDATES, Crops, DeviceOutput, Method, Runtime, Validation, ValidationInput
-from mien.methods.told import told
+from mien.methods.check_reply import told
 from mien.specs import TaskSpec
 
 JUDGED: Final = "judged"

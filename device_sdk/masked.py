@@ -20,6 +20,7 @@ from device_sdk.identity import Identity
 from mien.contribution import ContributionLayout
 from mien.dp.rounds import check_terms, protect
 from mien.errors import LateError, ViolationError
+from mien.protocol.canonical import task_sha256
 from mien.secagg import (
     Assignment,
     AttemptId,
@@ -36,7 +37,6 @@ from mien.secagg.leaves import leaf_verifier
 from mien.secagg.planner import PROFILES, RoundIds, plan_round, smallest_sum
 from mien.secagg.wire import invite_from_bytes
 from mien.specs import ModelSpec, TaskSpec
-from mien.wire.canonical import task_sha256
 
 STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
 """Where a device has something to say, in order; without the consistency round CONSISTENCY is left out."""

@@ -26,11 +26,11 @@ from device_sdk.client import Blob, CoordinatorClient, Manifest, Progress, file_
 from device_sdk.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, IntegrityError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, Vector, model_id
+from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
+from mien.protocol.tensors import PublicShard, unpack_tensors
 from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.shell.lock import held, is_taken, lock_file
 from mien.specs import ModelSpec
-from mien.wire.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
-from mien.wire.tensors import PublicShard, unpack_tensors
 
 MAX_THETA_BYTES: Final = 2**30
 MAX_SHARD_BYTES: Final = 2**28

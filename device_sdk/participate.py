@@ -71,11 +71,11 @@ from mien.methods.base import (
     Runtime,
     shared_words,
 )
+from mien.protocol.replies import check_reply, longest_reply
+from mien.protocol.tensors import unpack_tensors
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
 from mien.specs import TaskSpec
-from mien.wire.replies import check_reply, longest_reply
-from mien.wire.tensors import unpack_tensors
 
 MAX_PAUSE_S: Final = 3600.0
 LONGEST_WAIT_S: Final = 86400.0

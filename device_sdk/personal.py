@@ -23,7 +23,7 @@ from mien.errors import ConfigError, NotFoundError
 from mien.evaluation.intervals import upper_bound
 from mien.methods.base import Crops, Embeddings
 from mien.methods.personal import FeatureRuntime, PersonalModel, personal_model
-from mien.personal_branch import (
+from mien.methods.personal_branch import (
     Branch,
     BranchSpec,
     PersonalThreshold,
@@ -32,7 +32,7 @@ from mien.personal_branch import (
     judge,
     template,
 )
-from mien.wire.tensors import PublicShard
+from mien.protocol.tensors import PublicShard
 
 _SEED: Final = 0
 

@@ -12,9 +12,9 @@ from device_sdk.models import KnownModel, Model
 from device_sdk.variants import LoadedVariant
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods.base import Crops, Embeddings, Runtime
-from mien.personal_branch import PersonalThreshold
+from mien.methods.personal_branch import PersonalThreshold
+from mien.models.variants import Variant
 from mien.specs import FaceInputSpec, Threshold
-from mien.variants import Variant
 
 MASTER: Final = FaceInputSpec()
 """How crops are aligned and kept, whatever the model: 112x112. A narrower model takes the middle of it."""

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from device_sdk.client import Blob, Manifest
-from mien import bundles
-from mien.bundles import BundleFile, BundleManifest
 from mien.errors import ConfigError, CorruptDataError, VersionError
+from mien.models import bundles
+from mien.models.bundles import BundleFile, BundleManifest
+from mien.models.variants import check_variants
+from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import held
-from mien.variants import check_variants
-from mien.wire.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 
 _UNINSTALLED: Final = "0.1.0"
 

@@ -16,10 +16,10 @@ from device_sdk.clock import Clock
 from device_sdk.identity import Identity
 from device_sdk.retry import Backoff, RetryPolicy
 from mien.errors import MienError, StorageError, UnavailableError, UnreachableError, VersionError
-from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
-from mien.wire.status import from_rpc_error
-from mien.wire.v1 import common_pb2
-from mien.wire.words import plain_words
+from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
+from mien.protocol.status import from_rpc_error
+from mien.protocol.v1 import common_pb2
+from mien.protocol.words import plain_words
 
 UNARY_S: Final = 20.0
 """Deadline of a call that is answered at once."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from device_sdk.clock import spell_duration
 from mien.errors import ConfigError, CorruptDataError
+from mien.models.variants import FLOAT32
+from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
-from mien.variants import FLOAT32
-from mien.wire.canonical import parse_json, to_canonical_json
 
 if TYPE_CHECKING:
     from device_sdk.device import DeviceStatus

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import CorruptDataError
-from mien.personal_branch import PersonalThreshold
+from mien.methods.personal_branch import PersonalThreshold
+from mien.protocol.canonical import parse_json
+from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import from_mapping, to_mapping
-from mien.wire.canonical import parse_json
-from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
 
 Form = Literal["released", "local"]
 """What a personal model is made on: the released backbone, or the one that training left on this phone."""

@@ -19,7 +19,7 @@ from device_sdk.models import Model
 from device_sdk.variants import LoadedVariant
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError
 from mien.methods.base import Crops
-from mien.variants import FLOAT32, Variant, check_tier
+from mien.models.variants import FLOAT32, Variant, check_tier
 
 _REPEATS: Final = 3
 

@@ -19,8 +19,8 @@ from device_sdk.training_state import Kept, Numbered
 from device_sdk.vault import Reader, Record, Writer
 from mien.contribution import Arrays
 from mien.methods.base import Crops
+from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
-from mien.wire.tensors import pack_tensors, unpack_tensors
 
 TOGETHER: Final = 0
 """Whose record it is what training keeps of several people together: nobody's own."""

@@ -3,10 +3,12 @@
 ::
 
     models/variants/<sha256>        a variant, or a release's list of them
-    models/variants/<sha256>.json   what a variant is (`mien.variants.Variant`); written last, so it means "complete"
+    models/variants/<sha256>.json   what a variant is (`mien.models.variants.Variant`); written last, so it means
+    "complete"
 
 What the release key signed decides what is fetched; what is read later is checked against the hash in its own name,
-and a form's id (`mien.variants`) holds that hash. Nothing here falls back to anything: what is not right is an error.
+and a form's id (`mien.models.variants`) holds that hash. Nothing here falls back to anything: what is not right is an
+error.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from numpy.typing import NDArray
 from device_sdk.client import Blob, CoordinatorClient, Progress, file_sha256
 from device_sdk.releases import software_version
 from device_sdk.vault import locked_folder
-from mien import bundles
-from mien.bundles import MAX_GRAPH_BYTES, BundleManifest
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError, VersionError
 from mien.methods.base import Crops, Embeddings
+from mien.models import bundles
+from mien.models.bundles import MAX_GRAPH_BYTES, BundleManifest
+from mien.models.variants import Variant, check_variants, variant_of
+from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, write_atomically
-from mien.variants import Variant, check_variants, variant_of
-from mien.wire.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}(\.json)?")
 

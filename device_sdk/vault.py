@@ -35,8 +35,8 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.files import storage_errors, sync_folder
-from mien.wire.canonical import parse_json, to_canonical_json
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4D69656E  # "Mien"

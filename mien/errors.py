@@ -44,7 +44,7 @@
         └── KeyStoreError           key missing, unreadable or wrong: restore the key, or wipe and enrol again
 
 Every leaf carries a stable `code` (its snake-case name), the gRPC status that it travels as and the exit code of a
-program that it ends. `TABLE` is that mapping, used in both directions by `mien.wire.status` and by every CLI.
+program that it ends. `TABLE` is that mapping, used in both directions by `mien.protocol.status` and by every CLI.
 Messages never hold biometric data, keys or tokens.
 """
 

@@ -447,7 +447,8 @@ class GateSpec:
     not lie further from the released model than `max_change` of that one's norm, its mean non-mated cosine not rise by
     more than `max_cosine_rise`, its embeddings' effective rank not fall below `min_rank_share` of the released model's.
     What passed is released to `share` of the phones, or goes through `stages`, shares in rising order at each of which
-    phones judge it (`mien.rollouts.RollOutSpec`); what failed pauses the task or takes it back to what passed last.
+    phones judge it (`mien.evaluation.rollout_spec.RollOutSpec`); what failed pauses the task or takes it back to what
+    passed last.
     """
 
     every: int = 0

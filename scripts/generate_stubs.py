@@ -1,4 +1,4 @@
-"""Generate the gRPC stubs under mien/wire/v1 from proto/mien/v1, or check that they are fresh (--check)."""
+"""Generate the gRPC stubs under mien/protocol/v1 from proto/mien/v1, or check that they are fresh (--check)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[1]
-STUBS = ROOT / "mien" / "wire" / "v1"
+STUBS = ROOT / "mien" / "protocol" / "v1"
 
 
 def generate(target: Path) -> None:
-    """Write the stubs of every .proto file into `target`, importing each other as mien.wire.v1."""
+    """Write the stubs of every .proto file into `target`, importing each other as mien.protocol.v1."""
     protos = sorted((ROOT / "proto" / "mien" / "v1").glob("*.proto"))
     with tempfile.TemporaryDirectory() as folder:
         include = str(resources.files("grpc_tools") / "_proto")
@@ -24,8 +24,10 @@ def generate(target: Path) -> None:
             sys.exit("protoc failed")
         target.mkdir(parents=True, exist_ok=True)
         for path in sorted(Path(folder).rglob("*.py*")):
-            text = path.read_text(encoding="utf-8").replace("from mien.v1 import", "from mien.wire.v1 import")
-            text = text.replace("import mien.v1.", "import mien.wire.v1.").replace(" mien.v1.", " mien.wire.v1.")
+            text = path.read_text(encoding="utf-8").replace("from mien.v1 import", "from mien.protocol.v1 import")
+            text = text.replace("import mien.v1.", "import mien.protocol.v1.").replace(
+                " mien.v1.", " mien.protocol.v1."
+            )
             (target / path.name).write_text(text, encoding="utf-8")
     (target / "__init__.py").write_text('"""Generated from proto/mien/v1 by scripts/generate_stubs.py."""\n')
 

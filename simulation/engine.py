@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from mien.buffered import staleness, weighed
 from mien.contribution import Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import Runtime, ServerState, Validation, ValidationInput
+from mien.rounds.buffered import staleness, weighed
 from mien.specs import TaskSpec
 from simulation.cohort import Cohort, PublicFaces
 from simulation.engines.base import Engine, RoundResult, RoundWork, device_seed, received

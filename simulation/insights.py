@@ -14,7 +14,7 @@ import numpy as np
 from mien.errors import MissingDependencyError
 from mien.methods import fedface, fedgc
 from mien.methods.base import Embeddings, ServerState
-from mien.spreadout import normalise
+from mien.methods.spreadout import normalise
 from simulation.cohort import Cohort
 from simulation.experiment import MapKind
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from mien.errors import AlreadyExistsError, LayoutMismatchError, NotFoundError
 from mien.layout import ParameterLayout, Vector, model_id
+from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, model_to_json
 from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.specs import ModelSpec
-from mien.wire.canonical import MAX_JSON_BYTES, model_from_json, model_to_json
 
 MAX_THETA_BYTES: Final = 2 << 30
 

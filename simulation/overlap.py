@@ -1,4 +1,4 @@
-"""How cohorts of an asynchronous task overlap in a simulation without a clock, by the rules of `mien.buffered`."""
+"""How cohorts of an asynchronous task overlap in a simulation without a clock, by `mien.rounds.buffered`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from mien.buffered import Flight, is_overdue, may_open
 from mien.errors import ConfigError
+from mien.rounds.buffered import Flight, is_overdue, may_open
 from mien.specs import TaskSpec
 from simulation.population import without
 

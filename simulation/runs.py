@@ -28,10 +28,10 @@ from mien.evaluation import Comparisons, all_pairs
 from mien.layout import Vector, model_id
 from mien.methods import find_method
 from mien.methods.base import Crops, Runtime, ServerState
+from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
 from mien.specs import ModelSpec
-from mien.wire.tensors import pack_tensors, unpack_tensors
 from simulation import provenance
 from simulation.budget import epsilon_spent
 from simulation.engine import Cohort, PublicFaces, RoundRecord, Step, rounds

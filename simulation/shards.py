@@ -9,9 +9,9 @@ import numpy as np
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
+from mien.protocol.tensors import PublicShard
 from mien.shell.files import write_atomically
 from mien.specs import FaceInputSpec
-from mien.wire.tensors import PublicShard
 from simulation.datasets import digest, find_people, read_people
 
 

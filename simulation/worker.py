@@ -23,11 +23,11 @@ from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence
 from mien.evaluation.protocols import lfw
+from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import read_limited
 from mien.specs import GateSpec
-from mien.wire.canonical import MAX_JSON_BYTES, parse_json
 from simulation.folder_protocol import evaluate_folder, origin
 from simulation.gating import EvaluationSet, gather
 from simulation.lfw import embed_samples, read_pairs

@@ -17,7 +17,7 @@ CLOCKS = {"now", "utcnow", "today"}
 OVERWRITTEN = re.compile(r"""\b([a-z]\w*)\[[^]]*\] \+ b(["']).*?\2 \+ \1\[""")
 """A constant between two slices of one name."""
 
-TORCH_ROOMS = ("mien.backbones", "mien.heads", "mien.losses", "mien.domain_losses")
+TORCH_ROOMS = ("mien.backbones", "mien.objectives")
 TORCH_RUNTIME = tuple(f"device_sdk.runtimes.{name}" for name in ("torch_runtime", "objectives", "executorch_runtime"))
 TORCH_EXPORT = tuple(
     f"device_sdk.export.{name}"
@@ -27,7 +27,7 @@ TORCH_EXPORT = tuple(
 
 def modules(package: str) -> list[tuple[str, Path]]:
     """Return (dotted name, file) of every module of a package, generated stubs left out."""
-    files = sorted(p for p in (ROOT / package).rglob("*.py") if "wire/v1" not in p.as_posix())
+    files = sorted(p for p in (ROOT / package).rglob("*.py") if "protocol/v1" not in p.as_posix())
     return [(".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), p) for p in files]
 
 

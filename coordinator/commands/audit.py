@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from coordinator.audit import AuditLog
-    from mien.audit import Anchor, Entry
+    from mien.log.audit import Anchor, Entry
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
 
@@ -114,7 +114,7 @@ def show_head(ask: Ask[Anchor], *, as_json: bool) -> None:
 
 def show_verified(ask: Ask[Anchor], anchors: Sequence[str], *, as_json: bool) -> None:
     """Print that the log holds; raises CorruptDataError where it does not."""
-    from mien.audit import Anchor
+    from mien.log.audit import Anchor
 
     wanted = [Anchor.parse(text) for text in anchors]
     newest = ask(lambda log, db: log.verify(db, wanted))

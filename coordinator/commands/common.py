@@ -19,7 +19,7 @@ from mien.shell.files import read_limited
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import operator_pb2
+    from mien.protocol.v1 import operator_pb2
 
 _T = TypeVar("_T")
 

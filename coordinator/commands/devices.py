@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from coordinator.client import Coordinator
     from coordinator.registrar.client import Device, RegistrarAdmin
-    from mien.wire.v1 import operator_pb2
+    from mien.protocol.v1 import operator_pb2
 
     Seen = Mapping[str, operator_pb2.SeenDevice]
 

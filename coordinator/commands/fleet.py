@@ -12,17 +12,17 @@ import typer
 from coordinator.commands.common import Home, Json, ask, moment, say
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
+from mien.evaluation.rollout_spec import RollOutSpec
+from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
-from mien.rollouts import RollOutSpec
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.specs import CohortSpec
 from mien.toml import parse_toml
-from mien.wire.canonical import task_from_json
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2, operator_pb2
+    from mien.protocol.v1 import models_pb2, operator_pb2
 
 app = typer.Typer(
     no_args_is_help=True,

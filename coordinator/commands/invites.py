@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from coordinator.commands.common import say
 from mien.format import grouped
+from mien.protocol.invite import Invite
 from mien.shell import cli as shell
-from mien.wire.invite import Invite
 
 
 def fingerprints(url: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ def report(home: Home, as_json: Json = False) -> None:
 def _plain(record: TaskRecord) -> dict[str, Any]:
     """Return a task and what it shows as plain data."""
     from coordinator.disclosure import disclosures
-    from mien.wire.canonical import task_from_json
+    from mien.protocol.canonical import task_from_json
 
     task = task_from_json(record.task_json)
     return {

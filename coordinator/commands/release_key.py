@@ -44,7 +44,7 @@ def show(
 
 def _tell(path: Path, as_json: bool) -> None:
     from coordinator.signing import read_key
-    from mien.bundles import name_of
+    from mien.models.bundles import name_of
 
     name = name_of(read_key(path))
 

@@ -17,18 +17,18 @@ from coordinator.commands.common import Home, Json, Task, ask, find_task, say
 from coordinator.commands.tables import Column, listing
 from coordinator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
+from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.specs import TaskSpec
 from mien.toml import parse_toml
-from mien.wire.canonical import task_from_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from coordinator.client import Coordinator
-    from mien.wire.v1 import operator_pb2
+    from mien.protocol.v1 import operator_pb2
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Submit training tasks and follow them.")
 

@@ -2,7 +2,7 @@
 
 All of it lies in a database of the dashboard's own, so that this program need not write to the coordinator's. Passwords
 are kept as scrypt hashes, session tokens as SHA-256: neither can be read off the file. The log is a hash chain
-(`mien.audit`) and never holds what was typed in place of a name, for that may be a password.
+(`mien.log.audit`) and never holds what was typed in place of a name, for that may be a password.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from coordinator.audit import AuditLog
 from coordinator.clock import Clock
 from coordinator.store.database import database_errors, open_migrated, sqlite_url
-from mien.audit import Entry
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, PermissionDeniedError
+from mien.log.audit import Entry
 
 HEAD: Final = "d0001"
 """The newest revision of the schema, which this program reads and writes."""

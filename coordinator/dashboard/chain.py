@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from coordinator.store.tables import AUDIT
-from mien.audit import BEGINNING, Anchor, verify
 from mien.errors import CorruptDataError
+from mien.log.audit import BEGINNING, Anchor, verify
 
 _PIECE = 2000
 

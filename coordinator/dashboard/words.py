@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from coordinator.dashboard.sections import Cell, Tone
-from mien.audit import Entry
 from mien.format import duration
+from mien.log.audit import Entry
 
 TASK_TONES: Final[Mapping[str, Tone]] = {
     "running": "busy",

@@ -13,7 +13,7 @@ from mien.dp.accountant import Composition, epsilon_pld, epsilon_rdp
 from mien.dp.ledger import Event, Ledger
 from mien.dp.words import guarantee
 from mien.errors import CorruptDataError
-from mien.wire.canonical import task_from_json
+from mien.protocol.canonical import task_from_json
 
 
 @dataclass(frozen=True)

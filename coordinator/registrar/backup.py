@@ -21,8 +21,8 @@ from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.service import software
 from coordinator.registrar.store import Store
 from coordinator.store.database import sqlite_url
-from mien.audit import Anchor
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
+from mien.log.audit import Anchor
 from mien.shell.files import storage_errors
 from mien.shell.lock import exclusive
 from mien.shell.ready import is_ready_file

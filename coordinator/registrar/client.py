@@ -13,9 +13,9 @@ from cryptography import x509
 from coordinator import pki
 from coordinator.credentials import OperatorCredentials
 from mien.errors import NotFoundError, UnreachableError
-from mien.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
-from mien.wire.status import CODE_KEY, from_rpc_error
-from mien.wire.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
+from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
+from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
 
 TIMEOUT_S: Final = 10.0
 

@@ -23,9 +23,9 @@ from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
 from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store, Transaction
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
-from mien.wire.attestation import attestation_challenge
-from mien.wire.invite import Invite
-from mien.wire.renewal import renewal_message
+from mien.protocol.attestation import attestation_challenge
+from mien.protocol.invite import Invite
+from mien.protocol.renewal import renewal_message
 
 RENEWAL_FRESHNESS_S: Final = 300
 """How far a device's clock may be from the registrar's when it renews; also how long a renewal could be replayed."""

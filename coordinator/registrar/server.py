@@ -34,9 +34,9 @@ from coordinator.rpc import ErrorInterceptor, ReadableInterceptor
 from coordinator.settings import settings_sha256
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, StorageError, UnreachableError
+from mien.protocol import MAX_MESSAGE_BYTES
 from mien.shell.lock import exclusive
 from mien.shell.systemd import notify
-from mien.wire import MAX_MESSAGE_BYTES
 
 _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256

@@ -20,8 +20,8 @@ from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.limits import FailureLimiter, network_of
 from coordinator.rpc import peer_host, peer_leaf_pem
 from mien.errors import AuthError
-from mien.wire.status import choose_version
-from mien.wire.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
+from mien.protocol.status import choose_version
+from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
 
 MAX_JOIN_MESSAGE_BYTES: Final = 32 * 1024
 """Limit of a message from a caller that has proved nothing yet; a join needs less than 5 KiB."""

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, Engine, Row
 
 from coordinator.audit import AuditLog
 from coordinator.store.database import database_errors, open_migrated
-from mien.audit import Anchor
+from mien.log.audit import Anchor
 
 _T = TypeVar("_T")
 
@@ -74,7 +74,7 @@ _REVOCATION_LISTS: Final = sa.Table(
 )
 
 AUDIT: Final = AuditLog.of(_META)
-"""Who did what when, a hash chain (`mien.audit`); only ever added to."""
+"""Who did what when, a hash chain (`mien.log.audit`); only ever added to."""
 
 
 @dataclass(frozen=True)

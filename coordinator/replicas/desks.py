@@ -27,8 +27,8 @@ from coordinator.rounds.targets import UploadTarget
 from coordinator.store.records import Duty, RoundRecord, StepRecord
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, NotFoundError
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import replicas_pb2, replicas_pb2_grpc, rounds_pb2
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import replicas_pb2, replicas_pb2_grpc, rounds_pb2
 
 _LOG: Final = structlog.get_logger()
 _LIMIT_S: Final = 60.0

@@ -26,7 +26,7 @@ from coordinator.service.access import ALLOWED, AccessInterceptor, Gate, caller
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, UnreachableError
-from mien.wire.canonical import task_from_json
+from mien.protocol.canonical import task_from_json
 
 CALLER_KEY: Final = "mien-caller-bin"
 REPLICAS: Final = "mien.v1.Replicas"

@@ -12,9 +12,9 @@ import grpc
 
 from coordinator import pki
 from mien.errors import MienError, UnreachableError
-from mien.wire import MAX_MESSAGE_BYTES
-from mien.wire.status import CODE_KEY, from_rpc_error
-from mien.wire.v1 import replicas_pb2_grpc
+from mien.protocol import MAX_MESSAGE_BYTES
+from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.v1 import replicas_pb2_grpc
 
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

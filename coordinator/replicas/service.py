@@ -16,9 +16,9 @@ from coordinator.rounds.pulse import in_thread
 from coordinator.service.messages import check_id
 from coordinator.store.records import StepRecord
 from mien.errors import CorruptDataError, LateError, UnreachableError
+from mien.protocol import CHUNK_BYTES
+from mien.protocol.v1 import common_pb2, replicas_pb2, replicas_pb2_grpc, rounds_pb2
 from mien.secagg.quantise import RING_BITS
-from mien.wire import CHUNK_BYTES
-from mien.wire.v1 import common_pb2, replicas_pb2, replicas_pb2_grpc, rounds_pb2
 
 _MAX_LENGTH: Final = 2**31
 """As many numbers as a sum may have: the largest model has fewer."""

@@ -33,7 +33,7 @@ from coordinator.service.messages import software
 from coordinator.store.thread import StoreThread
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError
-from mien.wire.v1 import replicas_pb2_grpc
+from mien.protocol.v1 import replicas_pb2_grpc
 
 _LOG: Final = structlog.get_logger()
 _LAST_ANSWERS_S: Final = 2.0

@@ -27,8 +27,8 @@ from coordinator.store.records import UploadRecord
 from coordinator.store.thread import StoreThread
 from mien.contribution import ContributionLayout, Total
 from mien.errors import CorruptDataError, MienError, NotFoundError
+from mien.protocol.v1 import replicas_pb2
 from mien.secagg.quantise import add_packed, packed_size
-from mien.wire.v1 import replicas_pb2
 
 Numbers = NDArray[Any]
 _LOG: Final = structlog.get_logger()

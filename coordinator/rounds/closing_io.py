@@ -32,13 +32,13 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord, UploadRecord
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
-from mien.buffered import staleness, weighed, weight
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import MienError
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState
-from mien.wire.canonical import to_canonical_json
-from mien.wire.tensors import pack_tensors
+from mien.protocol.canonical import to_canonical_json
+from mien.protocol.tensors import pack_tensors
+from mien.rounds.buffered import staleness, weighed, weight
 
 _LOG: Final = structlog.get_logger()
 P = ParamSpec("P")

@@ -51,10 +51,10 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
+from mien.protocol.canonical import task_from_json, task_to_json
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
-from mien.wire.canonical import task_from_json, task_to_json
 
 _LOG: Final = structlog.get_logger()
 _BEFORE_A_VECTOR_IS_OUT: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)

@@ -1,7 +1,7 @@
 """Which lane of a task may gather devices, whom it may ask, and when it gives its cohort up: decisions without I/O.
 
 The coordinator's lanes and the simulator's fleet decide by these alone. A task that runs one round after another has
-one lane, for which most of this makes no difference; in asynchronous mode the rules are `mien.buffered`'s.
+one lane, for which most of this makes no difference; in asynchronous mode the rules are `mien.rounds.buffered`'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from coordinator.rounds.machine import Event, RoundState, Stage, Step, TimePassed
 from coordinator.store.records import RoundRecord, TaskRecord, TaskState
-from mien.buffered import Flight, is_overdue, may_open, overdue_in_words
+from mien.rounds.buffered import Flight, is_overdue, may_open, overdue_in_words
 from mien.specs import TaskSpec
 
 

@@ -12,12 +12,12 @@ from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
 from mien.methods.base import Method
+from mien.protocol.canonical import model_from_json
+from mien.protocol.replies import longest_reply
 from mien.records import from_mapping
 from mien.secagg import RoundConfig
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import ModelSpec, TaskSpec
-from mien.wire.canonical import model_from_json
-from mien.wire.replies import longest_reply
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from mien.contribution import Arrays, Total
 from mien.errors import NonFiniteError
 from mien.layout import Vector, model_id
 from mien.methods.base import ServerState, Validation
+from mien.protocol.canonical import model_to_json
 from mien.specs import ModelSpec
-from mien.wire.canonical import model_to_json
 
 Candidates = NDArray[np.float32]
 

@@ -31,8 +31,8 @@ from coordinator.store.records import BlobId
 from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey, Sealer
 from mien.contribution import ContributionLayout
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
+from mien.protocol import CHUNK_BYTES
 from mien.shell.files import sync_folder
-from mien.wire import CHUNK_BYTES
 
 _MAGIC: Final = b"MSP2"
 _SALT_BYTES: Final = 16

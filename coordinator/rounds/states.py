@@ -14,7 +14,7 @@ from coordinator.store.sealing import MasterKey
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import CorruptDataError
 from mien.layout import Vector
-from mien.wire.tensors import pack_tensors, unpack_tensors
+from mien.protocol.tensors import pack_tensors, unpack_tensors
 
 
 class ServerStates:

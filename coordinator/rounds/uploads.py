@@ -27,7 +27,7 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
-from mien.wire.uploads import UploadPiece
+from mien.protocol.uploads import UploadPiece
 
 _BATCH_BYTES: Final = 1024 * 1024
 """How much is gathered before a thread encrypts and writes it, while few contributions arrive."""

@@ -13,7 +13,7 @@ from coordinator.store.records import (
     TaskRecord,
     TaskState,
 )
-from mien.rollouts import FleetGates, RollOutSpec
+from mien.evaluation.rollout_spec import FleetGates, RollOutSpec
 from mien.specs import TaskSpec
 
 

@@ -11,8 +11,8 @@ from coordinator.rounds import machine
 from coordinator.rounds.machine import Stage
 from coordinator.store.records import BlobId, BundleRecord, DeviceRecord, Duty, ModelRecord
 from mien.errors import CorruptDataError, NotFoundError
-from mien.wire.canonical import parse_json, to_canonical_json
-from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
+from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 
 STAGES: Final = {
     Stage.SELECTING: rounds_pb2.SELECTING,

@@ -15,7 +15,7 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, OffsetError
-from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc
+from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc
 
 
 class ModelsService(models_pb2_grpc.ModelsServicer):

@@ -32,16 +32,16 @@ from coordinator.store.records import BlobId, BundleRecord, ModelRecord, RoundRe
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from coordinator.ways_back import check_way_back
-from mien import bundles
-from mien.bundles import BundleManifest
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnavailableError
 from mien.layout import ParameterLayout, model_id
+from mien.models import bundles
+from mien.models.bundles import BundleManifest
+from mien.protocol.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
+from mien.protocol.status import choose_version
+from mien.protocol.tensors import PublicShard
+from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.records import from_mapping
 from mien.specs import ModelSpec, Threshold
-from mien.wire.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
-from mien.wire.status import choose_version
-from mien.wire.tensors import PublicShard
-from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 
 _MAX_TOKEN: Final = 80
 _PAGE: Final = 1000

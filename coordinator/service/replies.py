@@ -7,7 +7,7 @@ from typing import Final
 
 from coordinator.rounds.pulse import in_thread
 from mien.contribution import Arrays
-from mien.wire.replies import TensorStream, split_reply
+from mien.protocol.replies import TensorStream, split_reply
 
 _MOST_KEPT: Final = 4
 

@@ -31,10 +31,10 @@ from coordinator.store.records import BlobId, DeviceCall
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
-from mien.wire.status import choose_version
-from mien.wire.tensors import pack_tensors
-from mien.wire.uploads import UploadPiece, parse_piece
-from mien.wire.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
+from mien.protocol.status import choose_version
+from mien.protocol.tensors import pack_tensors
+from mien.protocol.uploads import UploadPiece, parse_piece
+from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 
 _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds

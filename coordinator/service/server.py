@@ -47,13 +47,13 @@ from coordinator.store.store import SCHEMA, Store
 from coordinator.store.thread import StoreThread
 from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError, DrainingError, KeyStoreError, MienError
+from mien.protocol import MAX_MESSAGE_BYTES
+from mien.protocol.v1 import models_pb2_grpc, operator_pb2_grpc
 from mien.secagg.leaves import leaf_verifier
 from mien.shell.lock import exclusive
 from mien.shell.memory import keep_freed_memory
 from mien.shell.systemd import notify
 from mien.shell.tls import refuse_tls12
-from mien.wire import MAX_MESSAGE_BYTES
-from mien.wire.v1 import models_pb2_grpc, operator_pb2_grpc
 
 if TYPE_CHECKING:
     from coordinator.replicas.setup import Replication

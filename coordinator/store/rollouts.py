@@ -17,7 +17,7 @@ from coordinator.store.records import BundleRecord, ReleaseRecord, TaskState
 from coordinator.store.releases import ReleaseStore, history_of
 from coordinator.store.tables import RELEASES, ROLL_OUTS, TASKS
 from mien.errors import ConfigError, LateError, NotFoundError
-from mien.rollouts import RollOutSpec
+from mien.evaluation.rollout_spec import RollOutSpec
 
 
 class RollOutStore(ReleaseStore, ABC):

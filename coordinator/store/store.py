@@ -53,9 +53,9 @@ from coordinator.store.tables import (
     TASKS,
     UPLOADS,
 )
-from mien.audit import Anchor
-from mien.bundles import BundleFile, listed_by
 from mien.errors import AlreadyExistsError, LateError, NotFoundError
+from mien.log.audit import Anchor
+from mien.models.bundles import BundleFile, listed_by
 
 T = TypeVar("T")
 

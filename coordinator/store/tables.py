@@ -274,7 +274,7 @@ DEVICES: Final = Table("devices", METADATA, _DeviceColumns)
 
 
 AUDIT: Final = AuditLog.of(METADATA)
-"""Who did what when, a hash chain (`mien.audit`); only ever added to. Never holds secrets or biometric data."""
+"""Who did what when, a hash chain (`mien.log.audit`); only ever added to. Never holds secrets or biometric data."""
 
 
 class _SettingColumns(TypedColumns):

@@ -12,15 +12,15 @@ import typer
 from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm, exportable, standard_forms
 from device_sdk.export.manifest import SUFFIXES, GraphEngine, folder_for
 from device_sdk.models import MAX_THETA_BYTES
-from mien.bundles import THETA
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout, ParameterPart
+from mien.models.bundles import THETA
+from mien.models.variants import Variant
+from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json
 from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited, storage_errors
 from mien.specs import ModelSpec
-from mien.variants import Variant
-from mien.wire.canonical import MAX_JSON_BYTES, model_from_json
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 _ALL: Final = "all"

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mien.bundles import GRAPHS, MAX_GRAPH_BYTES
 from mien.errors import ConfigError, CorruptDataError, LayoutMismatchError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, ParameterPart
+from mien.models.bundles import GRAPHS, MAX_GRAPH_BYTES
 from mien.records import from_mapping
 from mien.shell.files import read_limited, write_atomically
 from mien.specs import FaceInputSpec, ModelSpec

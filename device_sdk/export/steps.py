@@ -28,8 +28,8 @@ from device_sdk.export.rewrites import recompute_activations
 from device_sdk.runtimes.objectives import LossInput, find_loss
 from mien.backbones import Backbone
 from mien.errors import ConfigError
-from mien.heads import l2_normalise
 from mien.layout import ParameterPart
+from mien.objectives.heads import l2_normalise
 
 Values = Mapping[str, Tensor]
 Shape = tuple[str | int, ...]

@@ -31,16 +31,16 @@ from device_sdk.recogniser import MASTER, fit_crops
 from device_sdk.runtimes.variant_session import INPUT, VariantSession
 from device_sdk.source import read_source
 from mien.backbones import Backbone, build_backbone, layout_of, load_theta
-from mien.bundles import VARIANT_SUFFIX, VARIANTS, BundleFile
 from mien.errors import ConfigError, LayoutMismatchError
 from mien.evaluation.gates import is_measurable
 from mien.evaluation.scores import all_pairs, pair_scores
 from mien.evaluation.verification import det_curve, point_at_fmr, rates_at
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.methods.base import Crops, Embeddings
+from mien.models.bundles import VARIANT_SUFFIX, VARIANTS, BundleFile
+from mien.models.variants import FLOAT32, ONNXRUNTIME, Variant, VariantCost, VariantList, form_id
 from mien.shell.files import write_atomically
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
-from mien.variants import FLOAT32, ONNXRUNTIME, Variant, VariantCost, VariantList, form_id
 
 INT8: Final = "int8"
 PERCENTILE: Final = 99.99

@@ -462,6 +462,6 @@ def _number(value: float) -> NDArray[np.float32]:
 
 
 def _normalised(emb_ND: NDArray[np.float32]) -> Embeddings:
-    """Return the rows at length 1 as `mien.heads.l2_normalise` makes them."""
+    """Return the rows at length 1 as `mien.objectives.heads.l2_normalise` makes them."""
     unit: Embeddings = emb_ND / np.sqrt((emb_ND * emb_ND).sum(1, keepdims=True) + np.float32(1e-12))
     return unit

@@ -1,7 +1,8 @@
 """What local training can minimise: `OBJECTIVES`, each a function of one batch that returns a scalar.
 
 A method's device half names its objective (`mien.methods.base.Objective`); a new one is one function and one entry
-here, its formula in `mien.losses` or `mien.heads`. Suffixes of tensors: B batch, K classes, D embedding.
+here, its formula in `mien.objectives.losses` or `mien.objectives.heads`. Suffixes of tensors: B batch, K classes, D
+embedding.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mien.domain_losses import domain_loss, multi_kernel_mmd
 from mien.errors import ConfigError
-from mien.heads import arcface_logits, cosface_logits, cosines, l2_normalise, personalise, softmax_logits
-from mien.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge
+from mien.objectives.domain_losses import domain_loss, multi_kernel_mmd
+from mien.objectives.heads import arcface_logits, cosface_logits, cosines, l2_normalise, personalise, softmax_logits
+from mien.objectives.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge
 
 Tensors = Mapping[str, Tensor]
 

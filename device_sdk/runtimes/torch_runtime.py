@@ -22,9 +22,9 @@ from device_sdk.runtimes.schedule import adds_up_over_pieces, batches, cannot_ad
 from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, load_theta
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
-from mien.heads import l2_normalise
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Trained, never_stop
+from mien.objectives.heads import l2_normalise
 from mien.specs import LocalSpec, ModelSpec
 
 # Crops of one forward pass. Larger passes gain less than they lose on fresh memory pages: SFace on the project's 2-core

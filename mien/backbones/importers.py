@@ -1,7 +1,8 @@
 """Public model files as backbones: weights out of ONNX and TFLite bytes, into our layouts.
 
 Nothing of a file is ever executed: its graph is compared, operator by operator, with the architecture that it should
-hold, and its numbers are copied. `import_model` is the door; see `mien.known_models` for the files that it takes.
+hold, and its numbers are copied. `import_model` is the door; see `mien.models.known_models` for the files that it
+takes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from mien.backbones.adapter import SUFFIX
 from mien.backbones.mobilefacenet import Bottleneck
 from mien.backbones.sface import BLOCKS, STEM_CHANNELS
 from mien.errors import ConfigError
-from mien.known_models import KNOWN_MODELS, recognise
 from mien.layout import ParameterLayout, Vector
+from mien.models.known_models import KNOWN_MODELS, recognise
 from mien.specs import ModelSpec
 
 ONNX_FIRST_BYTE: Final = b"\x08"  # protobuf tag of ModelProto.ir_version, which every writer puts first

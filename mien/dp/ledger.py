@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from mien.chain import GENESIS, link_sha256
 from mien.dp.accountant import Release, epsilon_rdp
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
+from mien.log.chain import GENESIS, link_sha256
 from mien.specs import DpSpec
 
 

@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from mien.contribution import Lane
 from mien.errors import CorruptDataError, UndefinedMetricError
 from mien.evaluation.gates import is_measurable
+from mien.evaluation.rollout_spec import FleetGates
 from mien.evaluation.scores import Comparisons, ScoreHistogram
-from mien.rollouts import FleetGates
 
 Floats = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ import numpy as np
 from mien.contribution import Arrays, Lane, Total
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, DeviceInput, Runtime, ServerState, Trained
+from mien.methods.spreadout import normalise
 from mien.specs import TaskSpec
-from mien.spreadout import normalise
 
 
 def update_lanes(part: ParameterPart) -> tuple[Lane, ...]:

@@ -285,7 +285,7 @@ class Method:
     "unlabelled" of all people of a phone, which only a source numbers. `per_identity` names the private arrays that
     have a row for each number, so that a phone can keep each person's row with that person. `why_synchronous` says what
     in a task needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older
-    model (`mien.buffered`).
+    model (`mien.rounds.buffered`).
 
     `why_apart` says what in a task needs each device's own update. Where it is empty, the device half sends the update
     times a factor as lane `delta` (`averaging.update_addends`) and lets nothing else depend on it, so that a simulation

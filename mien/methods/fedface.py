@@ -38,9 +38,9 @@ from mien.methods.base import (
     Trained,
     counted_together,
 )
-from mien.methods.told import told
+from mien.methods.check_reply import told
+from mien.methods.spreadout import PAPER, RELEASED_CODE, MomentSpec, SpreadOutSpec, normalise, push_away, spread_out
 from mien.specs import TaskSpec, from_mapping
-from mien.spreadout import PAPER, RELEASED_CODE, MomentSpec, SpreadOutSpec, normalise, push_away, spread_out
 
 W: Final = "class_embedding"
 P: Final = "public_embeddings"

@@ -26,8 +26,8 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import apply_mean_update, update_addends, update_lanes
 from mien.methods.averaging import server_start as averaging_start
 from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, Trained
+from mien.methods.check_reply import told
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
-from mien.methods.told import told
 from mien.specs import LocalSpec, TaskSpec, from_mapping, to_mapping
 
 W: Final = "local_proxies"

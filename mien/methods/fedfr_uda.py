@@ -18,7 +18,6 @@ from typing import Final, Literal
 
 import numpy as np
 
-from mien.clustering import Metric, Partition, c_finch, finch
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
@@ -34,6 +33,7 @@ from mien.methods.base import (
     counted_together,
     objective_name,
 )
+from mien.methods.clustering import Metric, Partition, c_finch, finch
 from mien.methods.proxies import Indices, class_means, one_hot_rows, own_labels
 from mien.specs import TaskSpec, from_mapping
 

@@ -41,10 +41,10 @@ from mien.methods.base import (
     counted_together,
     objective_name,
 )
+from mien.methods.check_reply import told
 from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels, public_faces
-from mien.methods.told import told
+from mien.methods.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
 from mien.specs import TaskSpec, from_mapping
-from mien.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
 
 W: Final = "class_embeddings"
 _START_DEVIATION: Final = 0.01

@@ -17,9 +17,9 @@ from mien.contribution import Arrays, Lane, Total
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import Vector
 from mien.methods.base import DeviceInput, ServerState
-from mien.methods.told import told
+from mien.methods.check_reply import told
+from mien.methods.spreadout import MomentSpec, device_moment, moment_step, others_moment, packed_size, shrink_noise
 from mien.specs import TaskSpec
-from mien.spreadout import MomentSpec, device_moment, moment_step, others_moment, packed_size, shrink_noise
 
 MOMENT: Final = "moment"
 NUMBER: Final = "moment_number"

@@ -40,8 +40,8 @@ from mien.methods.base import (
     ValidationFaces,
     ValidationInput,
 )
+from mien.methods.check_reply import told
 from mien.methods.local_loss import CLASSES, VELOCITY, LocalLoss, Loss, own_classes
-from mien.methods.told import told
 from mien.methods.weightings import check_weightings, simplex_draw
 from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
 

@@ -17,8 +17,8 @@ from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule
+from mien.methods.check_reply import told
 from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
-from mien.methods.told import told
 from mien.specs import TaskSpec, from_mapping
 
 CONTROL: Final = "control"

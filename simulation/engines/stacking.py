@@ -24,10 +24,10 @@ from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mea
 from device_sdk.runtimes.schedule import Batch, batches
 from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Trunk
 from mien.contribution import Arrays
-from mien.heads import l2_normalise
 from mien.layout import ParameterPart
 from mien.methods.base import Objective, Trained
 from mien.methods.jobs import TrainingJob
+from mien.objectives.heads import l2_normalise
 from simulation.engines.features import Rows
 from simulation.engines.linear_maps import LinearMaps
 

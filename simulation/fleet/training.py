@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mien.buffered import weighed
 from mien.errors import ConfigError
 from mien.layout import ParameterPart
 from mien.methods import find_method
 from mien.methods.base import ServerState
+from mien.rounds.buffered import weighed
 from mien.specs import TaskSpec
 from simulation.cohort import Cohort
 from simulation.engines.base import Engine, RoundWork

@@ -24,9 +24,9 @@ from device_sdk.participate import Counted, Event, Failed, Listener, NotCounted,
 from device_sdk.recogniser import fit_crops
 from mien.errors import MienError, NotFoundError
 from mien.methods.base import Crops, Runtime
+from mien.protocol.invite import Invite
 from mien.secagg.keys import RandomBytes
 from mien.specs import REVEALS, TaskSpec
-from mien.wire.invite import Invite
 from simulation.phones.client import Faults, MeteredClient, VanishedError
 from simulation.phones.holdings import (
     MemoryGallery,

@@ -28,8 +28,8 @@ from mien.errors import InviteError, NotEnrolledError
 from mien.layout import Vector
 from mien.methods.base import Crops, Embeddings, Runtime, Trained
 from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, MemoryLog, RoundConfig
-from mien.wire.tensors import PublicShard
 
 MODELS_KEPT: Final = 3
 """Models in memory: that of the round, and those that phones which are late still train on."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from mien.methods.base import Crops
+from mien.protocol.canonical import parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_private
 from mien.specs import FaceInputSpec
-from mien.wire.canonical import parse_json
 from simulation.datasets import read_people
 from simulation.phones.fleet import FleetOptions, PhoneFleet
 from simulation.stores import CropStore

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mien.errors import ConfigError, CorruptDataError, NotFoundError, VersionError
+from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited
-from mien.wire.canonical import parse_json, to_canonical_json
 
 FORMAT: Final = 1
 MANIFEST: Final = "store.json"

@@ -19,10 +19,10 @@ import numpy as np
 
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, EmptyFolderError
 from mien.methods.base import Crops
+from mien.protocol.canonical import to_canonical_json
 from mien.records import to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, sync_folder, write_atomically
 from mien.shell.lock import exclusive
-from mien.wire.canonical import to_canonical_json
 from simulation.stores.manifest import (
     CROPS,
     FAILURES,

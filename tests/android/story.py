@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.commands.models.folder import read_signed
 from coordinator.signing import sign_folder
 from device_sdk.models import Model
-from mien.bundles import name_of
 from mien.methods.base import Crops
-from mien.wire.canonical import model_to_json
+from mien.models.bundles import name_of
+from mien.protocol.canonical import model_to_json
 from tests.android.jvm import JvmDevice
 from tests.graphs import FOLDER
 from tests.integration.real_fleet import RealFleet, real_fleet

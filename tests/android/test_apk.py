@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from mien.known_models import YUNET
+from mien.models.known_models import YUNET
 from tests.integration.house import ROOT
 
 TOOLS: Final = ROOT / "android_demo" / "tools"

@@ -24,8 +24,8 @@ from device_sdk.enrolled import References, Template
 from device_sdk.models import Model
 from mien.layout import model_id
 from mien.methods.base import Crops
+from mien.protocol.invite import Invite
 from mien.specs import Threshold
-from mien.wire.invite import Invite
 from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, crops_file, signed_story
 from tests.graphs import FOLDER, tiny_onnx_runtime

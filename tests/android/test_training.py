@@ -19,9 +19,9 @@ from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.layout import Vector, model_id
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput
+from mien.protocol.canonical import model_to_json, task_to_json
+from mien.protocol.tensors import PublicShard
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json, task_to_json
-from mien.wire.tensors import PublicShard
 from tests.android.jvm import command
 from tests.graphs import FOLDER
 from tests.integration.real_fleet import small_model

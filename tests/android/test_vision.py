@@ -29,7 +29,7 @@ from device_sdk.faces import (
 from device_sdk.faces.detector import _packaged_model
 from device_sdk.faces.images import Pixels
 from mien.errors import LowQualityError, MultipleFacesError, NoFaceError
-from mien.known_models import SFACE
+from mien.models.known_models import SFACE
 from mien.specs import FaceInputSpec
 from simulation.synthetic import committed_faces
 from tests.android.jvm import command

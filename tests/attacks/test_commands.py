@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mien.errors import TABLE, ConfigError, CorruptDataError, NotFoundError
+from mien.protocol.tensors import PublicShard
 from mien.specs import FaceInputSpec
-from mien.wire.tensors import PublicShard
 
 DEEP = "options = " + "[" * 20_000
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mien.errors import BY_CODE, CorruptDataError, LateError, MienError, NotFoundError, ProtocolError
+from mien.protocol.status import CODE_KEY
+from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 from mien.specs import CohortSpec
-from mien.wire.status import CODE_KEY
-from mien.wire.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 from tests.integration.house import House, run, short, tiny_task
 from tests.integration.light_device import LightDevice, answer, contribution, is_lost, raised, streamed
 from tests.integration.test_rounds import in_upload
@@ -197,7 +197,7 @@ def test_nothing_but_models_can_be_downloaded(attacked: House) -> None:
 
 
 async def _drain(call: Any) -> None:
-    from mien.wire.status import from_rpc_error
+    from mien.protocol.status import from_rpc_error
 
     try:
         async for _ in call:

@@ -25,8 +25,8 @@ from coordinator import pki
 from coordinator.registrar import client
 from coordinator.registrar.limits import FailureLimiter
 from mien.errors import CertificateError, InviteError, MienError, RateLimitedError, RevokedError
-from mien.wire.invite import Invite
-from mien.wire.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
+from mien.protocol.invite import Invite
+from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, Phone, csr_der, local_registrar
 
 P256 = ec.SECP256R1()

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.backbones.importers import import_mobilefacenet192, import_model, import_sface
 from mien.errors import CorruptDataError, LayoutMismatchError, MienError, NonFiniteError
-from mien.known_models import SFACE
+from mien.models.known_models import SFACE
 from tests.golden._reference_sface import dequantised
 from tests.mien.backbones._models import wheel_model
 from tests.mien.backbones._tflite_writer import write_mobilefacenet192

@@ -18,8 +18,8 @@ from coordinator.store.records import RoundRecord
 from coordinator.store.store import Store
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import MienError
+from mien.protocol.canonical import task_from_json
 from mien.specs import TaskSpec
-from mien.wire.canonical import task_from_json
 from tests.integration.light_device import THETA, contribution
 from tests.integration.test_rounds import expected_theta
 

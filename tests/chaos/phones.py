@@ -21,11 +21,11 @@ from mien.errors import (
     UnavailableError,
     ViolationError,
 )
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import rounds_pb2
 from mien.secagg import AttemptId
 from mien.secagg.planner import RoundIds
 from mien.specs import TaskSpec
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import rounds_pb2
 from tests.chaos.ledger import Attempt, Ledger, true_contribution
 from tests.integration.light_device import SPEC, Credentials, LightDevice, MaskedPart
 

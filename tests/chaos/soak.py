@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import MienError
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, TaskSpec
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, masked_task, tiny_task
 from tests.integration.light_device import LightDevice, contribution, ref_of
 from tests.servers import free_port

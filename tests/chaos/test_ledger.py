@@ -56,7 +56,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, str, list[
 
 
 def devices_ref(task_id: str, sent: Sent) -> Any:
-    from mien.wire.v1 import rounds_pb2
+    from mien.protocol.v1 import rounds_pb2
 
     return rounds_pb2.RoundRef(task_id=task_id, round=sent.round[0], attempt=sent.round[1])
 

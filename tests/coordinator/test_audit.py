@@ -14,8 +14,8 @@ from coordinator.clock import Clock
 from coordinator.store.database import migrate, open_engine, sqlite_url
 from coordinator.store.store import MIGRATIONS, Store
 from coordinator.store.tables import AUDIT
-from mien.audit import Anchor
 from mien.errors import CorruptDataError, NotFoundError
+from mien.log.audit import Anchor
 from tests.coordinator.store.test_store import model, task
 
 ENTRIES, HEAD = AUDIT.entries, AUDIT.head

@@ -20,10 +20,10 @@ from coordinator.rollouts import held
 from coordinator.service.revocations import Revocations
 from coordinator.store.records import BlobId, BundleRecord, ModelRecord
 from coordinator.store.store import Store
-from mien import bundles
-from mien.bundles import BundleFile
-from mien.rollouts import RollOutSpec
-from mien.wire.canonical import model_to_json
+from mien.evaluation.rollout_spec import RollOutSpec
+from mien.models import bundles
+from mien.models.bundles import BundleFile
+from mien.protocol.canonical import model_to_json
 from tests.integration.light_device import LAYOUT, SPEC
 
 NOW = datetime.now(UTC)

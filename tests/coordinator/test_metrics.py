@@ -11,7 +11,7 @@ from coordinator.rollouts import RollOutRecord, RollOutState, spec_to_json
 from coordinator.rounds.engine import TaskNow
 from coordinator.rounds.machine import Stage
 from coordinator.store.records import RoundRecord
-from mien.rollouts import RollOutSpec
+from mien.evaluation.rollout_spec import RollOutSpec
 
 
 class SetClock:

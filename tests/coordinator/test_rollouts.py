@@ -30,10 +30,10 @@ from coordinator.store.records import BlobId, CandidateRecord, CandidateState, M
 from coordinator.store.store import Store
 from mien.errors import ConfigError, CorruptDataError, LateError, NotFoundError
 from mien.evaluation.fleet import Estimate, FleetFigures, FleetMonitors, ModelFigures
+from mien.evaluation.rollout_spec import RollOutSpec
 from mien.methods.federated_evaluation import options_of
-from mien.rollouts import RollOutSpec
+from mien.protocol.canonical import model_to_json, task_from_json, task_to_json
 from mien.specs import CohortSpec, TaskSpec, Threshold
-from mien.wire.canonical import model_to_json, task_from_json, task_to_json
 from tests.integration.light_device import LAYOUT, SPEC
 
 A, B, C = (letter * 64 for letter in "abc")

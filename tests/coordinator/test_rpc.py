@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from coordinator import pki
 from coordinator.rpc import ErrorInterceptor, peer_host, peer_leaf_pem
 from mien.errors import CertificateError, LateError, MienError, PermissionDeniedError, RateLimitedError
-from mien.wire.status import from_rpc_error
+from mien.protocol.status import from_rpc_error
 
 OnEnd: TypeAlias = Callable[[str, str], None]
 

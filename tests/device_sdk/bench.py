@@ -27,9 +27,9 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from device_sdk.trained import Pending
 from mien.contribution import ContributionLayout
 from mien.methods import METHODS
+from mien.protocol.canonical import model_to_json, task_to_json
+from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json, task_to_json
-from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.people import SPEC, noise_crops, project
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator

@@ -24,8 +24,8 @@ from device_sdk.enrolled import Template
 from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from device_sdk.trained import Pending
+from mien.models.variants import form_id
 from mien.specs import FaceInputSpec
-from mien.variants import form_id
 
 SPEC = FaceInputSpec(dim=16)
 # Two models, and a variant of the first: three forms, whose templates must never be found side by side.

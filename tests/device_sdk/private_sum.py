@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from coordinator import pki
 from mien.dp.rounds import noise_allowance
 from mien.errors import CohortError, ViolationError
+from mien.protocol.v1 import rounds_pb2
 from mien.secagg import (
     Addends,
     Assignment,
@@ -39,7 +40,6 @@ from mien.secagg import (
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import TaskSpec
-from mien.wire.v1 import rounds_pb2
 from tests.device_sdk.bench import REF, assignment, layout_of
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script
 from tests.integration.real_fleet import small_model

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator import pki
 from device_sdk.identity import Identity, create_csr
 from mien.errors import MienError
-from mien.wire.status import to_status
-from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
+from mien.protocol.status import to_status
+from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 
 
 @dataclass

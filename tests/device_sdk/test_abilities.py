@@ -16,10 +16,10 @@ from device_sdk.export.forms import ObjectiveForm, form_of
 from device_sdk.export.manifest import GraphManifest
 from device_sdk.runtimes import RuntimeName
 from mien.backbones import BACKBONES
-from mien.known_models import BACKBONES as NAMES
 from mien.layout import Vector
 from mien.methods import METHODS
 from mien.methods.base import Crops, Embeddings, Objective
+from mien.models.known_models import BACKBONES as NAMES
 from mien.specs import FaceInputSpec
 from tests.graphs import ALL_FORMS, FOLDER
 from tests.mien.methods.test_methods import input_of, task_of

@@ -32,7 +32,7 @@ from mien.errors import (
     NotEnrolledError,
     NotFoundError,
 )
-from mien.wire.tensors import unpack_metadata
+from mien.protocol.tensors import unpack_metadata
 from tests.device_sdk.people import noise_crops, template_of
 from tests.device_sdk.programs import mien_device
 

@@ -38,9 +38,9 @@ from mien.errors import (
     VersionError,
     ViolationError,
 )
-from mien.wire import CHUNK_BYTES
-from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
-from mien.wire.words import MAX_WORDS
+from mien.protocol import CHUNK_BYTES
+from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
+from mien.protocol.words import MAX_WORDS
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
 from tests.servers import free_port

@@ -35,7 +35,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
-from mien.wire.tensors import pack_tensors, unpack_metadata, unpack_tensors
+from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 
 TEMPLATE_1 = '[{"name": "Ada", "enrolled_unix_s": 1, "templates": [{"id": 1}]}]'

@@ -17,8 +17,8 @@ from device_sdk.gallery import Gallery
 from device_sdk.keystore import FileKeyStore
 from device_sdk.protection import LABEL
 from mien.errors import KeyStoreError, MienError, UnreachableError
+from mien.protocol.tensors import pack_tensors
 from mien.records import to_mapping
-from mien.wire.tensors import pack_tensors
 from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 from tests.integration.house import is_root
 

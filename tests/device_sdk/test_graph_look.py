@@ -17,8 +17,8 @@ from device_sdk.home import Home
 from device_sdk.identity import IdentityFiles
 from device_sdk.keystore import open_key_store
 from device_sdk.participate import Event, Transfer
-from mien import bundles
-from mien.wire.v1 import common_pb2, models_pb2, rounds_pb2
+from mien.models import bundles
+from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
 from tests.device_sdk.clocks import HandClock, ShiftedClock
 from tests.device_sdk.people import noise_crops
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator

@@ -35,7 +35,7 @@ from mien.errors import (
     MienError,
     UnreachableError,
 )
-from mien.wire.invite import Invite
+from mien.protocol.invite import Invite
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.programs import mien_device

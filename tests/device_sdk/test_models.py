@@ -16,10 +16,10 @@ from device_sdk.models import ModelStore
 from device_sdk.retry import RetryPolicy
 from mien.errors import CorruptDataError, NonFiniteError, NotFoundError, UnreachableError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
+from mien.protocol.canonical import model_to_json
+from mien.protocol.tensors import PublicShard, pack_tensors
+from mien.protocol.v1 import common_pb2
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
-from mien.wire.canonical import model_to_json
-from mien.wire.tensors import PublicShard, pack_tensors
-from mien.wire.v1 import common_pb2
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
 

@@ -19,8 +19,8 @@ from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError, NotFoundError
-from mien.known_models import SFACE
 from mien.methods.base import StepRule, Trained
+from mien.models.known_models import SFACE
 from mien.specs import LocalSpec
 from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of, tiny_onnx_runtime
 from tests.mien.backbones._models import mobilefacenet_file, real_crops, wheel_model

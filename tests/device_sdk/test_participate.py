@@ -48,11 +48,11 @@ from mien.errors import (
 )
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
+from mien.protocol.canonical import task_to_json
+from mien.protocol.replies import INLINE_BYTES, TensorStream, longest_reply
+from mien.protocol.tensors import pack_tensors
+from mien.protocol.v1 import common_pb2, rounds_pb2
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import task_to_json
-from mien.wire.replies import INLINE_BYTES, TensorStream, longest_reply
-from mien.wire.tensors import pack_tensors
-from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.people import SPEC, noise_crops, project, template_of

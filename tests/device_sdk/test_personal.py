@@ -23,8 +23,8 @@ from device_sdk.trained import Pending
 from device_sdk.verify import Match, Unknown, identify, verify
 from mien.errors import ConfigError, NotFoundError, UnreachableError
 from mien.methods.fedfr import PREVIOUS
-from mien.wire.canonical import model_to_json, to_canonical_json
-from mien.wire.tensors import PublicShard
+from mien.protocol.canonical import model_to_json, to_canonical_json
+from mien.protocol.tensors import PublicShard
 from simulation.synthetic import committed_faces
 from tests.device_sdk.people import noise_crops
 from tests.device_sdk.synthetic import images_of, sface

@@ -27,10 +27,10 @@ from mien.errors import (
     ModelMismatchError,
     ViolationError,
 )
+from mien.protocol.v1 import rounds_pb2
 from mien.secagg.canonical import bitmap_size, pack_members, unpack_members
 from mien.secagg.wire import Advertise, Consistency, FullRoster, Proof, Survivors, invite_to_bytes, roster_from_bytes
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
-from mien.wire.v1 import rounds_pb2
 from tests.device_sdk.bench import REF, TASK, Bench, assignment, layout_of, open_bench
 from tests.device_sdk.private_sum import CONSISTENCY, KEYS, SECONDS, SHARES, UNMASK, UPLOAD, Peer, PrivateSum, Tell
 from tests.device_sdk.scripted import Fleet

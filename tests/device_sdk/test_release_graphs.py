@@ -20,12 +20,12 @@ from device_sdk.graphs import fetch_graphs
 from device_sdk.models import Model
 from device_sdk.releases import ReleaseGuard, verify_folder
 from device_sdk.runtimes import load_runtime
-from mien import bundles
-from mien.bundles import BundleManifest
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import model_id
 from mien.methods.base import Embeddings
-from mien.wire.canonical import model_to_json
+from mien.models import bundles
+from mien.models.bundles import BundleManifest
+from mien.protocol.canonical import model_to_json
 from tests.device_sdk.test_onnx_runtime import HINGE, LOCAL
 from tests.device_sdk.test_releases import KEY, NAME, offered
 from tests.graphs import FOLDER

@@ -25,13 +25,13 @@ from device_sdk.home import Home
 from device_sdk.identity import IdentityFiles
 from device_sdk.keystore import open_key_store
 from device_sdk.models import Model
-from mien import bundles
-from mien.bundles import BundleFile
 from mien.errors import CorruptDataError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
+from mien.models import bundles
+from mien.models.bundles import BundleFile
+from mien.protocol.canonical import model_to_json
+from mien.protocol.v1 import common_pb2, models_pb2
 from mien.specs import ModelSpec, Threshold
-from mien.wire.canonical import model_to_json
-from mien.wire.v1 import common_pb2, models_pb2
 from tests.device_sdk.people import SPEC, noise_crops, project
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 

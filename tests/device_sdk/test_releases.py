@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from device_sdk.cli import app
 from device_sdk.client import Blob, Manifest
 from device_sdk.releases import ReleaseGuard, verify_folder
-from mien import bundles
-from mien.bundles import BundleFile
 from mien.errors import ConfigError, CorruptDataError, MienError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.models import bundles
+from mien.models.bundles import BundleFile
+from mien.protocol.canonical import model_to_json
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
-from mien.wire.canonical import model_to_json
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = bundles.name_of(KEY)

@@ -94,7 +94,7 @@ def test_a_failed_handshake_is_told_by_us_alone_unless_more_was_asked_for(level:
         "from device_sdk.retry import RetryPolicy\n"
         "from device_sdk.rpc import open_channel, say_hello\n"
         "from mien.errors import UnreachableError\n"
-        "from mien.wire.v1 import rounds_pb2_grpc\n"
+        "from mien.protocol.v1 import rounds_pb2_grpc\n"
         "authority = x509.load_pem_x509_certificate(sys.stdin.buffer.read())\n"
         "stub = rounds_pb2_grpc.RoundsStub(open_channel(sys.argv[1], authority))\n"
         "policy = RetryPolicy(give_up_s=0.0)\n"

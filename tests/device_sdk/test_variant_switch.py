@@ -26,14 +26,14 @@ from device_sdk.models import Model
 from device_sdk.participate import Event
 from device_sdk.tiers import FormFigures, keep_tier
 from device_sdk.variants import VariantStore, load_variant
-from mien import bundles
-from mien.bundles import BundleFile
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnreachableError
 from mien.layout import model_id
+from mien.models import bundles
+from mien.models.bundles import BundleFile
+from mien.models.variants import Variant, VariantList
+from mien.protocol.canonical import model_to_json
+from mien.protocol.v1 import common_pb2, models_pb2
 from mien.specs import ModelSpec, Threshold
-from mien.variants import Variant, VariantList
-from mien.wire.canonical import model_to_json
-from mien.wire.v1 import common_pb2, models_pb2
 from tests.device_sdk.made_up_variants import graph, variant
 from tests.device_sdk.people import SPEC, noise_crops
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator

@@ -17,7 +17,7 @@ from device_sdk.manners import TrainingBudget
 from device_sdk.participate import Counted, Failed, NotCounted
 from device_sdk.watch import LOOK_EVERY_S, UNTOLD_PAUSE_S, TrainingWatch
 from mien.errors import ConfigError, LateError
-from mien.wire.v1 import rounds_pb2
+from mien.protocol.v1 import rounds_pb2
 from tests.device_sdk.bench import Bench, engine, open_bench, stages
 from tests.device_sdk.clocks import HandClock, ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator

@@ -16,8 +16,8 @@ from mien.dp.ledger import Ledger
 from mien.dp.rounds import opening
 from mien.dp.words import guarantee
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.protocol.canonical import model_to_json
 from mien.specs import FaceInputSpec, ModelSpec
-from mien.wire.canonical import model_to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/differential-privacy.md").read_text(encoding="utf-8")

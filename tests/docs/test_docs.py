@@ -23,8 +23,8 @@ from coordinator.config import CoordinatorConfig
 from coordinator.registrar.config import RegistrarConfig
 from device_sdk.config import DeviceConfig
 from mien.errors import MienError
+from mien.evaluation.rollout_spec import RollOutSpec
 from mien.methods import METHODS
-from mien.rollouts import RollOutSpec
 from mien.specs import TaskSpec
 
 ROOT = Path(__file__).resolve().parents[2]

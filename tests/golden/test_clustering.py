@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score, pair_confusion_matrix
 
-from mien.clustering import bcubed_scores, c_finch, finch, normalised_mutual_information, pairwise_scores
+from mien.methods.clustering import bcubed_scores, c_finch, finch, normalised_mutual_information, pairwise_scores
 
 
 def direction(vector: list[float]) -> list[float]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mien.domain_losses import domain_loss, multi_kernel_mmd, reverse_gradient
+from mien.objectives.domain_losses import domain_loss, multi_kernel_mmd, reverse_gradient
 
 Matrix = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mien.methods.spreadout import cosine_regulariser, softmax_regulariser
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from mien.spreadout import cosine_regulariser, softmax_regulariser
 from simulation.engine import Cohort, PublicFaces, run_task
 from tests.golden.test_fedface import quarters, unit
 from tests.tiny import made_up_crops, tiny_linear

@@ -29,8 +29,8 @@ from mien.evaluation.fleet import (
     phone_comparisons,
     student_t,
 )
+from mien.evaluation.rollout_spec import FleetGates, RollOutSpec
 from mien.methods.federated_evaluation import FEDERATED_EVALUATION, figures_of, measured, privacy_of
-from mien.rollouts import FleetGates, RollOutSpec
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from simulation.engine import Cohort, PublicFaces, run_task
 from simulation.sums import cohort_sum

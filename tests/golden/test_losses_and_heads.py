@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mien.heads import DfcBranch, HeadSpec, arcface_logits, cosface_logits, one_hot, softmax_logits
-from mien.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge, proximal
+from mien.objectives.heads import DfcBranch, HeadSpec, arcface_logits, cosface_logits, one_hot, softmax_logits
+from mien.objectives.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge, proximal
 from tests.golden import _reference_losses as paper
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mien.backbones import Backbone
 from mien.backbones.importers import import_mobilefacenet192, import_sface
-from mien.known_models import MOBILEFACENET192, SFACE, recognise
+from mien.models.known_models import MOBILEFACENET192, SFACE, recognise
 from tests.golden._reference_sface import dequantised, embed
 from tests.mien.backbones._models import mobilefacenet_file, pattern_crops, real_crops, wheel_model
 

@@ -24,8 +24,8 @@ from coordinator.clock import Clock
 from coordinator.config import CoordinatorConfig
 from coordinator.home import CoordinatorHome, create_home, trust_registrar
 from coordinator.store.store import Store
+from mien.protocol.canonical import model_to_json
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json
 from tests.integration.light_device import LAYOUT, SECONDS, SPEC, THETA, Credentials, LightDevice, patiently
 from tests.servers import free_port
 

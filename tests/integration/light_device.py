@@ -27,6 +27,10 @@ from mien.dp.rounds import protect
 from mien.errors import LateError, MienError, UnavailableError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
+from mien.protocol import PROTOCOL_VERSIONS
+from mien.protocol.canonical import task_from_json, task_sha256
+from mien.protocol.status import from_rpc_error
+from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.secagg import (
     Assignment,
     AttemptLog,
@@ -41,10 +45,6 @@ from mien.secagg import (
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.planner import RoundIds
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
-from mien.wire import PROTOCOL_VERSIONS
-from mien.wire.canonical import task_from_json, task_sha256
-from mien.wire.status import from_rpc_error
-from mien.wire.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 
 T = TypeVar("T")
 

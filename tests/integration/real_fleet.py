@@ -31,9 +31,9 @@ from device_sdk.participate import Listener
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.layout import Vector, model_id
 from mien.methods.base import Runtime
+from mien.protocol.canonical import model_to_json
+from mien.protocol.v1 import operator_pb2
 from mien.specs import ModelSpec, TaskSpec, Threshold
-from mien.wire.canonical import model_to_json
-from mien.wire.v1 import operator_pb2
 from tests.device_sdk.synthetic import images_of
 from tests.integration.house import READY_S, ROOT, House
 from tests.servers import free_port

@@ -15,9 +15,9 @@ import pytest
 from coordinator.rounds.machine import COUNTED, Stage
 from mien.errors import ConfigError, LateError
 from mien.layout import Vector
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import AsynchronousSpec, CohortSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, masked_task, run, tiny_task
 from tests.integration.light_device import THETA, LightDevice, MaskedPart, Sent, contribution, raised, ref_of
 from tests.integration.test_durability import again, by_device

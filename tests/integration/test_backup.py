@@ -10,8 +10,8 @@ from pathlib import Path
 from coordinator.backup import make_backup, restore_backup
 from coordinator.clock import Clock
 from coordinator.home import CoordinatorHome
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import rounds_pb2
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import rounds_pb2
 from tests.integration.house import House, masked_task, run
 from tests.integration.light_device import LightDevice, MaskedPart, contribution
 from tests.integration.test_operating import program

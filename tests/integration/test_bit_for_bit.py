@@ -21,8 +21,8 @@ from device_sdk.recogniser import fit_crops
 from device_sdk.runtimes import load_runtime
 from mien.layout import Vector
 from mien.methods.base import Crops
+from mien.protocol.tensors import PublicShard
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.tensors import PublicShard
 from simulation.engine import Cohort, PublicFaces, run_task
 from simulation.sums import Sums
 from tests.device_sdk.people import noise_crops

@@ -21,8 +21,8 @@ from device_sdk.export.forms import standard_forms
 from device_sdk.home import Home
 from device_sdk.participate import Counted
 from mien.errors import CorruptDataError
+from mien.protocol.canonical import model_to_json
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json
 from tests.device_sdk.synthetic import images_of
 from tests.integration.house import ROOT
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model

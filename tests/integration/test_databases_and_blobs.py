@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mien.errors import UnavailableError
+from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec
-from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, log_lines, run, tiny_task, until_logged
 from tests.integration.light_device import THETA, Sent, contribution, raised
 from tests.integration.test_durability import check_history

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from mien.errors import DrainingError
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec
-from mien.wire.canonical import task_from_json
-from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, masked_task, run, tiny_task, until_logged
 from tests.integration.light_device import LightDevice, contribution, raised
 from tests.integration.test_monitoring import get, until_held

@@ -27,9 +27,9 @@ from mien.errors import (
     VersionError,
 )
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.protocol.canonical import model_to_json, task_from_json
+from mien.protocol.v1 import common_pb2, rounds_pb2
 from mien.specs import CohortSpec, TaskSpec
-from mien.wire.canonical import model_to_json, task_from_json
-from mien.wire.v1 import common_pb2, rounds_pb2
 from tests.integration.house import STOP_S, House, is_root, run, tiny_task
 from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of
 from tests.integration.test_monitoring import until_held

@@ -18,10 +18,10 @@ import pytest
 from mien.contribution import Arrays
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput
+from mien.protocol.canonical import model_to_json
+from mien.protocol.tensors import PublicShard, unpack_tensors
+from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json
-from mien.wire.tensors import PublicShard, unpack_tensors
-from mien.wire.v1 import rounds_pb2
 from simulation.engine import Cohort, PublicFaces, device_seed, run_task
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import LightDevice

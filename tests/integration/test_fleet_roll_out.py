@@ -24,14 +24,14 @@ from device_sdk.models import Model
 from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.recogniser import MASTER
 from mien.backbones import build_backbone, load_theta
-from mien.bundles import hash_of
 from mien.errors import ConfigError
+from mien.evaluation.rollout_spec import RollOutDeadlines, RollOutSpec
 from mien.layout import model_id
-from mien.rollouts import RollOutDeadlines, RollOutSpec
+from mien.models.bundles import hash_of
+from mien.protocol.canonical import model_to_json
+from mien.protocol.tensors import PublicShard
+from mien.protocol.v1 import operator_pb2
 from mien.specs import CohortSpec, Threshold
-from mien.wire.canonical import model_to_json
-from mien.wire.tensors import PublicShard
-from mien.wire.v1 import operator_pb2
 from simulation.synthetic import committed_faces
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 

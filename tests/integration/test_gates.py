@@ -14,9 +14,9 @@ from coordinator.client import Coordinator
 from coordinator.releases import place
 from mien.errors import ConfigError
 from mien.methods import METHODS
+from mien.protocol.canonical import model_to_json
+from mien.protocol.v1 import operator_pb2
 from mien.specs import CohortSpec, GateSpec, TaskSpec
-from mien.wire.canonical import model_to_json
-from mien.wire.v1 import operator_pb2
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import Credentials, LightDevice
 from tests.integration.real_fleet import small_model

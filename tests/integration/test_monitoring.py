@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.doctor import examine
 from coordinator.registrar.doctor import Finding
 from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
-from mien.wire.v1 import rounds_pb2
+from mien.protocol.v1 import rounds_pb2
 from tests.integration.house import ROOT, House, run, tiny_task
 from tests.integration.light_device import contribution, raised
 from tests.servers import free_port

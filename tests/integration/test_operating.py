@@ -26,11 +26,11 @@ from coordinator.store.sealing import MasterKey
 from mien.errors import CertificateError, RevokedError, UnavailableError
 from mien.layout import Vector
 from mien.methods import METHODS
+from mien.protocol.canonical import model_to_json
+from mien.protocol.invite import Invite
+from mien.protocol.tensors import PublicShard, unpack_tensors
+from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json
-from mien.wire.invite import Invite
-from mien.wire.tensors import PublicShard, unpack_tensors
-from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from tests.integration.house import ROOT, House, run, tiny_task
 from tests.integration.light_device import (
     LAYOUT,

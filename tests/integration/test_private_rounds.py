@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.privacy.report import report
 from mien.errors import BudgetExceededError, MienError
+from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
-from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, masked_task, run
 from tests.integration.light_device import LAYOUT, SECONDS, SPEC, THETA, Sent, answer, contribution, raised, ref_of
 from tests.integration.test_rounds import expected_theta, outcome

@@ -17,8 +17,8 @@ import pytest
 from coordinator import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from mien.errors import CertificateError, PermissionDeniedError, UnreachableError, VersionError
+from mien.protocol.v1 import common_pb2, replicas_pb2, rounds_pb2
 from mien.specs import AsynchronousSpec, CohortSpec, TaskSpec
-from mien.wire.v1 import common_pb2, replicas_pb2, rounds_pb2
 from tests.integration.house import log_lines, masked_task, run, tiny_task
 from tests.integration.light_device import THETA, LightDevice, answer, contribution, patiently, raised, ref_of
 from tests.integration.replicas import Balancer, Cluster, ReplicaHouse, until

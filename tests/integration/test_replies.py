@@ -14,9 +14,9 @@ from mien.contribution import ContributionLayout
 from mien.errors import LateError, NotFoundError, OffsetError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
+from mien.protocol.canonical import model_to_json
+from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, TaskSpec
-from mien.wire.canonical import model_to_json
-from mien.wire.v1 import rounds_pb2
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import SECONDS, LightDevice, answer
 

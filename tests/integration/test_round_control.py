@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from coordinator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
+from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec
-from mien.wire.v1 import operator_pb2, rounds_pb2
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import LAYOUT, SECONDS, SPEC, LightDevice, answer, raised
 from tests.integration.test_monitoring import until_held

@@ -27,9 +27,9 @@ from mien.errors import (
     UnavailableError,
     VersionError,
 )
+from mien.protocol.canonical import model_from_json, task_from_json
+from mien.protocol.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_from_json, task_from_json
-from mien.wire.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
 from tests.integration.house import SHORT_S, House, run, short, tiny_task
 from tests.integration.light_device import (
     LAYOUT,
@@ -406,7 +406,7 @@ def test_what_cannot_be_counted_is_refused_and_the_round_goes_on(shared_house: H
 async def _damaged(device: LightDevice, ref: rounds_pb2.RoundRef, announced: bytes, sent: bytes) -> Any:
     import hashlib
 
-    from mien.wire.v1 import common_pb2
+    from mien.protocol.v1 import common_pb2
 
     blob = common_pb2.BlobRef(sha256=hashlib.sha256(announced).hexdigest(), size_bytes=len(announced))
     header = rounds_pb2.UploadHeader(round=ref, contribution=blob)
@@ -447,7 +447,7 @@ def test_strangers_and_other_roles_are_refused(shared_house: House) -> None:
             operator = operator_pb2_grpc.OperatorStub(device._channel)
             for call in (
                 lambda: operator.ListTasks(operator_pb2.ListTasksRequest()),
-                lambda: operator.Hello(__import__("mien.wire.v1.common_pb2", fromlist=["x"]).HelloRequest()),
+                lambda: operator.Hello(__import__("mien.protocol.v1.common_pb2", fromlist=["x"]).HelloRequest()),
                 lambda: operator.ImportModel(iter([operator_pb2.ImportModelChunk()])),
             ):
                 assert isinstance(await raised(streamed(call)), PermissionDeniedError)

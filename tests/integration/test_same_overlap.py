@@ -16,9 +16,9 @@ import pytest
 from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.recogniser import fit_crops
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.buffered import Flight
 from mien.layout import Vector
 from mien.methods.base import ServerState
+from mien.rounds.buffered import Flight
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engine import Cohort, RoundRecord, run_task
 from simulation.overlap import Overlap

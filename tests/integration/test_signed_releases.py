@@ -17,8 +17,8 @@ from coordinator.signing import read_key, sign_folder
 from device_sdk.cli import app
 from device_sdk.models import Model
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, NotFoundError
+from mien.protocol.canonical import model_to_json
 from mien.specs import Threshold
-from mien.wire.canonical import model_to_json
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model, with_model
 from tests.integration.test_operating import program
 

@@ -9,7 +9,7 @@ import pytest
 
 from device_sdk import Device
 from mien.errors import AuthError, RevokedError
-from mien.wire.v1 import operator_pb2
+from mien.protocol.v1 import operator_pb2
 from tests.device_sdk.synthetic import STRANGER, images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 

@@ -21,10 +21,10 @@ from mien.errors import ModelMismatchError
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Validation, ValidationFaces, ValidationInput, shared_words
 from mien.methods.pfm_fv import validation_faces
+from mien.protocol.canonical import model_to_json, task_from_json
+from mien.protocol.tensors import unpack_tensors
+from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json, task_from_json
-from mien.wire.tensors import unpack_tensors
-from mien.wire.v1 import operator_pb2, rounds_pb2
 from simulation.engine import Cohort, Run, device_seed, run_task
 from tests.integration.house import SHORT_S, House, run, short, tiny_task
 from tests.integration.light_device import LightDevice, patiently, raised

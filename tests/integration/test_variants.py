@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from device_sdk.cli import app
 from device_sdk.verify import Match, Unknown
 from mien.errors import ModelMismatchError
-from mien.wire.canonical import model_to_json
+from mien.protocol.canonical import model_to_json
 from tests.device_sdk.synthetic import images_of
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model, with_model
 from tests.integration.test_operating import program

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
+from mien.methods.spreadout import device_moment, normalise, packed_size, unpack_symmetric
 from mien.moment_pad import add_pad, group_key, key_check, leaders, remove_pads
 from mien.secagg.masks import Words
-from mien.spreadout import device_moment, normalise, packed_size, unpack_symmetric
 
 R = hashlib.sha256(b"roster").digest()
 FRACTION = 2.0**16

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
-from mien.spreadout import (
+from mien.methods.spreadout import (
     MomentSpec,
     SpreadOutSpec,
     device_moment,

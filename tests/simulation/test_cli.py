@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mien.errors import TABLE, AlreadyExistsError, ConfigError, EmptyFolderError, NotFoundError
+from mien.protocol.tensors import PublicShard
 from mien.specs import FaceInputSpec
-from mien.wire.tensors import PublicShard
 from simulation.cli import app
 from simulation.synthetic import committed_faces
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mien.buffered import Flight
 from mien.errors import ConfigError
 from mien.layout import Vector
+from mien.rounds.buffered import Flight
 from mien.specs import AsynchronousSpec, CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engine import Cohort, rounds, run_task, select
 from simulation.overlap import InFlight, Overlap, overlapping

@@ -10,8 +10,8 @@ import pytest
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from mien.errors import AlreadyExistsError, ConfigError, EmptyFolderError, NotFoundError
+from mien.protocol.tensors import PublicShard
 from mien.specs import FaceInputSpec
-from mien.wire.tensors import PublicShard
 from simulation.datasets import digest, find_people
 from simulation.shards import pack_shard
 from simulation.synthetic import committed_faces

@@ -12,7 +12,7 @@ from mien.shell import cli as shell
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2
+    from mien.protocol.v1 import models_pb2
 
 Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 'released' for the one in force.")]
 

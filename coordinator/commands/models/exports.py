@@ -16,7 +16,7 @@ from mien.shell.files import storage_errors
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2
+    from mien.protocol.v1 import models_pb2
 
 
 def export(
@@ -72,7 +72,7 @@ def sign(
     Example: mien-coordinator model sign ./model --key release.key
     """
     from coordinator.signing import read_key, sign_folder
-    from mien.bundles import hash_of
+    from mien.models.bundles import hash_of
 
     signed = sign_folder(
         folder,

@@ -12,7 +12,7 @@ from mien.shell.files import read_limited, write_atomically
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2, operator_pb2
+    from mien.protocol.v1 import models_pb2, operator_pb2
 
 SPEC: Final = "model.json"
 THETA: Final = "theta.f32"
@@ -24,7 +24,7 @@ _MAX_SIGNATURE_BYTES: Final = 1024
 
 def read_signed(folder: Path) -> tuple[bytes, bytes]:
     """Return a signed folder's manifest and signature; raises NotFoundError where model sign was not run."""
-    from mien.bundles import MANIFEST, SIGNATURE
+    from mien.models.bundles import MANIFEST, SIGNATURE
 
     for name in (MANIFEST, SIGNATURE):
         if not (folder / name).is_file():
@@ -51,8 +51,8 @@ async def write_model(coordinator: Coordinator, wanted: str, out: Path) -> model
 
 async def write_extras(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> None:
     """Write the graphs and variants that came with a model's signature, so that the next signature covers them too."""
-    from mien.bundles import listed_by
-    from mien.wire.v1 import common_pb2
+    from mien.models.bundles import listed_by
+    from mien.protocol.v1 import common_pb2
 
     for file in listed_by(model.bundle_manifest).extras if model.bundle_manifest else ():
         await coordinator.download(common_pb2.BlobRef(sha256=file.sha256, size_bytes=file.size_bytes), out / file.name)
@@ -60,7 +60,7 @@ async def write_extras(coordinator: Coordinator, model: models_pb2.ModelManifest
 
 async def said_of_less(coordinator: Coordinator, names: Iterable[str], folder: Path) -> str:
     """Return what the releases in force bring and a folder with files of these names does not; empty for nothing."""
-    from mien.bundles import listed_by
+    from mien.models.bundles import listed_by
 
     statuses = [status for _, status in await coordinator.standings() if status.state == "released"]
     in_force = [await coordinator.manifest(status.model_id) for status in statuses]
@@ -77,7 +77,7 @@ async def said_of_less(coordinator: Coordinator, names: Iterable[str], folder: P
 
 def _kinds(names: Iterable[str]) -> set[str]:
     """Return what files of these names bring to phones beside a model, in words."""
-    from mien.bundles import GRAPHS, VARIANT_SUFFIX
+    from mien.models.bundles import GRAPHS, VARIANT_SUFFIX
 
     files = set(names)
     variants = {f"the {name.removesuffix(VARIANT_SUFFIX)} variant" for name in files if name.endswith(VARIANT_SUFFIX)}
@@ -86,7 +86,7 @@ def _kinds(names: Iterable[str]) -> set[str]:
 
 async def write_fallbacks(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> None:
     """Write down which signed releases phones may go back to from a model: those that are in force now."""
-    from mien.bundles import hash_of
+    from mien.models.bundles import hash_of
 
     statuses = [status for _, status in await coordinator.standings()]
     in_force = [await coordinator.manifest(status.model_id) for status in statuses if _falls_back_to(status, model)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2
+    from mien.protocol.v1 import models_pb2
 
 
 def import_model(

@@ -14,7 +14,7 @@ from mien.errors import ConfigError
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2
+    from mien.protocol.v1 import models_pb2
 
 
 _ANEW: Final = "export, sign and release it again: thresholds are signed, too"
@@ -48,7 +48,7 @@ def release(
     Example: mien-coordinator model release 3f0c --roll-out stages.toml
     """
     from coordinator.commands.fleet import read_roll_out
-    from mien.bundles import listed_by
+    from mien.models.bundles import listed_by
 
     spec = None if roll_out is None else read_roll_out(roll_out)
     part = share_of(share) if spec is None else spec.stages[0]

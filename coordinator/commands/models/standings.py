@@ -10,15 +10,15 @@ import typer
 from coordinator.commands.common import Home, Json, ask, moment, say
 from coordinator.commands.models.common import Model, find_model, percent, to_plain
 from coordinator.commands.tables import Column, facts, listing
+from mien.protocol.canonical import model_from_json
 from mien.records import to_mapping
 from mien.shell import cli as shell
-from mien.wire.canonical import model_from_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from coordinator.client import Coordinator
-    from mien.wire.v1 import models_pb2, operator_pb2
+    from mien.protocol.v1 import models_pb2, operator_pb2
 
 _MAX_REASON: Final = 400
 """The coordinator keeps as much of a reason."""

@@ -14,8 +14,8 @@ from coordinator.dashboard.sections import Cell, Choice, Empty, Facts, Filter, P
 from coordinator.dashboard.views.common import columns, task_names
 from coordinator.dashboard.words import detail_words, moment, subject_words, who
 from coordinator.store.tables import AUDIT
-from mien.audit import Entry
 from mien.format import count
+from mien.log.audit import Entry
 
 PAGE_ROWS: Final = 50
 _FAMILIES: Final = (

@@ -12,7 +12,7 @@ from coordinator.dashboard.words import short
 from coordinator.releases import Standing, standings
 from coordinator.store.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
-from mien.wire.canonical import parse_json
+from mien.protocol.canonical import parse_json
 
 Row = sa.Row[Any]
 

@@ -29,8 +29,8 @@ from coordinator.store.records import ReleaseRecord
 from coordinator.store.tables import MODELS
 from mien.errors import NotFoundError
 from mien.format import count, percent, score, size
+from mien.protocol.canonical import model_from_json
 from mien.specs import ModelSpec
-from mien.wire.canonical import model_from_json
 
 _DET_MODELS = 3
 _VERDICTS: Mapping[bool | None, tuple[str, Tone]] = {

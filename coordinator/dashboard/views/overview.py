@@ -16,9 +16,9 @@ from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
 from coordinator.releases import in_force
 from coordinator.store.tables import AUDIT, ROUNDS, TASKS
-from mien.audit import Entry
 from mien.format import count, percent
-from mien.wire.canonical import task_from_json
+from mien.log.audit import Entry
+from mien.protocol.canonical import task_from_json
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8

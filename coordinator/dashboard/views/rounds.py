@@ -16,8 +16,8 @@ from coordinator.rounds.machine import ORDER, PATHS, STEP_OF, Stage, Step
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
 from mien.format import count, duration, percent, size
+from mien.protocol.canonical import task_from_json
 from mien.specs import TaskSpec
-from mien.wire.canonical import task_from_json
 
 _MAX_LOST = 50
 _LOST = (Step.LATE, Step.LEFT, Step.GONE)

@@ -30,8 +30,8 @@ from coordinator.disclosure import disclosures
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
 from mien.format import count, percent, size
+from mien.protocol.canonical import task_from_json
 from mien.specs import LocalSpec, TaskSpec
-from mien.wire.canonical import task_from_json
 
 _MAX_POINTS = 200
 

@@ -48,6 +48,6 @@ def upgrade() -> None:
 
 
 def _link_sha256(values: dict[str, object]) -> str:
-    """Return an entry's hash as `mien.audit` had it when this migration was written."""
+    """Return an entry's hash as `mien.log.audit` had it when this migration was written."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     return hashlib.sha256(b"mien/audit-entry/1\n" + canonical).hexdigest()

@@ -15,8 +15,8 @@ import numpy as np
 from mien.evaluation import det_curve, point_at_fmr, rates_at
 from mien.layout import Vector
 from mien.methods.base import Objective, ServerState
+from mien.methods.spreadout import normalise
 from mien.specs import LocalSpec, TaskSpec, from_mapping
-from mien.spreadout import normalise
 from simulation.engine import RoundRecord, run_task
 from simulation.runtimes import OncePerRound
 from simulation.study import Claim, Column, Job, Row, Study, Table

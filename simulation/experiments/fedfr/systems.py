@@ -18,8 +18,8 @@ from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained
 from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.methods.personal import PersonalModel, distil, fine_tune, personal_model
 from mien.methods.proxies import class_means, one_hot_rows
+from mien.methods.spreadout import SpreadOutSpec, spread_out
 from mien.specs import LocalSpec, TaskSpec, from_mapping
-from mien.spreadout import SpreadOutSpec, spread_out
 from simulation.engine import Run, device_seed, run_task
 from simulation.experiments.fedfr.split import Client, Labels, Settings, Split
 

@@ -14,14 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import DBSCAN, KMeans
 
-from mien.clustering import (
-    Partition,
-    bcubed_scores,
-    c_finch,
-    finch,
-    normalised_mutual_information,
-    pairwise_scores,
-)
 from mien.errors import UndefinedMetricError
 from mien.evaluation import (
     all_pairs,
@@ -36,6 +28,14 @@ from mien.evaluation import (
 from mien.evaluation.protocols.folders import sample_pairs
 from mien.layout import Vector
 from mien.methods.base import Embeddings, ServerState
+from mien.methods.clustering import (
+    Partition,
+    bcubed_scores,
+    c_finch,
+    finch,
+    normalised_mutual_information,
+    pairwise_scores,
+)
 from mien.methods.fedfr_uda import LABELS as KEPT_LABELS
 from mien.methods.fedfr_uda import FedFrUdaOptions
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping

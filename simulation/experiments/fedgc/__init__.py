@@ -15,8 +15,8 @@ import numpy as np
 
 from mien.layout import Vector
 from mien.methods.base import Objective
+from mien.methods.spreadout import normalise
 from mien.specs import LocalSpec, TaskSpec, from_mapping
-from mien.spreadout import normalise
 from simulation.engine import run_task
 from simulation.insights import class_angles
 from simulation.partitions import log_normal

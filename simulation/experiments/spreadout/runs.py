@@ -23,8 +23,8 @@ from mien.evaluation import (
 from mien.layout import Vector
 from mien.methods import fedface, fedgc
 from mien.methods.base import Crops, Runtime
+from mien.methods.spreadout import Matrix, normalise
 from mien.specs import TaskSpec, from_mapping
-from mien.spreadout import Matrix, normalise
 from simulation.engine import Cohort, PublicFaces, Run, run_task
 from simulation.experiments.spreadout.populations import Division, divide
 from simulation.runtimes import OncePerRound, PublicOnly

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of readers with atheris; `make fuzz` runs it. Found inputs belong into `corpus`.
 
 python -m tests.attacks.fuzz.cover --list
-python -m tests.attacks.fuzz.cover --seconds 60 mien.wire.canonical:task_from_json
+python -m tests.attacks.fuzz.cover --seconds 60 mien.protocol.canonical:task_from_json
 python -m tests.attacks.fuzz.cover --seconds 20
 """
 

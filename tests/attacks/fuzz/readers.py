@@ -31,17 +31,17 @@ from onnx import TensorProto, helper
 
 from coordinator import pki
 from device_sdk.standing import LastRound
-from mien import bundles
-from mien.audit import Anchor
 from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.log.audit import Anchor
+from mien.models import bundles
+from mien.models.variants import VariantList
+from mien.protocol.canonical import model_to_json, task_to_json
+from mien.protocol.invite import Invite
+from mien.protocol.tensors import PublicShard, pack_tensors
+from mien.protocol.uploads import piece_prefix
 from mien.records import to_mapping
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, Threshold
-from mien.variants import VariantList
-from mien.wire.canonical import model_to_json, task_to_json
-from mien.wire.invite import Invite
-from mien.wire.tensors import PublicShard, pack_tensors
-from mien.wire.uploads import piece_prefix
 from tests.coordinator.registrar.attestation.phones import description
 from tests.device_sdk.made_up_variants import variant
 
@@ -97,7 +97,7 @@ NO_READER: Final = {
     "mien.shell.files:read_private": "returns bytes as they are",
     "mien.shell.files:read_limited": "returns bytes as they are",
     "coordinator.commands.common:read_pem": "returns bytes as they are",
-    "coordinator.commands.models.folder:read_signed": "returns bytes as they are, which mien.bundles:verify reads",
+    "coordinator.commands.models.folder:read_signed": "bytes as they are; mien.models.bundles:verify reads them",
     "coordinator.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
     "device_sdk.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
@@ -333,22 +333,26 @@ def _of_the_core() -> dict[str, Reader]:
     ones = {lane.name: np.ones(lane.size, np.float32) for lane in (*CONTRIBUTION.summed, *CONTRIBUTION.revealed)}
     vector = CONTRIBUTION.pack(ones)
     contribution = vector.to_bytes()
-    core = "mien.wire"
+    core = "mien.protocol"
     return {
-        "mien.audit:Anchor.parse": Reader(texts("mien.audit:Anchor.parse"), [str(Anchor(17, "5" * 64)).encode()]),
+        "mien.log.audit:Anchor.parse": Reader(
+            texts("mien.log.audit:Anchor.parse"), [str(Anchor(17, "5" * 64)).encode()]
+        ),
         "mien.backbones._onnx:read_onnx": Reader(of("mien.backbones._onnx:read_onnx"), [onnx_graph()]),
         "mien.backbones._tflite:read_tflite": Reader(of("mien.backbones._tflite:read_tflite"), [tflite_graph()]),
         "mien.backbones.importers:import_model": Reader(
             of("mien.backbones.importers:import_model", "file", unverified=True), [onnx_graph(), tflite_graph()]
         ),
         "mien.toml:parse_toml": Reader(texts("mien.toml:parse_toml", "it"), [b'a = 1\n[b]\nc = ["d", 2026-01-01]\n']),
-        "+mien.bundles:verify": Reader(
+        "+mien.models.bundles:verify": Reader(
             lambda data: bundles.verify(bundles.name_of(RELEASE_KEY), data, bundles.sign(RELEASE_KEY, data)), [manifest]
         ),
         "device_sdk.standing:LastRound.from_text": Reader(
             texts("device_sdk.standing:LastRound.from_text"), [LastRound(1, counted=True).to_text().encode()]
         ),
-        "mien.variants:VariantList.from_json": Reader(VariantList.from_json, [VariantList((VARIANT,)).to_json()]),
+        "mien.models.variants:VariantList.from_json": Reader(
+            VariantList.from_json, [VariantList((VARIANT,)).to_json()]
+        ),
         "mien.contribution:ContributionLayout.parse": Reader(CONTRIBUTION.parse, [contribution]),
         "mien.contribution:ContributionLayout.parse_revealed": Reader(
             CONTRIBUTION.parse_revealed, [contribution[-16:]]
@@ -378,7 +382,7 @@ def _parse_piece(data: bytes) -> object:
     """Read a piece of an upload; protobuf's own error is what its caller expects."""
     from google.protobuf.message import DecodeError
 
-    from mien.wire.uploads import parse_piece
+    from mien.protocol.uploads import parse_piece
 
     try:
         return parse_piece(data)
@@ -521,7 +525,7 @@ def _release_pem() -> bytes:
 
 
 def _sealed() -> bytes:
-    from mien.chain import canonical_json
+    from mien.log.chain import canonical_json
 
     header = canonical_json({"kdf": "scrypt", "n": 2**17, "r": 8, "p": 1, "salt": "zz" * 16, "chunk": 262144})
     return b"MIENCOB1" + struct.pack(">I", len(header)) + header + bytes(64)

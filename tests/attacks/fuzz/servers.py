@@ -22,11 +22,11 @@ from google.protobuf.descriptor import MethodDescriptor
 from coordinator import pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from mien.protocol.canonical import model_to_json, task_to_json, to_canonical_json
+from mien.protocol.invite import Invite
+from mien.protocol.v1 import common_pb2, operator_pb2, registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from mien.records import to_mapping
 from mien.specs import CohortSpec, DeadlineSpec, Threshold
-from mien.wire.canonical import model_to_json, task_to_json, to_canonical_json
-from mien.wire.invite import Invite
-from mien.wire.v1 import common_pb2, operator_pb2, registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from tests.attacks.fuzz.messages import Pool
 from tests.coordinator.registrar.running import Phone, csr_der
 from tests.integration.house import ROOT, House, masked_task, run, tiny_task

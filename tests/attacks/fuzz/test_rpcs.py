@@ -20,7 +20,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import mien.wire.v1
+import mien.protocol.v1
 from tests.attacks.fuzz.messages import encoded
 from tests.attacks.fuzz.servers import Target, coordinator, registrar
 
@@ -46,9 +46,9 @@ Replicas have a port of their own (`test_replica_rpcs.py`); on this one their ca
 def methods() -> list[MethodDescriptor]:
     """Return every call of the protocol, those of a service of this table in its order."""
     found = []
-    for module in pkgutil.iter_modules(mien.wire.v1.__path__):
+    for module in pkgutil.iter_modules(mien.protocol.v1.__path__):
         if module.name.endswith("_pb2"):
-            services = importlib.import_module(f"mien.wire.v1.{module.name}").DESCRIPTOR.services_by_name
+            services = importlib.import_module(f"mien.protocol.v1.{module.name}").DESCRIPTOR.services_by_name
             found += [method for service in services.values() for method in service.methods]
     order = [*TARGETS]
     return sorted(

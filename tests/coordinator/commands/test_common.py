@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.commands.common import find_task
 from mien.errors import ConfigError, NotFoundError
-from mien.wire.v1 import operator_pb2
+from mien.protocol.v1 import operator_pb2
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator

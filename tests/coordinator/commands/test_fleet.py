@@ -7,10 +7,10 @@ import pytest
 from coordinator.commands.fleet import _cells, _said, asking, waiting
 from coordinator.rollouts import evaluation_task
 from coordinator.store.records import TaskState
-from mien.rollouts import RollOutSpec
+from mien.evaluation.rollout_spec import RollOutSpec
+from mien.protocol.canonical import task_to_json
+from mien.protocol.v1 import operator_pb2
 from mien.specs import CohortSpec
-from mien.wire.canonical import task_to_json
-from mien.wire.v1 import operator_pb2
 
 MODEL = "ab" * 32
 TASK = evaluation_task(RollOutSpec(cohort=CohortSpec(20, 16)), name="fleet-1", model_id=MODEL, threshold=0.5)

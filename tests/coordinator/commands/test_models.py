@@ -17,8 +17,8 @@ from coordinator.commands.models.common import percent, said_of_thresholds, shar
 from coordinator.signing import create_key
 from coordinator.thresholds import thresholds_of
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
+from mien.protocol.canonical import model_to_json
 from mien.specs import Threshold
-from mien.wire.canonical import model_to_json
 from tests.tiny import tiny_cnn
 
 MODEL = "a" * 64

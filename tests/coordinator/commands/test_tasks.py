@@ -14,9 +14,9 @@ from coordinator.rounds.machine import Stage
 from coordinator.service.messages import REPORTED_STAGES
 from coordinator.store.records import TaskState
 from mien.errors import ConfigError
+from mien.protocol.canonical import task_to_json
+from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
 from mien.specs import GateSpec, TaskSpec
-from mien.wire.canonical import task_to_json
-from mien.wire.v1 import models_pb2, operator_pb2, rounds_pb2
 
 if TYPE_CHECKING:
     from coordinator.client import Coordinator

@@ -42,8 +42,8 @@ from mien.dp.accountant import Release
 from mien.dp.ledger import Opening
 from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
 from mien.evaluation.gates import judge, monitors, tar_at
+from mien.protocol.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
 from mien.specs import CohortSpec, DpSpec, GateSpec, PrivacySpec, TaskSpec, Threshold
-from mien.wire.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
 from simulation.datasets import LabelledCrops
 from simulation.folder_protocol import folder_record
 from simulation.models import Model

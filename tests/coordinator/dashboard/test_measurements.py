@@ -22,8 +22,8 @@ from mien.evaluation import Evidence, judge
 from mien.evaluation.fleet import addends, phone_comparisons
 from mien.format import percent
 from mien.methods import federated_evaluation
+from mien.protocol.canonical import to_canonical_json
 from mien.specs import GateSpec, TaskSpec
-from mien.wire.canonical import to_canonical_json
 from simulation.folder_protocol import evaluate_folder
 from simulation.gating import EvaluationSet, gather
 from simulation.models import Model

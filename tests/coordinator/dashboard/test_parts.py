@@ -21,7 +21,6 @@ from coordinator.dashboard.sections import Cell, Column, Table
 from coordinator.dashboard.views.fleet import HOUR_MS, read
 from coordinator.store.database import open_engine
 from coordinator.store.store import Store
-from mien.audit import Entry
 from mien.errors import (
     ConfigError,
     DatabaseError,
@@ -31,6 +30,7 @@ from mien.errors import (
     RateLimitedError,
     VersionError,
 )
+from mien.log.audit import Entry
 
 # Reading
 

@@ -24,8 +24,8 @@ from coordinator.store.records import CandidateRecord, CandidateState
 from coordinator.store.store import Store
 from coordinator.store.tables import CANDIDATES, REPLICAS, ROLL_OUTS
 from mien.errors import NotFoundError
+from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
-from mien.rollouts import RollOutSpec
 from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
 S = TypeVar("S")

@@ -23,8 +23,8 @@ from coordinator.store.tables import PRIVACY_EVENTS
 from mien.dp.accountant import Release, epsilon_rdp
 from mien.dp.ledger import Opening
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
+from mien.protocol.canonical import task_to_json
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import task_to_json
 
 ROOT = Path(__file__).resolve().parents[3]
 DP = DpSpec("central_gaussian", 30.0, epsilon=8.0, delta=1e-5, max_participations=4, min_separation=2)

@@ -21,10 +21,10 @@ from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from coordinator.registrar.server import Ports, running
 from mien.errors import MienError
-from mien.wire.invite import Invite
-from mien.wire.renewal import renewal_message
-from mien.wire.status import from_rpc_error
-from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
+from mien.protocol.invite import Invite
+from mien.protocol.renewal import renewal_message
+from mien.protocol.status import from_rpc_error
+from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 
 CONFIG = RegistrarConfig(
     address="127.0.0.1:7440",

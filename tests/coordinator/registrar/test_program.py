@@ -27,9 +27,9 @@ from typer.testing import CliRunner
 from coordinator import pki
 from coordinator.registrar import cli
 from mien.errors import TABLE, AlreadyExistsError, ConfigError, MienError, NotFoundError, UnreachableError
+from mien.protocol.invite import Invite
+from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 from mien.shell.ready import is_live
-from mien.wire.invite import Invite
-from mien.wire.v1 import registrar_pb2, registrar_pb2_grpc
 from tests.coordinator.registrar.running import csr_der
 from tests.servers import free_port
 

@@ -28,7 +28,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
-from mien.wire.v1 import common_pb2, registrar_pb2
+from mien.protocol.v1 import common_pb2, registrar_pb2
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, as_mien_errors, csr_der, local_registrar
 
 

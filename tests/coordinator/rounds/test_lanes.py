@@ -18,8 +18,8 @@ from coordinator.rounds.runner import TaskRunner
 from coordinator.rounds.verdicts import Verdict
 from coordinator.store.records import BlobId, CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.errors import DiskFullError, LateError, UnavailableError
+from mien.protocol.uploads import UploadPiece
 from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
-from mien.wire.uploads import UploadPiece
 from tests.coordinator.rounds.test_runner import Rounds, rounds
 from tests.integration.house import run
 from tests.integration.light_device import contribution

@@ -16,11 +16,11 @@ from coordinator.store.records import StepRecord
 from mien.contribution import Total
 from mien.errors import CohortError, NotFoundError, ReplayError, ViolationError
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.protocol.canonical import model_to_json
 from mien.secagg import DeviceRound, Identity
 from mien.secagg.groups import deal
 from mien.secagg.vector import ContributionMap
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, ModelSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import model_to_json
 from tests.mien.secagg.cohort import make_device, people, verify
 
 LAYOUT = ParameterLayout((ParameterEntry("a", (40,)), ParameterEntry("b", (3, 20))))

@@ -10,8 +10,8 @@ import pytest
 from coordinator.rounds.plan import check_reply, plan_task
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.protocol.canonical import model_to_json
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
-from mien.wire.canonical import model_to_json
 
 LAYOUT = ParameterLayout((ParameterEntry("trunk.weight", (4, 3)), ParameterEntry("tail.weight", (5,))))
 SPEC_JSON = model_to_json(

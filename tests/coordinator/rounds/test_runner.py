@@ -30,9 +30,9 @@ from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import DiskFullError, UnavailableError, UnreachableError
+from mien.protocol.canonical import model_to_json
+from mien.protocol.uploads import UploadPiece
 from mien.specs import CohortSpec, PrivacySpec
-from mien.wire.canonical import model_to_json
-from mien.wire.uploads import UploadPiece
 from tests.integration.house import run, short, tiny_task
 from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution
 

@@ -16,8 +16,8 @@ from coordinator.store.sealing import MasterKey
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods.base import ServerState
+from mien.protocol.canonical import model_from_json, model_to_json
 from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, PrivacySpec, ServerSpec, TaskSpec, Threshold
-from mien.wire.canonical import model_from_json, model_to_json
 
 LAYOUT = ParameterLayout((ParameterEntry("a", (2,)), ParameterEntry("b", (1, 2))))
 SPEC = ModelSpec(

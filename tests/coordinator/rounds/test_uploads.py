@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from coordinator.rounds.uploads import _Batch
-from mien.wire.uploads import parse_piece
-from mien.wire.v1 import rounds_pb2
+from mien.protocol.uploads import parse_piece
+from mien.protocol.v1 import rounds_pb2
 
 BATCH_BYTES = 1024 * 1024
 

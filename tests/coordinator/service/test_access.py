@@ -22,7 +22,7 @@ from coordinator.service.access import ALLOWED, AccessInterceptor, Gate
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations, check_lists
 from mien.errors import CertificateError, CorruptDataError, RevokedError, UnreachableError
-from mien.wire.v1 import models_pb2, operator_pb2, rounds_pb2
+from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
 
 
 class MovedClock(Clock):

@@ -10,7 +10,7 @@ import pytest
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError
-from mien.wire import CHUNK_BYTES
+from mien.protocol import CHUNK_BYTES
 
 DATA = bytes(range(256)) * 3000  # 768 000 bytes: three pieces
 

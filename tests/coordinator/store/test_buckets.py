@@ -11,7 +11,7 @@ import pytest
 from coordinator.store.blobs import BlobStore
 from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, UnreachableError
-from mien.wire import CHUNK_BYTES
+from mien.protocol import CHUNK_BYTES
 from tests.servers import free_port
 from tests.servers.s3 import S3Server
 

@@ -12,8 +12,8 @@ from device_sdk.export.__main__ import app
 from device_sdk.export.manifest import GraphFolder
 from mien.backbones import build_backbone, layout_of
 from mien.errors import ConfigError, MienError, NotFoundError
+from mien.protocol.canonical import model_to_json
 from mien.specs import ModelSpec
-from mien.wire.canonical import model_to_json
 
 BACKBONE = build_backbone("mobilefacenet_folded")
 LAYOUT = layout_of(BACKBONE)

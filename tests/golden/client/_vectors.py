@@ -14,19 +14,19 @@ from device_sdk.client import RoundRef
 from device_sdk.participate import local_seed
 from device_sdk.runtimes.schedule import batches
 from device_sdk.sealing import SecretKey, bind, seal
-from mien import bundles
-from mien.bundles import BundleFile
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
 from mien.dp.rounds import protect, with_room_for_noise
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods import METHODS
+from mien.models import bundles
+from mien.models.bundles import BundleFile
+from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
+from mien.protocol.invite import Invite
 from mien.secagg import Addends
 from mien.secagg.masks import WordStream
 from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum
 from mien.secagg.vector import VectorLayout, encode
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
-from mien.wire.canonical import model_to_json, task_sha256, task_to_json
-from mien.wire.invite import Invite
 from tests.golden.client._vision_vectors import vision
 
 Json = dict[str, Any]

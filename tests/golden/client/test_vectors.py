@@ -11,13 +11,13 @@ import pytest
 
 from device_sdk.client import RoundRef
 from device_sdk.participate import local_seed
-from mien.bundles import check_description, hash_of, verify
 from mien.errors import ConfigError, CorruptDataError, InviteError
 from mien.layout import model_id
 from mien.methods import METHODS
+from mien.models.bundles import check_description, hash_of, verify
+from mien.protocol.canonical import model_from_json, task_from_json
+from mien.protocol.invite import Invite
 from mien.secagg.planner import largest_group, smallest_sum
-from mien.wire.canonical import model_from_json, task_from_json
-from mien.wire.invite import Invite
 from tests.golden.client._vectors import REFUSED, SKELLAM, TASK
 from tests.golden.client.write import FOLDER, text_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mien.known_models import MOBILEFACENET192
+from mien.models.known_models import MOBILEFACENET192
 
 
 def wheel_model(filename: str) -> bytes:

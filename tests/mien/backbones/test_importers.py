@@ -11,7 +11,7 @@ import torch
 from mien.backbones import build_backbone, layout_of, load_theta, theta_of
 from mien.backbones.importers import import_mobilefacenet192, import_model, import_sface
 from mien.errors import ConfigError, MissingDependencyError
-from mien.known_models import KNOWN_MODELS, MOBILEFACENET192, SFACE, YUNET
+from mien.models.known_models import KNOWN_MODELS, MOBILEFACENET192, SFACE, YUNET
 from mien.specs import FaceInputSpec
 from tests.mien.backbones._models import mobilefacenet_file, pattern_crops, wheel_model
 from tests.mien.backbones._tflite_writer import write_mobilefacenet192

@@ -27,6 +27,7 @@ from mien.methods.pfm_fv import (
     score,
     validation_faces,
 )
+from mien.protocol.canonical import model_to_json
 from mien.specs import (
     CohortSpec,
     DpSpec,
@@ -39,7 +40,6 @@ from mien.specs import (
     from_mapping,
     to_mapping,
 )
-from mien.wire.canonical import model_to_json
 from simulation.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 

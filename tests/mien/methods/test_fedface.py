@@ -16,8 +16,8 @@ from mien.layout import Vector
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained
 from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.spreadout import PAPER, RELEASED_CODE, spread_out
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from mien.spreadout import PAPER, RELEASED_CODE, spread_out
 from simulation.engine import Cohort, PublicFaces, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 

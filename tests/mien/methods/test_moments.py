@@ -15,11 +15,11 @@ from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods import METHODS, moments
 from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState, shared_words
+from mien.methods.spreadout import MomentSpec, device_moment, pack_symmetric, packed_size
 from mien.secagg.masks import WordStream
 from mien.secagg.quantise import NumberFormat
 from mien.secagg.vector import ContributionMap, decode, encode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
-from mien.spreadout import MomentSpec, device_moment, pack_symmetric, packed_size
 from simulation.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from mien.contribution import ContributionLayout, Lane
 from mien.errors import ConfigError
+from mien.protocol.canonical import task_sha256
 from mien.secagg import Profile
 from mien.secagg.planner import RoundIds, estimate, plan_numbers, plan_round
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from mien.wire.canonical import task_sha256
 from tests.mien.secagg.cohort import Cohort, make_config, people
 
 

@@ -28,11 +28,11 @@ from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.contribution import ContributionLayout
 from mien.errors import LateError, NotFoundError
+from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
+from mien.protocol.uploads import UploadPiece
 from mien.secagg import Assignment, ContributionMap, DevicePolicy, DeviceRound, Identity, MemoryLog, Profile
 from mien.secagg.planner import RoundIds
 from mien.specs import TaskSpec
-from mien.wire.canonical import model_to_json, task_sha256, task_to_json
-from mien.wire.uploads import UploadPiece
 from simulation.fleet.fleet import FAILED_PAUSE_S
 from simulation.fleet.phones import Outlook
 from simulation.fleet.profile import CoordinatorSettings

@@ -19,8 +19,8 @@ from device_sdk.trained import Pending, TrainingFaces
 from mien.contribution import Arrays
 from mien.errors import MienError
 from mien.methods.base import Crops
+from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
-from mien.wire.tensors import pack_tensors, unpack_tensors
 from simulation.phones.fleet import Chance, EmulatedPhone, FleetOptions, PhoneFleet
 from simulation.phones.holdings import MemoryGallery
 from simulation.phones.notes import ProcessNotes

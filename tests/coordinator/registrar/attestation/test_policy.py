@@ -20,8 +20,8 @@ from coordinator import pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.doctor import examine
 from mien.errors import CertificateError, ConfigError, UnreachableError
-from mien.wire.attestation import attestation_challenge
-from mien.wire.v1 import registrar_pb2
+from mien.protocol.attestation import attestation_challenge
+from mien.protocol.v1 import registrar_pb2
 from tests.coordinator.registrar.attestation.phones import APP, Maker, description, issue
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, csr_der, local_registrar
 

@@ -1,0 +1,114 @@
+"""Training objectives of the five papers, as functions of tensors that return a scalar.
+
+Suffixes of tensors: B batch, K classes, D embedding. Each loss is a mean over the batch, or with `sample_weight_B`
+(B,) the weighted mean sum(s_i l_i) / sum(s_i): a batch padded with weight 0 gives exactly the loss of the shorter one.
+The weights must not all be 0. Embeddings come in as the backbone gives them and are normalised here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mien.errors import ConfigError
+from mien.objectives.heads import l2_normalise
+
+
+def weighted_mean(loss_B: Tensor, sample_weight_B: Tensor | None = None) -> Tensor:
+    """Return the mean of per-image losses, weighted where weights are given; raises ConfigError for no images."""
+    if loss_B.shape[0] == 0:
+        raise ConfigError("a loss over no images is undefined; leave empty batches out")
+    if sample_weight_B is None:
+        return loss_B.mean()
+    return (loss_B * sample_weight_B).sum() / sample_weight_B.sum()
+
+
+def cross_entropy(logits_BK: Tensor, target_BK: Tensor, sample_weight_B: Tensor | None = None) -> Tensor:
+    """Return the mean of -log softmax(logits)[target], computed in at least float32.
+
+    Targets are one-hot rows; a row of zeros costs nothing but counts in the mean.
+    """
+    logits_BK = _at_least_float32(logits_BK)
+    return weighted_mean(-(F.log_softmax(logits_BK, 1) * target_BK).sum(1), sample_weight_B)
+
+
+def positive_hinge(emb_BD: Tensor, w: Tensor, margin: float = 0.9, sample_weight_B: Tensor | None = None) -> Tensor:
+    """Return the mean of max(0, m - w.f(x))^2, f and w of length 1.
+
+    `w` is one identity's class vector (D,), or one a image (B, D). Source: FedFace eq 7 (m = 0.9).
+    """
+    cos_B = (l2_normalise(emb_BD) * l2_normalise(w)).sum(1)
+    return weighted_mean((margin - cos_B).relu().square(), sample_weight_B)
+
+
+def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor], strength: float) -> Tensor:
+    """Return strength / 2 * ||theta - theta_r||^2 over tensors, `anchors` being the round's global model.
+
+    Source: FedProx eq 2; FedFR-UDA's domain constraint loss.
+    """
+    terms = [(p - anchor.detach()).square().sum() for p, anchor in zip(parameters, anchors, strict=True)]
+    return strength / 2 * torch.stack(terms).sum()
+
+
+def model_contrastive(
+    emb_BD: Tensor,
+    global_BD: Tensor,
+    previous_BD: Tensor,
+    temperature: float = 0.5,
+    sample_weight_B: Tensor | None = None,
+) -> Tensor:
+    """Return the mean of -log(e^(cos(f, f_glob)/tau) / (e^(cos(f, f_glob)/tau) + e^(cos(f, f_prev)/tau))).
+
+    `global_BD` and `previous_BD` embed the same images with the round's global model and with this device's model at
+    the end of its last round; neither gets a gradient. Source: FedFR eq 5 (tau = 0.5).
+    """
+    f_BD = l2_normalise(emb_BD)
+    cos_global_B = (f_BD * l2_normalise(global_BD.detach())).sum(1)
+    cos_previous_B = (f_BD * l2_normalise(previous_BD.detach())).sum(1)
+    # The fraction's logarithm, without a quotient that could overflow.
+    return weighted_mean(F.softplus((cos_previous_B - cos_global_B) / temperature), sample_weight_B)
+
+
+def dfc_loss(
+    cos_BK: Tensor,
+    target_BK: Tensor,
+    bias_K: Tensor,
+    *,
+    scale: float = 30.0,
+    margin: float = 0.4,
+    exponent: float = 3.0,
+    balance: float = 0.7,
+    sample_weight_B: Tensor | None = None,
+) -> Tensor:
+    """Return FedFR's margin-based binary loss over K one-vs-all classifiers: mean over the batch, sum over classes.
+
+    With g(c) = 2 ((c + 1) / 2)^t - 1, z+ = s (g(c) - m) + b and z- = s (g(c) + m) + b, a class costs
+    lambda/s softplus(-z+) where it is the target and (1 - lambda)/s softplus(z-) where not; an image of no class here
+    (a public one) is a negative of all. Source: FedFR eq 6 with g as in SphereFace2 and the released code.
+    """
+    cos_BK = _at_least_float32(cos_BK)
+    g_BK = 2 * ((cos_BK + 1) / 2).clamp(min=0).pow(exponent) - 1
+    positive_BK = balance / scale * F.softplus(-(scale * (g_BK - margin) + bias_K))
+    negative_BK = (1 - balance) / scale * F.softplus(scale * (g_BK + margin) + bias_K)
+    return weighted_mean((target_BK * positive_BK + (1 - target_BK) * negative_BK).sum(1), sample_weight_B)
+
+
+def distillation(
+    logits_BK: Tensor, teacher_logits_BK: Tensor, temperature: float = 1.0, sample_weight_B: Tensor | None = None
+) -> Tensor:
+    """Return the mean of T^2 KL(softmax(teacher / T) || softmax(logits / T)); the teacher gets no gradient.
+
+    Source: Yu, Bagdasaryan, Shmatikov, "Salvaging Federated Learning by Local Adaptation" (2020), section on knowledge
+    distillation; FedFR Table 2, row "KD". T^2 keeps the gradient's size the same for every T.
+    """
+    student_BK = F.log_softmax(_at_least_float32(logits_BK) / temperature, 1)
+    teacher_BK = F.log_softmax(_at_least_float32(teacher_logits_BK.detach()) / temperature, 1)
+    divergence_B = (teacher_BK.exp() * (teacher_BK - student_BK)).sum(1)
+    return temperature**2 * weighted_mean(divergence_B, sample_weight_B)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,181 @@
+"""Heads by hand and at their edges: zero vectors, cosines of one, half precision, wrong specs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mien.errors import ConfigError
+from mien.objectives.heads import (
+    ClassifierHead,
+    DfcBranch,
+    Gradient,
+    HeadSpec,
+    arcface_logits,
+    cosface_logits,
+    cosines,
+    l2_normalise,
+    one_hot,
+    personalise,
+    softmax_logits,
+)
+from mien.objectives.losses import cross_entropy
+
+GRADIENTS: tuple[Gradient, ...] = ("true", "straight_through")
+
+
+def test_l2_normalise_by_hand() -> None:
+    assert l2_normalise(torch.tensor([3.0, 4.0])).tolist() == pytest.approx([0.6, 0.8])
+    x = torch.zeros(1, 4, requires_grad=True)
+    y = l2_normalise(x)
+    assert not y.any()
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
+
+
+def test_one_hot_by_hand() -> None:
+    assert one_hot(torch.tensor([1, -1, 0]), 2).tolist() == [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+
+
+def test_cosines_ignore_lengths() -> None:
+    emb, w = torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([[2.0, 0.0], [0.0, -3.0]])
+    expected = torch.tensor([[1.0, 0.0], [math.sqrt(0.5), -math.sqrt(0.5)]])
+    torch.testing.assert_close(cosines(emb, w), expected)
+    torch.testing.assert_close(cosines(emb * 500, w / 100), expected)
+
+
+def test_logits_by_hand() -> None:
+    """An embedding at 60 degrees to class 0 and 30 to class 1."""
+    emb = torch.tensor([[1.0, math.sqrt(3)]])
+    w = torch.eye(2)
+    target = torch.tensor([[1.0, 0.0]])
+    torch.testing.assert_close(softmax_logits(emb, w), emb)
+    torch.testing.assert_close(
+        cosface_logits(emb, w, target, scale=10, margin=0.35), torch.tensor([[1.5, 5 * math.sqrt(3)]])
+    )
+    shifted = 10 * math.cos(math.pi / 3 + 0.5)
+    for gradient in GRADIENTS:
+        torch.testing.assert_close(
+            arcface_logits(emb, w, target, scale=10, margin=0.5, gradient=gradient),
+            torch.tensor([[shifted, 5 * math.sqrt(3)]]),
+        )
+
+
+def test_without_a_target_no_margin_applies() -> None:
+    emb, w, none = torch.tensor([[0.3, 0.4]]), torch.eye(2), torch.zeros(1, 2)
+    plain = 64 * cosines(emb, w)
+    torch.testing.assert_close(cosface_logits(emb, w, none, scale=64, margin=0.4), plain)
+    torch.testing.assert_close(arcface_logits(emb, w, none, scale=64, margin=0.5), plain)
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_arcface_is_finite_at_the_poles(gradient: Gradient, sign: float, dtype: torch.dtype) -> None:
+    """Rounding puts cosines on and beyond 1, where arccos and its slope are infinite or undefined."""
+    emb = (sign * torch.tensor([[3.0, 3.0, 3.0], [1e-2, 0.0, 0.0]])).to(dtype).requires_grad_()
+    w = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]).to(dtype).requires_grad_()
+    target = torch.eye(2)
+    loss = cross_entropy(arcface_logits(emb, w, target, scale=64, margin=0.5, gradient=gradient), target)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    for leaf in (emb, w):
+        assert leaf.grad is not None
+        assert torch.isfinite(leaf.grad).all()
+
+
+SPECS = [HeadSpec(kind, 1e4, 0.5) for kind in ("softmax", "cosface", "arcface")]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("length", [0.0, 1e-4, 1.0, 1e4])
+def test_losses_are_finite_at_the_largest_scale(spec: HeadSpec, dtype: torch.dtype, length: float) -> None:
+    """Embeddings of any length, on, against and across their class, with zero class vectors among the classes."""
+    emb = (length * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])).to(dtype).requires_grad_()
+    w = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-2.0, 0.0]]).to(dtype).requires_grad_()
+    loss = cross_entropy(spec.logits(emb, w, torch.eye(3)), torch.eye(3))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert torch.isfinite(loss)
+    for leaf in (emb, w):
+        assert leaf.grad is not None
+        # A gradient beyond float16's largest number is the optimiser's to clip; it is never undefined.
+        assert not torch.isnan(leaf.grad).any()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+def test_a_head_of_one_class_or_none_costs_nothing(spec: HeadSpec) -> None:
+    emb = torch.tensor([[0.3, 0.4]], requires_grad=True)
+    for num_classes in (0, 1):
+        target = torch.ones(1, num_classes)
+        loss = cross_entropy(spec.logits(emb, torch.ones(num_classes, 2), target), target)
+        assert loss.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_personal_embeddings_by_hand() -> None:
+    """Pi swaps and doubles, its bias shifts: (3, 4) -> (8, 6) + (0, 9) = (8, 15), of length 17; half precision too."""
+    pi, shift = torch.tensor([[0.0, 2.0], [2.0, 0.0]]), torch.tensor([0.0, 9.0])
+    for dtype in (torch.float16, torch.float32):
+        personal = personalise(torch.tensor([[3.0, 4.0]], dtype=dtype), pi, shift)
+        assert personal.dtype == torch.float32
+        torch.testing.assert_close(personal, torch.tensor([[8 / 17, 15 / 17]]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "sphereface"}, "unknown; use softmax, cosface or arcface"),
+        ({"kind": "arcface", "gradient": "exact"}, "use true or straight_through"),
+        ({"kind": "cosface", "scale": 0.0}, "scale is 0"),
+        ({"kind": "cosface", "scale": math.inf}, "scale is inf"),
+        ({"kind": "cosface", "scale": 2e4}, "at most 10000"),
+        ({"kind": "cosface", "margin": -0.1}, "margin is -0.1"),
+        ({"kind": "arcface", "margin": 2.0}, "margin is 2"),
+    ],
+)
+def test_wrong_heads_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        HeadSpec(**fields)  # type: ignore[arg-type]
+
+
+def test_classifier_head_starts_small_from_its_generator() -> None:
+    spec = HeadSpec("cosface", 30.0, 0.4)
+    first = ClassifierHead(spec, 500, 64, generator=torch.Generator().manual_seed(1))
+    second = ClassifierHead(spec, 500, 64, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(first.weight, second.weight)
+    assert float(first.weight.detach().std()) == pytest.approx(0.01, rel=0.02)
+    emb, target = torch.randn(3, 64, generator=torch.Generator().manual_seed(2)), one_hot(torch.tensor([0, 1, 2]), 500)
+    assert torch.equal(first(emb, target), cosface_logits(emb, first.weight, target, scale=30.0, margin=0.4))
+
+
+def test_classifier_head_takes_class_vectors_as_a_copy() -> None:
+    vectors = torch.eye(3)
+    head = ClassifierHead(HeadSpec("softmax"), 3, 3, weight=vectors)
+    with torch.no_grad():
+        head.weight.add_(1.0)
+    assert torch.equal(vectors, torch.eye(3))
+    with pytest.raises(ConfigError, match=r"\(3, 3\), the head needs \(4, 3\)"):
+        ClassifierHead(HeadSpec("softmax"), 4, 3, weight=vectors)
+    with pytest.raises(ConfigError, match="either a generator or its class vectors"):
+        ClassifierHead(HeadSpec("softmax"), 3, 3)
+
+
+def test_dfc_starts_as_the_generic_model() -> None:
+    """Identity transform and copied class vectors: the same cosines as before, bias 0."""
+    w = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    emb = 30 * torch.randn(5, 8, generator=torch.Generator().manual_seed(2))
+    state = torch.get_rng_state()
+    branch = DfcBranch(w)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(branch(emb), cosines(emb, w))
+    torch.testing.assert_close(branch.personalise(emb), l2_normalise(emb))
+    assert not branch.bias.any()
+    with torch.no_grad():
+        branch.omega.zero_()
+    assert w.any(), "the generic class vectors were shared, not copied"
+    assert [name for name, _ in branch.named_parameters()] == ["pi_weight", "pi_bias", "omega", "bias"]
