@@ -32,14 +32,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks._common import ROOT
-from coordinator import pki
-from coordinator.client import Coordinator, connect
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
-from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.keys import pki
+from coordinator.keys.tls import ServerLeaf
+from coordinator.operator.client import Coordinator, connect
 from coordinator.rounds.block_file import BlockFile, Buffers, whole_blocks
 from coordinator.store.store import Store
-from coordinator.tls import ServerLeaf
 from device_sdk.identity import Identity
 from mien.contribution import ContributionLayout
 from mien.layout import ParameterEntry, ParameterLayout
@@ -48,6 +47,7 @@ from mien.protocol import CHUNK_BYTES
 from mien.protocol.canonical import model_to_json
 from mien.protocol.uploads import piece_prefix
 from mien.protocol.v1 import common_pb2, rounds_pb2
+from mien.shell.clock import Clock
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
 from simulation.demo.programs import free_ports
 
@@ -125,7 +125,7 @@ class Site:
     @contextlib.contextmanager
     def coordinator(self) -> Iterator[Program]:
         """Run the coordinator while the block runs."""
-        command = ["coordinator.cli", "serve", "--json", "--home", str(self.home.folder)]
+        command = ["coordinator.commands.cli", "serve", "--json", "--home", str(self.home.folder)]
         with _program(command, self.folder / "coordinator.ready") as program:
             yield program
 

@@ -33,12 +33,12 @@ import grpc
 
 from benchmarks import _common, _load
 from benchmarks._load import Phone, Program, Site
-from coordinator.clock import Clock
-from coordinator.rounds.machine import CheckedIn, RoundRules, RoundState, Stage, advance
 from coordinator.store.database import sqlite_url
-from coordinator.store.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
+from mien.rounds.machine import CheckedIn, RoundRules, RoundState, Stage, advance
+from mien.rounds.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
+from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 
 AIMS: Final = {"ingest_ratio": 0.6, "memory_contributions_per_device": 0.1, "selection_s": 0.1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from coordinator.config import LIMITS, CoordinatorConfig
-from coordinator.reference import reference, to_markdown
+from coordinator.home.config import LIMITS, CoordinatorConfig
+from coordinator.home.reference import reference, to_markdown
 from coordinator.registrar.config import LIMITS as REGISTRAR_LIMITS
 from coordinator.registrar.config import RegistrarConfig
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 import typer
 
 from coordinator.commands.common import Home, Json, moment, say
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from coordinator.audit import AuditLog
+    from coordinator.store.audit import AuditLog
     from mien.log.audit import Anchor, Entry
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
@@ -71,8 +71,8 @@ def verify(home: Home, anchor: Anchors = None, as_json: Json = False) -> None:
 @contextlib.contextmanager
 def _log(folder: Path) -> Iterator[Any]:
     """Open the question to a coordinator's log."""
-    from coordinator.clock import Clock
     from coordinator.store.store import Store
+    from mien.shell.clock import Clock
 
     home = CoordinatorHome(folder)
     store = Store.open(home.database_url(home.resolve().config), Clock())

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.commands.common import Home, Json, say
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.shell import cli as shell
 from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:
-    from coordinator.archive import Summary
+    from coordinator.home.archive import Summary
 
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 
@@ -32,8 +32,8 @@ def backup(
 
     The coordinator may go on serving meanwhile. Example: mien-coordinator backup monday.mien --home C
     """
-    from coordinator.backup import make_backup
-    from coordinator.clock import Clock
+    from coordinator.home.backup import make_backup
+    from mien.shell.clock import Clock
 
     os.umask(0o077)
     password = read_password(password_file, confirm=True, can_ask=sys.stdin.isatty())
@@ -52,8 +52,8 @@ def restore(
     Never run the restored coordinator beside the one that it was copied from.
     Example: mien-coordinator restore monday.mien --home D
     """
-    from coordinator.backup import restore_backup
-    from coordinator.clock import Clock
+    from coordinator.home.backup import restore_backup
+    from mien.shell.clock import Clock
 
     os.umask(0o077)
     password = read_password(password_file, confirm=False, can_ask=sys.stdin.isatty())

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import operator_pb2
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ def show_reference(
     kind: type[Any], limits: Mapping[str, tuple[float, float]], *, as_markdown: bool, as_json: bool
 ) -> None:
     """Print every setting of a program: in lines for people, as a table for docs, or as JSON."""
-    from coordinator.reference import reference, to_markdown
+    from coordinator.home.reference import reference, to_markdown
 
     rows = reference(kind, limits)
 
@@ -82,7 +82,7 @@ def read_pem(path: Path) -> bytes:
 
 def ask(folder: Path, question: Callable[[Coordinator], Coroutine[Any, Any, _T]]) -> _T:
     """Return what the running coordinator answers to this folder's operator."""
-    from coordinator.client import connect
+    from coordinator.operator.client import connect
 
     home = CoordinatorHome(folder)
     address, credentials = home.resolve().config.address, home.operator_credentials()
@@ -99,7 +99,7 @@ async def find_task(coordinator: Coordinator, wanted: str) -> operator_pb2.TaskS
 
     Raises NotFoundError when none fits, ConfigError when several do.
     """
-    from coordinator.store.records import TaskState  # loads numpy, which the registrar's commands do without
+    from mien.rounds.records import TaskState  # loads numpy, which the registrar's commands do without
 
     tasks = await coordinator.tasks()
     exact = [task for task in tasks if task.task_id == wanted]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.commands.common import Home, Json, moment, now, say
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError
 from mien.shell import cli as shell
 from mien.shell import logs
@@ -69,9 +69,9 @@ def certify(home: Home, as_json: Json = False) -> None:
 
     A running dashboard takes it up after a restart. Example: mien-coordinator dashboard certify --home C
     """
-    from coordinator import pki
     from coordinator.dashboard.home import DashboardHome, dashboard_names
     from coordinator.dashboard.home import certify as make
+    from coordinator.keys import pki
 
     os.umask(0o077)
     coordinator = CoordinatorHome(home)
@@ -170,7 +170,7 @@ def list_users(home: Home, as_json: Json = False) -> None:
 
 
 def _actor() -> str:
-    from coordinator.audit import local_actor
+    from coordinator.store.audit import local_actor
 
     return local_actor()
 
@@ -178,9 +178,9 @@ def _actor() -> str:
 @contextlib.contextmanager
 def _accounts(home: Path) -> Iterator[Accounts]:
     """Open the accounts of an existing coordinator's dashboard."""
-    from coordinator.clock import Clock
     from coordinator.dashboard.accounts import Accounts
     from coordinator.dashboard.home import DashboardHome
+    from mien.shell.clock import Clock
 
     os.umask(0o077)
     coordinator = CoordinatorHome(home)

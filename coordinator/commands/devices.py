@@ -14,7 +14,7 @@ import typer
 from coordinator.commands.common import Home, Json, ask, say
 from coordinator.commands.invites import draw_invite, fingerprints
 from coordinator.commands.tables import Column, listing
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from coordinator.registrar.config import invite_seconds
 from mien.errors import MienError
 from mien.shell import cli as shell
@@ -22,8 +22,8 @@ from mien.shell import cli as shell
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from coordinator.client import Coordinator
-    from coordinator.registrar.client import Device, RegistrarAdmin
+    from coordinator.operator.client import Coordinator
+    from coordinator.operator.registrar_client import Device, RegistrarAdmin
     from mien.protocol.v1 import operator_pb2
 
     Seen = Mapping[str, operator_pb2.SeenDevice]
@@ -98,7 +98,7 @@ def revoke(
     Example: mien-coordinator device revoke 3f0c --reason "phone lost"
     """
 
-    from coordinator.registrar.client import find_device
+    from coordinator.operator.registrar_client import find_device
 
     async def question(registrar: RegistrarAdmin) -> str:
         found = await find_device(registrar, device_id, listed_by="mien-coordinator device list")
@@ -111,7 +111,7 @@ def revoke(
 
 def _ask(folder: Path, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]]) -> _T:
     """Return what the registrar answers to this coordinator."""
-    from coordinator.registrar.client import connect_admin
+    from coordinator.operator.registrar_client import connect_admin
 
     home = CoordinatorHome(folder)
     address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()

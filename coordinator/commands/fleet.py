@@ -21,7 +21,7 @@ from mien.specs import CohortSpec
 from mien.toml import parse_toml
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2, operator_pb2
 
 app = typer.Typer(
@@ -63,7 +63,7 @@ def evaluate(
 
     Example: mien-coordinator fleet evaluate --model candidate --against current
     """
-    from coordinator.rollouts import evaluation_task, threshold_for
+    from mien.rounds.rollouts import evaluation_task, threshold_for
 
     async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
         chosen = [await _chosen(coordinator, each) for each in (model, against) if each]
@@ -146,7 +146,7 @@ def show(
 
 def asking(tasks: Sequence[operator_pb2.TaskStatus], model_id: str) -> list[operator_pb2.TaskStatus]:
     """Return the tasks that ask phones about a model now."""
-    from coordinator.store.records import TaskState
+    from mien.rounds.records import TaskState
 
     mine = [task for task in tasks if (task.method, task.model_id) == ("federated_evaluation", model_id)]
     return [task for task in mine if not TaskState(task.state).is_over]

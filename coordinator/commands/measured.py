@@ -41,7 +41,7 @@ def table_of(record: Mapping[str, Any]) -> Table:
 
 def _kept(record: Mapping[str, Any]) -> str:
     """Return how many thresholds were kept, and which were not and why."""
-    from coordinator.thresholds import why_left_out  # numpy comes with it, which most commands do without
+    from mien.rounds.thresholds import why_left_out  # numpy comes with it, which most commands do without
 
     left_out = [(point["target_fmr"], why_left_out(point)) for point in record.get("points", ())]
     told = [f"not at FMR {target:g}: {why}" for target, why in left_out if why]

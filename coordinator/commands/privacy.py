@@ -8,12 +8,12 @@ import typer
 from rich.table import Table
 
 from coordinator.commands.common import Home, Json, say
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
-    from coordinator.privacy.report import PopulationReport
-    from coordinator.store.records import TaskRecord
+    from coordinator.store.report import PopulationReport
+    from mien.rounds.records import TaskRecord
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What tasks show to whom, and what it costs.")
 
@@ -30,10 +30,10 @@ def report(home: Home, as_json: Json = False) -> None:
     Reads the store itself, whether the coordinator runs or not. A ledger that was changed is said so; the exit code is
     then that of corrupt data. Example: mien-coordinator privacy report --json
     """
-    from coordinator.clock import Clock
-    from coordinator.privacy.report import report as account_of
+    from coordinator.store.report import report as account_of
     from coordinator.store.store import Store
     from mien.errors import TABLE, CorruptDataError
+    from mien.shell.clock import Clock
 
     coordinator = CoordinatorHome(home)
     store = Store.open(coordinator.database_url(coordinator.resolve().config), Clock())
@@ -62,7 +62,7 @@ def report(home: Home, as_json: Json = False) -> None:
 
 def _plain(record: TaskRecord) -> dict[str, Any]:
     """Return a task and what it shows as plain data."""
-    from coordinator.disclosure import disclosures
+    from coordinator.operator.disclosure import disclosures
     from mien.protocol.canonical import task_from_json
 
     task = task_from_json(record.task_json)

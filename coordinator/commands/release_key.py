@@ -24,7 +24,7 @@ def init(
 
     Example: mien-coordinator release-key init release.key
     """
-    from coordinator.signing import create_key
+    from coordinator.release.signing import create_key
 
     create_key(out)
     _tell(out, as_json)
@@ -43,7 +43,7 @@ def show(
 
 
 def _tell(path: Path, as_json: bool) -> None:
-    from coordinator.signing import read_key
+    from coordinator.release.signing import read_key
     from mien.models.bundles import name_of
 
     name = name_of(read_key(path))

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from coordinator.commands.common import Home, Json, moment, say
 from coordinator.commands.tables import Column, listing
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def list_replicas(home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator replica list --home C
     """
-    from coordinator.clock import Clock
     from coordinator.replicas.registry import listed
     from coordinator.store.store import Store
+    from mien.shell.clock import Clock
 
     folder = CoordinatorHome(home)
     config = folder.resolve().config

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from coordinator.commands.common import Home, Json, Task, ask, find_task, say
 from coordinator.commands.tables import Column, listing
-from coordinator.disclosure import disclosures
+from coordinator.operator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
@@ -27,7 +27,7 @@ from mien.toml import parse_toml
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import operator_pb2
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Submit training tasks and follow them.")
@@ -174,7 +174,7 @@ def watch(task: Task, home: Home, as_json: Json = False) -> None:
 
 async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus) -> str:
     """Return what a task that ended leaves to its operator: its last model, where nobody judged or released it."""
-    from coordinator.releases import UNJUDGED
+    from mien.rounds.releases import UNJUDGED
 
     if task.state != "done" or not task.task_json:
         return ""

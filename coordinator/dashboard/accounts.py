@@ -21,11 +21,11 @@ import sqlalchemy as sa
 from cryptography.exceptions import InvalidKey
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from coordinator.audit import AuditLog
-from coordinator.clock import Clock
+from coordinator.store.audit import AuditLog
 from coordinator.store.database import database_errors, open_migrated, sqlite_url
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, PermissionDeniedError
 from mien.log.audit import Entry
+from mien.shell.clock import Clock
 
 HEAD: Final = "d0001"
 """The newest revision of the schema, which this program reads and writes."""

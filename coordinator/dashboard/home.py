@@ -20,8 +20,8 @@ from mien.shell.files import read_limited, read_private, storage_errors, write_a
 if TYPE_CHECKING:
     from cryptography import x509
 
-    from coordinator.config import CoordinatorConfig
-    from coordinator.home import CoordinatorHome
+    from coordinator.home.config import CoordinatorConfig
+    from coordinator.home.home import CoordinatorHome
 
 _MAX_CHAIN_BYTES: Final = 64 * 1024
 LIFETIME: Final = timedelta(days=397)
@@ -67,7 +67,7 @@ def dashboard_names(config: CoordinatorConfig) -> tuple[str, ...]:
 
 def certify(home: CoordinatorHome, config: CoordinatorConfig, now: datetime) -> x509.Certificate:
     """Return a new certificate for the dashboard, signed by the coordinator's authority, written with its key."""
-    from coordinator import pki
+    from coordinator.keys import pki
 
     there = DashboardHome.of(home)
     leaf = pki.issue_server_leaf(home.authority(), dashboard_names(config), now, LIFETIME)

@@ -26,8 +26,6 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
 from coordinator.dashboard import charts
 from coordinator.dashboard.accounts import LIFE_MS, MIN_PASSWORD, Accounts, Session
 from coordinator.dashboard.chain import ChainState, look_on
@@ -40,8 +38,9 @@ from coordinator.dashboard.throttle import Throttle
 from coordinator.dashboard.views import audit, collapse, fleet, health, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views.common import task_names
 from coordinator.dashboard.words import moment, told
-from coordinator.privacy.report import PopulationReport, report
-from coordinator.settings import Resolved
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.settings import Resolved
+from coordinator.store.report import PopulationReport, report
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import (
     AuthError,
@@ -51,6 +50,7 @@ from mien.errors import (
     PermissionDeniedError,
     RateLimitedError,
 )
+from mien.shell.clock import Clock
 
 _LOG: Final = structlog.get_logger()
 T = TypeVar("T")

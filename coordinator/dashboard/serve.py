@@ -18,16 +18,16 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
 from coordinator.dashboard.accounts import Accounts
 from coordinator.dashboard.home import DashboardHome, dashboard_names, tls_context
 from coordinator.dashboard.pages import Dashboard, Options
 from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.situation import Surveyor
-from coordinator.home import CoordinatorHome
-from coordinator.settings import Resolved
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome
+from coordinator.home.settings import Resolved
 from mien.errors import ConfigError
+from mien.shell.clock import Clock
 from mien.shell.systemd import notify
 
 _LOG: Final = structlog.get_logger()

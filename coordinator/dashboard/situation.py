@@ -10,17 +10,17 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from coordinator import pki
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
 from coordinator.dashboard.chain import ChainState
 from coordinator.dashboard.home import served_certificate
 from coordinator.dashboard.reading import Reader
-from coordinator.home import CoordinatorHome
-from coordinator.readiness import ask_readiness
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome
+from coordinator.keys import pki
+from coordinator.operator.readiness import ask_readiness
 from coordinator.registrar.home import check_validity
 from coordinator.service.revocations import check_lists
 from mien.errors import ConfigError, DiskFullError, MienError, UnreachableError
+from mien.shell.clock import Clock
 from mien.shell.files import read_limited
 
 _CA_WARNING_DAYS: Final = 180

@@ -14,12 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from coordinator import archive
-from coordinator.archive import Kind, Origin, Summary
-from coordinator.audit import local_actor
+from coordinator.home import archive
+from coordinator.home.archive import Kind, Origin, Summary
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.service import software
 from coordinator.registrar.store import Store
+from coordinator.store.audit import local_actor
 from coordinator.store.database import sqlite_url
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.log.audit import Anchor

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from coordinator.settings import Settings, check_address, check_limits, check_release_key, port_of
+from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, port_of
 from mien.errors import ConfigError
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

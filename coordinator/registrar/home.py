@@ -20,10 +20,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from coordinator import pki
-from coordinator.credentials import OperatorCredentials
+from coordinator.home.settings import Resolved
+from coordinator.keys import pki
+from coordinator.keys.credentials import OperatorCredentials
 from coordinator.registrar.config import SETTINGS, RegistrarConfig
-from coordinator.settings import Resolved
 from mien.errors import AlreadyExistsError, CertificateError, ConfigError, NotFoundError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
 

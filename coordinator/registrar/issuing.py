@@ -1,6 +1,6 @@
 """What the registrar decides: who gets a certificate, for how long, and whose is taken back.
 
-No sockets here: `service` brings requests, `store` remembers, `coordinator.pki` signs. Methods raise the errors of
+No sockets here: `service` brings requests, `store` remembers, `coordinator.keys.pki` signs. Methods raise the errors of
 `mien.errors` and are not for use by two threads at once.
 """
 
@@ -18,10 +18,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import audit, pki
+from coordinator.keys import pki
 from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
 from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store, Transaction
+from coordinator.store import audit
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.invite import Invite

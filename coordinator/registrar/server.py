@@ -14,7 +14,9 @@ from typing import Final
 import grpc
 import structlog
 
-from coordinator import audit, pki
+from coordinator.home.settings import settings_sha256
+from coordinator.keys import pki
+from coordinator.keys.tls import ServerLeaf
 from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, make_new_files_private
@@ -30,9 +32,8 @@ from coordinator.registrar.service import (
     software,
 )
 from coordinator.registrar.store import Store
-from coordinator.rpc import ErrorInterceptor, ReadableInterceptor
-from coordinator.settings import settings_sha256
-from coordinator.tls import ServerLeaf
+from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor
+from coordinator.store import audit
 from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.shell.lock import exclusive

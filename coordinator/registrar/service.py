@@ -15,10 +15,10 @@ import grpc
 import structlog
 from cryptography import x509
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.limits import FailureLimiter, network_of
-from coordinator.rpc import peer_host, peer_leaf_pem
+from coordinator.service.rpc import peer_host, peer_leaf_pem
 from mien.errors import AuthError
 from mien.protocol.status import choose_version
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
-from coordinator.audit import AuditLog
+from coordinator.store.audit import AuditLog
 from coordinator.store.database import database_errors, open_migrated
 from mien.log.audit import Anchor
 

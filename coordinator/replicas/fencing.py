@@ -13,13 +13,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from coordinator.clock import Clock
 from coordinator.replicas.registry import check_engine, limit_idle_transactions
-from coordinator.rounds.verdicts import Decision, Verdict
-from coordinator.store.measured import MeasuredStore
-from coordinator.store.records import Duty, RoundChange, RoundRecord, TaskRecord
+from coordinator.service.measured import MeasuredStore
 from coordinator.store.tables import LEASES, TASKS
 from mien.errors import DrainingError
+from mien.rounds.records import Duty, RoundChange, RoundRecord, TaskRecord
+from mien.rounds.verdicts import Decision, Verdict
+from mien.shell.clock import Clock
 
 _RETRY_AFTER_S: Final = 0.5
 

@@ -15,18 +15,18 @@ from typing import Any, Final
 import grpc
 from cryptography import x509
 
-from coordinator import pki
-from coordinator.clock import Clock
-from coordinator.pki import PeerIdentity, Role
+from coordinator.keys import pki
+from coordinator.keys.pki import PeerIdentity, Role
 from coordinator.replicas.keeper import Keeper, Owner
 from coordinator.replicas.peers import RETRY_AFTER_S, Peers, explained
 from coordinator.replicas.registry import View
-from coordinator.rpc import Handler, peer_leaf_pem
 from coordinator.service.access import ALLOWED, AccessInterceptor, Gate, caller
+from coordinator.service.rpc import Handler, peer_leaf_pem
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
+from mien.shell.clock import Clock
 
 CALLER_KEY: Final = "mien-caller-bin"
 REPLICAS: Final = "mien.v1.Replicas"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from coordinator import pki
+from coordinator.keys import pki
 from mien.errors import MienError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.protocol.status import CODE_KEY, from_rpc_error

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from coordinator.store.database import database_errors, open_engine
-from coordinator.store.records import TaskState
 from coordinator.store.tables import LEASES, REPLICAS, TASKS, UPLOADS
 from mien.errors import ConfigError
+from mien.rounds.records import TaskState
 
 _JOINING: Final = 0x4D49_4A4E
 """PostgreSQL's advisory lock that one replica at a time begins under."""

@@ -11,13 +11,13 @@ from coordinator.replicas.keeper import Keeper
 from coordinator.replicas.sums import Addends, add_up
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine, RoundName
-from coordinator.rounds.machine import Left, Stage, Uploaded
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.messages import check_id
-from coordinator.store.records import StepRecord
 from mien.errors import CorruptDataError, LateError, UnreachableError
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.v1 import common_pb2, replicas_pb2, replicas_pb2_grpc, rounds_pb2
+from mien.rounds.machine import Left, Stage, Uploaded
+from mien.rounds.records import StepRecord
 from mien.secagg.quantise import RING_BITS
 
 _MAX_LENGTH: Final = 2**31

@@ -1,4 +1,4 @@
-"""What a coordinator needs to be one of several, put together; `coordinator.service.server` starts and stops it."""
+"""What a coordinator needs to be one of several, put together; `coordinator.serve` starts and stops it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Final
 import grpc
 import structlog
 
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
-from coordinator.home import CoordinatorHome
-from coordinator.metrics import Metrics
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome
+from coordinator.keys.tls import ServerLeaf
 from coordinator.replicas.contributions import SharedSpool
-from coordinator.replicas.desks import Desks
 from coordinator.replicas.fencing import FencedStore
 from coordinator.replicas.forwarding import ForwardingInterceptor, PeerAccess, Routes
 from coordinator.replicas.keeper import Keeper
@@ -24,16 +22,18 @@ from coordinator.replicas.peers import SERVER_OPTIONS, Peers
 from coordinator.replicas.registry import Registry, Replica
 from coordinator.replicas.service import ReplicasService
 from coordinator.replicas.sums import Sums
+from coordinator.replicas.upload_routing import Desks
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
-from coordinator.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
 from coordinator.service.access import Gate
 from coordinator.service.messages import software
+from coordinator.service.metrics import Metrics
+from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
 from coordinator.store.thread import StoreThread
-from coordinator.tls import ServerLeaf
 from mien.errors import ConfigError
 from mien.protocol.v1 import replicas_pb2_grpc
+from mien.shell.clock import Clock
 
 _LOG: Final = structlog.get_logger()
 _LAST_ANSWERS_S: Final = 2.0

@@ -23,11 +23,11 @@ from coordinator.replicas.registry import Registry
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.spool import Spool
-from coordinator.store.records import UploadRecord
 from coordinator.store.thread import StoreThread
 from mien.contribution import ContributionLayout, Total
 from mien.errors import CorruptDataError, MienError, NotFoundError
 from mien.protocol.v1 import replicas_pb2
+from mien.rounds.records import UploadRecord
 from mien.secagg.quantise import add_packed, packed_size
 
 Numbers = NDArray[Any]

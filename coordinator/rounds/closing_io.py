@@ -12,24 +12,13 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from coordinator.audit import COORDINATOR
-from coordinator.clock import Clock, to_ms
 from coordinator.rounds.masked import MaskedRound, suspects_in_words
-from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.pulse import in_thread
-from coordinator.rounds.server_step import (
-    ClosedRound,
-    add_up,
-    make_candidates,
-    scalar_means,
-    take_judged_step,
-    take_step,
-)
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
 from coordinator.rounds.traces import NO_TRACES, Attempt, RoundTraces
+from coordinator.store.audit import COORDINATOR
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord, UploadRecord
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.contribution import Arrays, ContributionLayout, Total
@@ -39,6 +28,17 @@ from mien.methods.base import CANDIDATES, ServerState
 from mien.protocol.canonical import to_canonical_json
 from mien.protocol.tensors import pack_tensors
 from mien.rounds.buffered import staleness, weighed, weight
+from mien.rounds.plan import TaskPlan
+from mien.rounds.records import Duty, EvaluationRecord, ModelRecord, RoundRecord, TaskRecord, UploadRecord
+from mien.rounds.server_step import (
+    ClosedRound,
+    add_up,
+    make_candidates,
+    scalar_means,
+    take_judged_step,
+    take_step,
+)
+from mien.shell.clock import Clock, to_ms
 
 _LOG: Final = structlog.get_logger()
 P = ParamSpec("P")

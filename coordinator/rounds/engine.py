@@ -12,32 +12,14 @@ from typing import Final
 
 import structlog
 
-from coordinator import audit
-from coordinator.clock import Clock, to_ms
-from coordinator.releases import check_comparable, place
 from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.lanes import TaskLanes
 from coordinator.rounds.ledger_io import TaskLedger
-from coordinator.rounds.machine import (
-    COUNTED,
-    REPORTED,
-    STEP_STAGES,
-    CheckedIn,
-    Left,
-    RoundState,
-    Stage,
-    Step,
-    Stepped,
-    Trained,
-    Withdrew,
-)
 from coordinator.rounds.masked import MAX_STEP_BYTES
-from coordinator.rounds.pacing import ACTIVE_S, Pace, Pacer, gathering_pause_s, wanted_per_s
-from coordinator.rounds.plan import TaskPlan, plan_task
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
-from coordinator.store.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
+from coordinator.store import audit
 from mien.contribution import Arrays
 from mien.errors import (
     BY_CODE,
@@ -52,8 +34,26 @@ from mien.errors import (
     ViolationError,
 )
 from mien.protocol.canonical import task_from_json, task_to_json
+from mien.rounds.machine import (
+    COUNTED,
+    REPORTED,
+    STEP_STAGES,
+    CheckedIn,
+    Left,
+    RoundState,
+    Stage,
+    Step,
+    Stepped,
+    Trained,
+    Withdrew,
+)
+from mien.rounds.pacing import ACTIVE_S, Pace, Pacer, gathering_pause_s, wanted_per_s
+from mien.rounds.plan import TaskPlan, plan_task
+from mien.rounds.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
+from mien.rounds.releases import check_comparable, place
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
+from mien.shell.clock import Clock, to_ms
 from mien.specs import TaskSpec
 
 _LOG: Final = structlog.get_logger()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from coordinator.clock import Clock
 from coordinator.rounds.closing_io import Closer, Stores
-from coordinator.rounds.plan import TaskPlan
 from coordinator.rounds.runner import RunnerSettings, TaskRunner
 from coordinator.rounds.shared_task import SharedTask
-from coordinator.store.records import CandidateState, RoundRecord, TaskRecord
+from mien.rounds.plan import TaskPlan
+from mien.rounds.records import CandidateState, RoundRecord, TaskRecord
 from mien.secagg.keys import VerifyLeaf
+from mien.shell.clock import Clock
 
 
 class TaskLanes:

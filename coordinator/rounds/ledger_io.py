@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.privacy import account
-from coordinator.rounds.plan import TaskPlan
-from coordinator.store.records import SumOpening
+from coordinator.store import account
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.dp.rounds import opening
+from mien.rounds.plan import TaskPlan
+from mien.rounds.records import SumOpening
 from mien.secagg import RoundConfig
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.rounds.machine import PATHS, Stage
-from coordinator.rounds.plan import TaskPlan
-from coordinator.store.records import StepRecord
 from mien.contribution import Total
 from mien.dp.rounds import clip_after, noise_allowance, noised
 from mien.errors import CohortError, NotFoundError, ViolationError
+from mien.rounds.machine import PATHS, Stage
+from mien.rounds.plan import TaskPlan
+from mien.rounds.records import StepRecord
 from mien.secagg import Elsewhere, RoundConfig, ServerRound, Suspect
 from mien.secagg.groups import MIN_ROBUST_GROUPS, combine
 from mien.secagg.keys import VerifyLeaf

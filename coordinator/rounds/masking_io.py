@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.ledger_io import TaskLedger
-from coordinator.rounds.machine import (
+from coordinator.rounds.masked import MaskedRound
+from coordinator.rounds.pulse import in_thread
+from mien.errors import LateError, MienError, NotFoundError, ViolationError
+from mien.rounds.machine import (
     COUNTED,
     MASKED,
     Dropped,
@@ -17,11 +20,8 @@ from coordinator.rounds.machine import (
     Transition,
     advance,
 )
-from coordinator.rounds.masked import MaskedRound
-from coordinator.rounds.plan import TaskPlan
-from coordinator.rounds.pulse import in_thread
-from coordinator.store.records import BlobId, RoundRecord, StepRecord
-from mien.errors import LateError, MienError, NotFoundError, ViolationError
+from mien.rounds.plan import TaskPlan
+from mien.rounds.records import BlobId, RoundRecord, StepRecord
 from mien.secagg import Elsewhere, RoundConfig
 from mien.secagg.groups import deal
 from mien.secagg.keys import VerifyLeaf

@@ -15,13 +15,25 @@ from typing import Any, Final
 
 import structlog
 
-from coordinator import audit
-from coordinator.clock import Clock
-from coordinator.rounds import verdicts
 from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing_io import Closed, Offered, Stores
 from coordinator.rounds.ledger_io import TaskLedger
-from coordinator.rounds.machine import (
+from coordinator.rounds.masking_io import Masking
+from coordinator.rounds.pulse import Pulse
+from coordinator.rounds.shared_task import SharedTask
+from coordinator.store import audit
+from mien.contribution import Arrays
+from mien.errors import (
+    BudgetExceededError,
+    CorruptDataError,
+    LateError,
+    MienError,
+    StorageError,
+    UnreachableError,
+)
+from mien.methods.base import CANDIDATES, shared_words
+from mien.rounds import verdicts
+from mien.rounds.machine import (
     COUNTED,
     Cancelled,
     CheckedIn,
@@ -41,12 +53,8 @@ from coordinator.rounds.machine import (
     advance,
     wakes_at,
 )
-from coordinator.rounds.masking_io import Masking
-from coordinator.rounds.plan import TaskPlan
-from coordinator.rounds.pulse import Pulse
-from coordinator.rounds.shared_task import SharedTask
-from coordinator.rounds.verdicts import Verdict
-from coordinator.store.records import (
+from mien.rounds.plan import TaskPlan
+from mien.rounds.records import (
     CandidateRecord,
     CandidateState,
     Duty,
@@ -57,17 +65,9 @@ from coordinator.store.records import (
     TaskRecord,
     TaskState,
 )
-from mien.contribution import Arrays
-from mien.errors import (
-    BudgetExceededError,
-    CorruptDataError,
-    LateError,
-    MienError,
-    StorageError,
-    UnreachableError,
-)
-from mien.methods.base import CANDIDATES, shared_words
+from mien.rounds.verdicts import Verdict
 from mien.secagg.keys import VerifyLeaf
+from mien.shell.clock import Clock
 
 _LOG: Final = structlog.get_logger()
 

@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from coordinator.rounds.closing_io import Closed, Closer, Offered
-from coordinator.rounds.lane_rules import LaneRules
 from coordinator.rounds.pulse import Pulse
-from coordinator.store.records import TaskRecord, TaskState
+from mien.rounds.cohort_rules import LaneRules
+from mien.rounds.records import TaskRecord, TaskState
 from mien.specs import TaskSpec
 
 

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 
 from coordinator.rounds.block_file import BLOCK_BYTES, BlockFile, Buffers, Entries, whole_blocks
 from coordinator.store.blobs import write_errors
-from coordinator.store.records import BlobId
 from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey, Sealer
 from mien.contribution import ContributionLayout
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 from mien.protocol import CHUNK_BYTES
+from mien.rounds.records import BlobId
 from mien.shell.files import sync_folder
 
 _MAGIC: Final = b"MSP2"

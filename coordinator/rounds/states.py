@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import BlobId
 from coordinator.store.sealing import MasterKey
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import CorruptDataError
 from mien.layout import Vector
 from mien.protocol.tensors import pack_tensors, unpack_tensors
+from mien.rounds.records import BlobId
 
 
 class ServerStates:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from coordinator.rounds.engine import RoundName
-    from coordinator.rounds.machine import Left, RoundState, Step, Uploaded
-    from coordinator.rounds.plan import TaskPlan
-    from coordinator.store.records import RoundRecord, StepRecord
+    from mien.rounds.machine import Left, RoundState, Step, Uploaded
+    from mien.rounds.plan import TaskPlan
+    from mien.rounds.records import RoundRecord, StepRecord
 
 
 class UploadTarget(Protocol):

@@ -1,4 +1,4 @@
-"""Who watches rounds for traces. The one here tells nobody; `coordinator.tracing` tells an OpenTelemetry collector."""
+"""Who watches rounds for traces. The one here tells nobody; `coordinator.rounds.tracing` tells a collector."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coordinator.store.records import RoundRecord
+from mien.rounds.records import RoundRecord
 
 
 @dataclass(frozen=True)

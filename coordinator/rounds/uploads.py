@@ -9,13 +9,11 @@ from typing import Final
 
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import RoundName
-from coordinator.rounds.machine import Left, Stage, Step, Uploaded
 from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pulse import Threads, Together, held
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
 from coordinator.rounds.targets import UploadDesk, UploadTarget
-from coordinator.rounds.turns import Turn, Turns
-from coordinator.store.records import BlobId, RoundRecord, StepRecord, UploadRecord
+from coordinator.rounds.upload_turns import Turn, Turns
 from coordinator.store.thread import Grouped
 from mien.errors import (
     CorruptDataError,
@@ -28,6 +26,8 @@ from mien.errors import (
     ViolationError,
 )
 from mien.protocol.uploads import UploadPiece
+from mien.rounds.machine import Left, Stage, Step, Uploaded
+from mien.rounds.records import BlobId, RoundRecord, StepRecord, UploadRecord
 
 _BATCH_BYTES: Final = 1024 * 1024
 """How much is gathered before a thread encrypts and writes it, while few contributions arrive."""

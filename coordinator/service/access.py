@@ -12,13 +12,13 @@ from typing import Any, Final
 import grpc
 from cryptography import x509
 
-from coordinator import pki
-from coordinator.clock import Clock
-from coordinator.pki import PeerIdentity, Role
-from coordinator.rpc import Handler, parsed, peer_leaf_pem, tolerant
+from coordinator.keys import pki
+from coordinator.keys.pki import PeerIdentity, Role
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations
+from coordinator.service.rpc import Handler, parsed, peer_leaf_pem, tolerant
 from mien.errors import CertificateError, PermissionDeniedError
+from mien.shell.clock import Clock
 
 ALLOWED: Final = {
     "mien.v1.Rounds": frozenset({Role.DEVICE}),

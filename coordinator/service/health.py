@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, TypeVar
 
-from coordinator.metrics import CONTENT_TYPE, Metrics, Now
+from coordinator.service.metrics import CONTENT_TYPE, Metrics, Now
 from mien.errors import ConfigError, MienError
 
 _ANSWER_S: Final = 5.0

@@ -6,13 +6,13 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from coordinator.rollouts import RollOutRecord
-from coordinator.rounds import machine
-from coordinator.rounds.machine import Stage
-from coordinator.store.records import BlobId, BundleRecord, DeviceRecord, Duty, ModelRecord
 from mien.errors import CorruptDataError, NotFoundError
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
+from mien.rounds import machine
+from mien.rounds.machine import Stage
+from mien.rounds.records import BlobId, BundleRecord, DeviceRecord, Duty, ModelRecord
+from mien.rounds.rollouts import RollOutRecord
 
 STAGES: Final = {
     Stage.SELECTING: rounds_pb2.SELECTING,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from coordinator.pki import PeerIdentity, Role
+from coordinator.keys.pki import PeerIdentity, Role
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import caller
 from coordinator.service.messages import check_hash, check_id, manifest

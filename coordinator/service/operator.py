@@ -10,9 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from coordinator.clock import Clock
-from coordinator.releases import ModelState, Standing, check_comparable
-from coordinator.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
+from coordinator.release.rollback_check import check_way_back
 from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
@@ -28,10 +26,8 @@ from coordinator.service.messages import (
     software,
 )
 from coordinator.store.blobs import BlobStore, BlobWriter
-from coordinator.store.records import BlobId, BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
-from coordinator.ways_back import check_way_back
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnavailableError
 from mien.layout import ParameterLayout, model_id
 from mien.models import bundles
@@ -41,6 +37,10 @@ from mien.protocol.status import choose_version
 from mien.protocol.tensors import PublicShard
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.records import from_mapping
+from mien.rounds.records import BlobId, BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
+from mien.rounds.releases import ModelState, Standing, check_comparable
+from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
+from mien.shell.clock import Clock
 from mien.specs import ModelSpec, Threshold
 
 _MAX_TOKEN: Final = 80

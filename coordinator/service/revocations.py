@@ -14,9 +14,9 @@ import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from coordinator import pki
-from coordinator.clock import Clock
+from coordinator.keys import pki
 from mien.errors import AuthError, CertificateError, CorruptDataError, MienError, UnreachableError
+from mien.shell.clock import Clock
 from mien.shell.files import read_limited, write_atomically
 
 _LOG: Final = structlog.get_logger()
@@ -148,7 +148,9 @@ class Revocations:
 
     async def fetch(self, address: str, *, timeout_s: float = 10.0) -> None:
         """Ask the registrar once; raises UnreachableError or CertificateError."""
-        from coordinator.registrar.client import fetch_revocations  # the dashboard reads lists, and needs no gRPC
+        from coordinator.operator.registrar_client import (
+            fetch_revocations,  # the dashboard reads lists, and needs no gRPC
+        )
 
         crl = await fetch_revocations(address, self._ca, timeout_s=timeout_s)
         action = self.accept(crl)

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from coordinator.clock import Clock, to_ms
-from coordinator.pki import PeerIdentity
+from coordinator.keys.pki import PeerIdentity
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, RoundName, StageNews, Waiting
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
@@ -27,7 +26,6 @@ from coordinator.service.messages import (
     told_json,
 )
 from coordinator.service.replies import ReplyStreams
-from coordinator.store.records import BlobId, DeviceCall
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
@@ -35,6 +33,8 @@ from mien.protocol.status import choose_version
 from mien.protocol.tensors import pack_tensors
 from mien.protocol.uploads import UploadPiece, parse_piece
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
+from mien.rounds.records import BlobId, DeviceCall
+from mien.shell.clock import Clock, to_ms
 
 _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds

@@ -21,9 +21,9 @@ from typing import Any, Final
 import fsspec
 
 from coordinator.store.buckets import bucket_errors, is_bucket, open_bucket
-from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError, DiskFullError
 from mien.protocol import CHUNK_BYTES
+from mien.rounds.records import BlobId
 from mien.shell.files import storage_errors, sync_folder, write_atomically
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

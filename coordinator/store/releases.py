@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from coordinator import audit
-from coordinator.clock import Clock
-from coordinator.releases import Standing, in_force, rolled_back, standings
-from coordinator.store.records import (
+from coordinator.store import audit
+from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
+from mien.errors import ConfigError, NotFoundError
+from mien.rounds.records import (
     BundleRecord,
     CandidateRecord,
     CandidateState,
@@ -22,8 +22,8 @@ from coordinator.store.records import (
     ReleaseRecord,
     TaskState,
 )
-from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
-from mien.errors import ConfigError, NotFoundError
+from mien.rounds.releases import Standing, in_force, rolled_back, standings
+from mien.shell.clock import Clock
 
 _MODEL_BLOBS = ("theta_sha256", "shard_sha256", "changes_sha256")
 _MAX_REASON = 400

@@ -10,14 +10,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from coordinator import audit
-from coordinator.releases import in_force
-from coordinator.rollouts import Move, RollOutRecord, RollOutState, cut, id_in_token, spec_to_json
-from coordinator.store.records import BundleRecord, ReleaseRecord, TaskState
+from coordinator.store import audit
 from coordinator.store.releases import ReleaseStore, history_of
 from coordinator.store.tables import RELEASES, ROLL_OUTS, TASKS
 from mien.errors import ConfigError, LateError, NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
+from mien.rounds.records import BundleRecord, ReleaseRecord, TaskState
+from mien.rounds.releases import in_force
+from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, cut, id_in_token, spec_to_json
 
 
 class RollOutStore(ReleaseStore, ABC):

@@ -18,27 +18,9 @@ from typing import Any, Final, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from coordinator import audit
-from coordinator.audit import AuditLog
-from coordinator.clock import Clock, to_ms
-from coordinator.privacy import account
-from coordinator.rounds.machine import COUNTED, REPORTED, Stage, Step
-from coordinator.rounds.verdicts import Decision, Verdict
-from coordinator.store import releases
+from coordinator.store import account, audit, releases
+from coordinator.store.audit import AuditLog
 from coordinator.store.database import database_errors, open_migrated
-from coordinator.store.records import (
-    BlobId,
-    DeviceCall,
-    DeviceRecord,
-    Duty,
-    ModelRecord,
-    RoundChange,
-    RoundRecord,
-    StepRecord,
-    TaskRecord,
-    TaskState,
-    UploadRecord,
-)
 from coordinator.store.rollouts import RollOutStore, is_under_way
 from coordinator.store.tables import (
     AUDIT,
@@ -56,6 +38,22 @@ from coordinator.store.tables import (
 from mien.errors import AlreadyExistsError, LateError, NotFoundError
 from mien.log.audit import Anchor
 from mien.models.bundles import BundleFile, listed_by
+from mien.rounds.machine import COUNTED, REPORTED, Stage, Step
+from mien.rounds.records import (
+    BlobId,
+    DeviceCall,
+    DeviceRecord,
+    Duty,
+    ModelRecord,
+    RoundChange,
+    RoundRecord,
+    StepRecord,
+    TaskRecord,
+    TaskState,
+    UploadRecord,
+)
+from mien.rounds.verdicts import Decision, Verdict
+from mien.shell.clock import Clock, to_ms
 
 T = TypeVar("T")
 
@@ -427,7 +425,7 @@ class Store(RollOutStore):
     # Privacy ledger
 
     def privacy(self, call: Callable[[sa.Connection], T]) -> T:
-        """Return what a function of `coordinator.privacy` answers in one transaction."""
+        """Return what a function of `account` or `report` answers in one transaction."""
         with self._transaction() as db:
             return call(db)
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from coordinator.audit import AuditLog
+from coordinator.store.audit import AuditLog
 
 _NAMING: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.rounds.machine import Stage
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import find_method
+from mien.rounds.machine import Stage
 from mien.secagg.planner import RoundIds, StageBytes, largest_group, plan_round, stage_bytes
 from mien.specs import TaskSpec
 from simulation.fleet.profile import Work

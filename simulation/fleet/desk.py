@@ -1,7 +1,7 @@
 """The coordinator as the fleet meets it: lanes that are led by the state machine, on a clock that the fleet moves.
 
-No decision is made here. When a round opens and who may be asked is `coordinator.rounds.lane_rules`, what an event does
-`coordinator.rounds.machine`, what a round's end makes of its task `coordinator.rounds.verdicts`, whether a private sum
+No decision is made here. When a round opens and who may be asked is `mien.rounds.cohort_rules`, what an event does
+`mien.rounds.machine`, what a round's end makes of its task `mien.rounds.verdicts`, whether a private sum
 goes on `mien.secagg.quorum`. What the real runner (`coordinator/rounds/runner.py`) adds is storage, which a fleet has
 none of. Gates are taken to pass a candidate at once.
 """
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from coordinator.rounds import verdicts
-from coordinator.rounds.lane_rules import LaneRules
-from coordinator.rounds.machine import (
+from mien.errors import MienError
+from mien.rounds import verdicts
+from mien.rounds.cohort_rules import LaneRules
+from mien.rounds.machine import (
     MASKED,
     Cancelled,
     CheckedIn,
@@ -40,8 +41,7 @@ from coordinator.rounds.machine import (
     open_round,
     wakes_at,
 )
-from coordinator.store.records import Duty, RoundRecord, TaskRecord, TaskState
-from mien.errors import MienError
+from mien.rounds.records import Duty, RoundRecord, TaskRecord, TaskState
 from mien.specs import TaskSpec
 from simulation.fleet.masking import EmulatedSums
 

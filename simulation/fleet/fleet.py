@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from coordinator.rounds.machine import COUNTED, BecameLate, Effect, Selected, Stage, StageEntered, Step
-from coordinator.rounds.pacing import ACTIVE_S, COUNT_EVERY_S, Pace, gathering_pause_s, pause_s, wanted_per_s
-from coordinator.store.records import TaskState
+from mien.rounds.machine import COUNTED, BecameLate, Effect, Selected, Stage, StageEntered, Step
+from mien.rounds.pacing import ACTIVE_S, COUNT_EVERY_S, Pace, gathering_pause_s, pause_s, wanted_per_s
+from mien.rounds.records import TaskState
 from mien.specs import TaskSpec
 from simulation.fleet.clock import Agenda
 from simulation.fleet.desk import TASK_ID, Change, Desk, DeskLane

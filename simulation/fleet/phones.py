@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rounds.machine import Stage
 from mien.errors import ConfigError
+from mien.rounds.machine import Stage
 from mien.specs import TaskSpec
 from simulation.fleet.costs import RoundCost
 from simulation.fleet.profile import Profile

@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rounds.machine import Stage
+from mien.rounds.machine import Stage
 
 
 class Fate(StrEnum):

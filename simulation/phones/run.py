@@ -17,8 +17,8 @@ import tomli_w
 from rich.table import Table
 
 from coordinator.commands import tasks
-from coordinator.home import CoordinatorHome
-from coordinator.registrar.client import connect_admin
+from coordinator.home.home import CoordinatorHome
+from coordinator.operator.registrar_client import connect_admin
 from mien.errors import ConfigError, EmptyFolderError, MienError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli

@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.commands.models.folder import read_signed
-from coordinator.signing import sign_folder
+from coordinator.release.signing import sign_folder
 from device_sdk.models import Model
 from mien.methods.base import Crops
 from mien.models.bundles import name_of

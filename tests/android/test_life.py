@@ -19,7 +19,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator.keys import pki
 from device_sdk.enrolled import References, Template
 from device_sdk.models import Model
 from mien.layout import model_id

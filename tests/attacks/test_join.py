@@ -21,8 +21,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from coordinator import pki
-from coordinator.registrar import client
+from coordinator.keys import pki
+from coordinator.operator import registrar_client
 from coordinator.registrar.limits import FailureLimiter
 from mien.errors import CertificateError, InviteError, MienError, RateLimitedError, RevokedError
 from mien.protocol.invite import Invite
@@ -332,7 +332,7 @@ def test_a_revoked_device_renews_nothing_and_joins_no_more(registrar: LocalRegis
     phone = registrar.admitted()
 
     async def revoke() -> None:
-        async with client.connect_admin(registrar.admin_address, registrar.operator) as admin:
+        async with registrar_client.connect_admin(registrar.admin_address, registrar.operator) as admin:
             await admin.revoke_device(phone.device_id, reason="stolen")
 
     asyncio.run(revoke())

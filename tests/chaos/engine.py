@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import RoundRecord
 from coordinator.store.store import Store
 from mien.errors import UnavailableError
+from mien.rounds.records import RoundRecord
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, TaskSpec
 from tests.chaos import faults, shim
 from tests.chaos.faults import WEATHERS
@@ -336,7 +336,7 @@ class Site:
                 self.stuck.append(f"a coordinator did not stop within {STOP_S:g} s of SIGTERM")
                 await victim.kill()
         await self.with_store(self.auditor.check_end)
-        command = [sys.executable, "-m", "coordinator.cli", "audit", "verify", "--json", "--home"]
+        command = [sys.executable, "-m", "coordinator.commands.cli", "audit", "verify", "--json", "--home"]
         verified = await asyncio.to_thread(
             subprocess.run, [*command, str(self.house.home.folder)], cwd=ROOT, capture_output=True, text=True
         )

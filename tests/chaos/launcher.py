@@ -20,12 +20,12 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.clock import Clock
-from coordinator.home import CoordinatorHome
+from coordinator import serve
+from coordinator.home.home import CoordinatorHome
 from coordinator.rounds import engine
-from coordinator.service import server
 from mien.errors import MienError
 from mien.shell import logs
+from mien.shell.clock import Clock
 from mien.shell.lock import exclusive
 from mien.shell.tls import refuse_tls12
 
@@ -66,14 +66,14 @@ def _child(order: dict[str, Any]) -> int:
 
 
 def _serve(home: CoordinatorHome, ready: Path) -> None:
-    """Do what `coordinator.service.server.serve` does, and say when it is ready."""
+    """Do what `coordinator.serve.serve` does, and say when it is ready."""
     os.umask(0o077)
     refuse_tls12()
 
     async def until_stopped() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        async with server.running(home, home.resolve().config, Clock()):
+        async with serve.running(home, home.resolve().config, Clock()):
             pipe = os.open(ready, os.O_WRONLY)
             os.write(pipe, b"r")
             os.close(pipe)

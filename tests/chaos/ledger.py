@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from coordinator.privacy import account
-from coordinator.rounds.machine import COUNTED, Stage
 from coordinator.rounds.states import read_theta
+from coordinator.store import account
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import RoundRecord
 from coordinator.store.store import Store
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import MienError
 from mien.protocol.canonical import task_from_json
+from mien.rounds.machine import COUNTED, Stage
+from mien.rounds.records import RoundRecord
 from mien.specs import TaskSpec
 from tests.integration.light_device import THETA, contribution
 from tests.integration.test_rounds import expected_theta

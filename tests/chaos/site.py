@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator import pki
-from coordinator.home import trust_registrar
+from coordinator.home.home import trust_registrar
+from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from tests.chaos import shim
@@ -135,7 +135,7 @@ class Registrar:
 
     async def start(self) -> None:
         """Start it and return once it answers."""
-        command = [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--json", "--home"]
+        command = [sys.executable, "-m", "coordinator.commands.registrar_cli", "serve", "--json", "--home"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([*command, str(self.home.folder)], cwd=ROOT, stdout=log, stderr=log)
         host, port = self.address.split(":")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.rounds.machine import Step
 from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
+from mien.rounds.machine import Step
 from mien.specs import CohortSpec
 from tests.chaos import ledger
 from tests.chaos.ledger import Attempt, Auditor, Ledger, true_contribution

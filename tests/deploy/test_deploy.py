@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import typer.main
 
-import coordinator.cli
-import coordinator.registrar.cli
-from coordinator.config import CoordinatorConfig
-from coordinator.home import CoordinatorHome
+import coordinator.commands.cli
+import coordinator.commands.registrar_cli
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome
 from coordinator.registrar.config import RegistrarConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-PROGRAMS = {"mien-coordinator": coordinator.cli.app, "mien-registrar": coordinator.registrar.cli.app}
+PROGRAMS = {"mien-coordinator": coordinator.commands.cli.app, "mien-registrar": coordinator.commands.registrar_cli.app}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 

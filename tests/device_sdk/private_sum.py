@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from coordinator import pki
+from coordinator.keys import pki
 from mien.dp.rounds import noise_allowance
 from mien.errors import CohortError, ViolationError
 from mien.protocol.v1 import rounds_pb2

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator.keys import pki
 from device_sdk.identity import Identity, create_csr
 from mien.errors import MienError
 from mien.protocol.status import to_status

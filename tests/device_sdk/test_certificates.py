@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator.keys import pki
 from device_sdk.certificates import (
     check_device_certificate,
     fetch_unverified_chain,

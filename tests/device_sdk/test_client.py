@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import pki
+from coordinator.keys import pki
 from device_sdk.client import UNSAID_PAUSE_S, Blob, ClientSettings, CoordinatorClient, RoundRef, Stage, Wait
 from device_sdk.clock import spell_duration
 from device_sdk.retry import Backoff, RetryPolicy

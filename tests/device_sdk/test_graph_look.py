@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.signing import sign_folder
+from coordinator.release.signing import sign_folder
 from device_sdk.abilities import LOOK_EVERY_S, UNSAID, Abilities, GraphLook
 from device_sdk.client import Wait
 from device_sdk.device import Device

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import pki
+from coordinator.keys import pki
 from device_sdk import join as joining
 from device_sdk.certificates import fingerprint
 from device_sdk.device import Device

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.signing import sign_folder
+from coordinator.release.signing import sign_folder
 from device_sdk.client import Blob, Manifest, Progress
 from device_sdk.device import Device
 from device_sdk.export.manifest import GraphFolder

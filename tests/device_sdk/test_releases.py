@@ -189,7 +189,7 @@ def test_another_key_after_a_new_invite_counts_from_anew(guard: ReleaseGuard, tm
 class TestFolder:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        from coordinator.signing import sign_folder
+        from coordinator.release.signing import sign_folder
 
         folder = tmp_path / "model"
         folder.mkdir()

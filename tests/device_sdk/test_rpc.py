@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import pki
+from coordinator.keys import pki
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
 _CONNECT = """

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import typer.main
 
-import coordinator.cli
-import coordinator.registrar.cli
+import coordinator.commands.cli
+import coordinator.commands.registrar_cli
 import device_sdk.cli
 import simulation.cli
-from coordinator.config import CoordinatorConfig
+from coordinator.home.config import CoordinatorConfig
 from coordinator.registrar.config import RegistrarConfig
 from device_sdk.config import DeviceConfig
 from mien.errors import MienError
@@ -33,8 +33,8 @@ JAVA_PLACE = re.compile(r"`([\w/]+\.java):(\w+)`")
 JAVA = ROOT / "android_demo/client/src/main/java/mien/client"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 PROGRAMS = {
-    "mien-registrar": coordinator.registrar.cli.app,
-    "mien-coordinator": coordinator.cli.app,
+    "mien-registrar": coordinator.commands.registrar_cli.app,
+    "mien-coordinator": coordinator.commands.cli.app,
     "mien-device": device_sdk.cli.app,
     "mien-sim": simulation.cli.app,
 }

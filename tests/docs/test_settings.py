@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import LIMITS, CoordinatorConfig
-from coordinator.reference import reference, to_markdown
+from coordinator.home.config import LIMITS, CoordinatorConfig
+from coordinator.home.reference import reference, to_markdown
 from scripts.write_settings_tables import PAGE, written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def test_a_row_says_default_limits_and_meaning() -> None:
     assert set(LIMITS) <= set(rows)
 
 
-@pytest.mark.parametrize("module", ["coordinator.cli", "coordinator.registrar.cli"])
+@pytest.mark.parametrize("module", ["coordinator.commands.cli", "coordinator.commands.registrar_cli"])
 def test_both_programs_print_it(module: str) -> None:
     def printed(*options: str) -> str:
         command = [sys.executable, "-m", module, "config", "reference", *options]

@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
-from coordinator.client import Coordinator, connect
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
-from coordinator.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.keys import pki
+from coordinator.operator.client import Coordinator, connect
 from coordinator.store.store import Store
 from mien.protocol.canonical import model_to_json
+from mien.shell.clock import Clock
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from tests.integration.light_device import LAYOUT, SECONDS, SPEC, THETA, Credentials, LightDevice, patiently
 from tests.servers import free_port
@@ -91,7 +91,7 @@ class House:
     def start(self) -> float:
         """Start serving and return how long it took to be ready, in seconds."""
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--home", str(self.home.folder)]
+        command = [sys.executable, "-m", "coordinator.commands.cli", "serve", "--json", "--home", str(self.home.folder)]
         began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

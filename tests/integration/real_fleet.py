@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coordinator import pki
-from coordinator.home import trust_registrar
-from coordinator.registrar.client import connect_admin
+from coordinator.home.home import trust_registrar
+from coordinator.keys import pki
+from coordinator.operator.registrar_client import connect_admin
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from device_sdk.device import Device
@@ -211,7 +211,15 @@ def real_fleet(folder: Path, **settings: Any) -> Iterator[RealFleet]:
 @contextlib.contextmanager
 def _serving(registrar: RegistrarHome, address: str, log_path: Path) -> Iterator[None]:
     """The registrar's process, from when it answers on."""
-    command = [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--json", "--home", str(registrar.folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "coordinator.commands.registrar_cli",
+        "serve",
+        "--json",
+        "--home",
+        str(registrar.folder),
+    ]
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         try:

@@ -7,18 +7,18 @@ import json
 import subprocess
 from pathlib import Path
 
-from coordinator.backup import make_backup, restore_backup
-from coordinator.clock import Clock
-from coordinator.home import CoordinatorHome
+from coordinator.home.backup import make_backup, restore_backup
+from coordinator.home.home import CoordinatorHome
 from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import rounds_pb2
+from mien.shell.clock import Clock
 from tests.integration.house import House, masked_task, run
 from tests.integration.light_device import LightDevice, MaskedPart, contribution
 from tests.integration.test_operating import program
 
 
 def command(house: House, *arguments: str, password: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return program("coordinator.cli", *arguments, "--password-file", str(password), "--json", check=check)
+    return program("coordinator.commands.cli", *arguments, "--password-file", str(password), "--json", check=check)
 
 
 def test_a_round_goes_on_from_a_backup(house: House, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.integration.house import ROOT
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 from tests.integration.test_operating import program
 
-COORDINATOR = "coordinator.cli"
+COORDINATOR = "coordinator.commands.cli"
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mien", "coordinator", "device_sdk", "simulation")
 TASK = TaskSpec(
     "without-torch",

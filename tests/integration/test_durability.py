@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator import client
-from coordinator.rounds.machine import Stage, Step
+from coordinator.operator import client
 from mien.errors import (
     CorruptDataError,
     DiskFullError,
@@ -29,6 +28,7 @@ from mien.errors import (
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json, task_from_json
 from mien.protocol.v1 import common_pb2, rounds_pb2
+from mien.rounds.machine import Stage, Step
 from mien.specs import CohortSpec, TaskSpec
 from tests.integration.house import STOP_S, House, is_root, run, tiny_task
 from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of

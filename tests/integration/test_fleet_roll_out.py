@@ -15,10 +15,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from coordinator.cli import app
+from coordinator.commands.cli import app
 from coordinator.commands.models.folder import read_signed
-from coordinator.releases import place
-from coordinator.signing import create_key, sign_folder
+from coordinator.release.signing import create_key, sign_folder
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.models import Model
 from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
@@ -31,6 +30,7 @@ from mien.models.bundles import hash_of
 from mien.protocol.canonical import model_to_json
 from mien.protocol.tensors import PublicShard
 from mien.protocol.v1 import operator_pb2
+from mien.rounds.releases import place
 from mien.specs import CohortSpec, Threshold
 from simulation.synthetic import committed_faces
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.client import Coordinator
-from coordinator.releases import place
+from coordinator.operator.client import Coordinator
 from mien.errors import ConfigError
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import operator_pb2
+from mien.rounds.releases import place
 from mien.specs import CohortSpec, GateSpec, TaskSpec
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import Credentials, LightDevice
@@ -155,14 +155,14 @@ def test_what_fails_is_kept_and_the_task_goes_back(gated: House) -> None:
             )
 
             home, anyway = ("--home", str(gated.home.folder)), ("--without-thresholds",)
-            refused = program("coordinator.cli", "model", "release", reports[2], *anyway, *home, check=False)
+            refused = program("coordinator.commands.cli", "model", "release", reports[2], *anyway, *home, check=False)
             assert (refused.returncode, "failed its gates" in refused.stderr) == (2, True)
-            program("coordinator.cli", "model", "release", reports[1][:16], "--share", "10%", *anyway, *home)
-            shown = json.loads(program("coordinator.cli", "model", "show", reports[1], "--json", *home).stdout)
+            program("coordinator.commands.cli", "model", "release", reports[1][:16], "--share", "10%", *anyway, *home)
+            shown = json.loads(program("coordinator.commands.cli", "model", "show", reports[1], "--json", *home).stdout)
             assert (shown["state"], shown["share"], len(shown["evaluations"])) == ("released", 0.1, 2)
-            assert json.loads(program("coordinator.cli", "model", "rollback", "--json", *home).stdout)["model_id"] == (
-                MODEL.model_id
-            )
+            assert json.loads(program("coordinator.commands.cli", "model", "rollback", "--json", *home).stdout)[
+                "model_id"
+            ] == (MODEL.model_id)
 
     run(story())
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from coordinator.rounds.machine import RoundRules
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import LateError, MienError, ReplayError, ViolationError
 from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import operator_pb2, rounds_pb2
+from mien.rounds.machine import RoundRules
 from mien.secagg.groups import deal
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from tests.integration.house import House, masked_task, run, short, until_logged

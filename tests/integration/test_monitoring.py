@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.doctor import examine
-from coordinator.registrar.doctor import Finding
+from coordinator.commands.doctor import examine
+from coordinator.commands.registrar_doctor import Finding
 from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
 from mien.protocol.v1 import rounds_pb2
 from tests.integration.house import ROOT, House, run, tiny_task

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.store.sealing import MasterKey
 from mien.errors import CertificateError, RevokedError, UnavailableError
 from mien.layout import Vector
@@ -109,7 +109,7 @@ min_cohort = 3
 def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_path: Path) -> None:
     """Import, release, submit, watch, export: what comes out is what the devices made."""
     home = ("--home", str(running.home.folder), "--json")
-    cli = "coordinator.cli"
+    cli = "coordinator.commands.cli"
     imported = json.loads(program(cli, "model", "import", str(model_folder), "--release", *home).stdout)
     assert imported["released"]
     assert imported["public_shard_bytes"] > 3 * 112 * 112 * 3
@@ -173,9 +173,9 @@ def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_pa
         (("init", "--address", "localhost:1"), 16, "nothing was changed"),
         (("device", "list"), 61, "trust-coordinator"),
     ):
-        done = program("coordinator.cli", *arguments, *home, check=False)
+        done = program("coordinator.commands.cli", *arguments, *home, check=False)
         assert (done.returncode, words in " ".join(done.stderr.split())) == (code, True), (arguments, done.stderr)
-    nowhere = program("coordinator.cli", "task", "list", "--home", str(tmp_path / "nowhere"), check=False)
+    nowhere = program("coordinator.commands.cli", "task", "list", "--home", str(tmp_path / "nowhere"), check=False)
     assert (nowhere.returncode, "init" in nowhere.stderr) == (17, True)
 
 
@@ -200,20 +200,20 @@ def test_a_certificate_that_has_ended_is_told_as_such(house: House) -> None:
     house.start()
     run(refused())
     home_option = ("--home", str(home.folder))
-    assert program("coordinator.cli", "task", "list", *home_option, check=False).returncode == 32
-    program("coordinator.cli", "operator", "renew", *home_option)
-    program("coordinator.cli", "task", "list", *home_option)
+    assert program("coordinator.commands.cli", "task", "list", *home_option, check=False).returncode == 32
+    program("coordinator.commands.cli", "operator", "renew", *home_option)
+    program("coordinator.commands.cli", "task", "list", *home_option)
 
 
 def test_a_coordinator_that_is_down_is_told_as_such(house: House) -> None:
-    done = program("coordinator.cli", "task", "list", "--home", str(house.home.folder), "--json", check=False)
+    done = program("coordinator.commands.cli", "task", "list", "--home", str(house.home.folder), "--json", check=False)
     assert done.returncode == 50
     assert json.loads(done.stderr)["error"] == "unreachable"
 
 
 def test_the_environment_names_the_folder(house: House) -> None:
     folders = {"MIEN_COORDINATOR_HOME": str(house.home.folder), "MIEN_REGISTRAR_HOME": "/nowhere"}
-    shown = json.loads(program("coordinator.cli", "config", "show", "--json", **folders).stdout)
+    shown = json.loads(program("coordinator.commands.cli", "config", "show", "--json", **folders).stdout)
     assert shown["address"]["value"] == house.address
 
 
@@ -230,7 +230,7 @@ class Registrar:
         self.port, admin = free_port(), free_port()
         self.address = f"localhost:{self.port}"
         self.home, self._house = folder / "registrar", house
-        cli, coordinator = "coordinator.registrar.cli", house.home
+        cli, coordinator = "coordinator.commands.registrar_cli", house.home
         self._home = ("--home", str(self.home))
         program(
             cli, "init", *self._home, "--address", self.address, "--listen", f"127.0.0.1:{self.port}",
@@ -241,7 +241,7 @@ class Registrar:
             "--csr", str(coordinator.registrar_operator_csr_path), "--out", str(coordinator.registrar_operator_path),
         )  # fmt: skip
         program(
-            "coordinator.cli", "trust-registrar", str(self.home / "ca.pem"), "--replace",
+            "coordinator.commands.cli", "trust-registrar", str(self.home / "ca.pem"), "--replace",
             "--home", str(coordinator.folder),
         )  # fmt: skip
         with coordinator.config_path.open("a") as settings:
@@ -251,7 +251,7 @@ class Registrar:
     @contextlib.contextmanager
     def serving(self) -> Iterator[subprocess.Popen[bytes]]:
         """Run the registrar while the block runs."""
-        command = [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--json", *self._home]
+        command = [sys.executable, "-m", "coordinator.commands.registrar_cli", "serve", "--json", *self._home]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             try:
                 assert process.stdout is not None
@@ -284,31 +284,33 @@ def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path)
     home = ("--home", str(house.home.folder), "--json")
 
     async def story(process: subprocess.Popen[bytes]) -> None:
-        invite = json.loads(program("coordinator.cli", "device", "invite", "--population", "joined", *home).stdout)
+        invite = json.loads(
+            program("coordinator.commands.cli", "device", "invite", "--population", "joined", *home).stdout
+        )
         credentials = await registrar.join(invite["url"])
         async with LightDevice(house.address, credentials) as device:
             assert (await device.hello()).protocol_version == 1
-            (listed,) = json.loads(program("coordinator.cli", "device", "list", *home).stdout)["devices"]
+            (listed,) = json.loads(program("coordinator.commands.cli", "device", "list", *home).stdout)["devices"]
             assert (listed["device_id"], listed["revoked"]) == (credentials.device_id, False)
             assert (listed["engines"], listed["stays_out_since_unix_ms"]) == (None, None), "it has not checked in yet"
             key, aside = house.home.operator_key_path, tmp_path / "aside"
             key.rename(aside)
-            listing = json.loads(program("coordinator.cli", "device", "list", *home).stdout)
+            listing = json.loads(program("coordinator.commands.cli", "device", "list", *home).stdout)
             assert [each["device_id"] for each in listing["devices"]] == [credentials.device_id]
             assert "the operator's key" in listing["told_missing"]
             aside.rename(key)
-            program("coordinator.cli", "device", "revoke", credentials.device_id, *home)
+            program("coordinator.commands.cli", "device", "revoke", credentials.device_id, *home)
             began = time.monotonic()
             while not isinstance(error := await _refusal(device), RevokedError):
                 assert time.monotonic() - began < 60, error
                 await asyncio.sleep(0.1)
-        checks = json.loads(program("coordinator.cli", "doctor", *home).stdout)
+        checks = json.loads(program("coordinator.commands.cli", "doctor", *home).stdout)
         assert checks["ok"], checks
 
     with registrar.serving() as process:
         house.start()
         run(story(process))
-    done = program("coordinator.cli", "doctor", *home, check=False)
+    done = program("coordinator.commands.cli", "doctor", *home, check=False)
     assert done.returncode == 50  # the registrar is down now
     assert house.stop() == 0
 
@@ -413,7 +415,7 @@ def test_a_coordinator_speaks_tls13_only(house: House) -> None:
     assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
     with pytest.raises((ssl.SSLError, ConnectionError)):  # nothing but the version differs
         version(ssl.TLSVersion.TLSv1_2)
-    done = program("coordinator.cli", "doctor", "--home", str(home.folder), "--json", check=False)
+    done = program("coordinator.commands.cli", "doctor", "--home", str(home.folder), "--json", check=False)
     (found,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "coordinator"]
     assert (found["ok"], "TLS 1.3 only" in found["detail"]) == (True, True)
 

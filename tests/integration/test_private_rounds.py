@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.privacy.report import report
+from coordinator.store.report import report
 from mien.errors import BudgetExceededError, MienError
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec

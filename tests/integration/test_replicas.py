@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from mien.errors import CertificateError, PermissionDeniedError, UnreachableError, VersionError
 from mien.protocol.v1 import common_pb2, replicas_pb2, rounds_pb2
@@ -262,7 +262,7 @@ def test_nothing_stays_of_rounds_that_are_over(cluster: Cluster) -> None:
 
 
 def test_replicas_are_listed(cluster: Cluster) -> None:
-    command = [sys.executable, "-m", "coordinator.cli", "replica", "list", "--json", "--home"]
+    command = [sys.executable, "-m", "coordinator.commands.cli", "replica", "list", "--json", "--home"]
     told = subprocess.run([*command, str(cluster.first.home.folder)], capture_output=True, check=True, text=True)
     found = [replica for replica in json.loads(told.stdout)["replicas"] if replica["is_alive"]]
     assert {replica["address"] for replica in found} >= {replica.peer_address for replica in cluster.replicas}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from coordinator.client import Coordinator
+from coordinator.operator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import pki
-from coordinator.client import Coordinator
+from coordinator.keys import pki
+from coordinator.operator.client import Coordinator
 from mien.errors import (
     CertificateError,
     ConfigError,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.signing import read_key, sign_folder
+from coordinator.release.signing import read_key, sign_folder
 from device_sdk.cli import app
 from device_sdk.models import Model
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, NotFoundError
@@ -22,7 +22,7 @@ from mien.specs import Threshold
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model, with_model
 from tests.integration.test_operating import program
 
-CLI = "coordinator.cli"
+CLI = "coordinator.commands.cli"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.client import Coordinator
+from coordinator.operator.client import Coordinator
 from mien.contribution import Arrays
 from mien.errors import ModelMismatchError
 from mien.methods import METHODS

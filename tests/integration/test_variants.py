@@ -22,7 +22,7 @@ from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, smal
 from tests.integration.test_operating import program
 from tests.tiny import made_up_crops
 
-CLI = "coordinator.cli"
+CLI = "coordinator.commands.cli"
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import worker as parent
+from coordinator.release import worker as parent
 from device_sdk.faces import ChoiceRule, FacePipeline
 from mien.backbones.importers import import_model
 from mien.errors import (

@@ -11,7 +11,7 @@ from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2
 
 Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 'released' for the one in force.")]
@@ -47,7 +47,7 @@ def tell(model: models_pb2.ModelManifest, as_json: bool, what: str) -> None:
 
 def said_of_thresholds(spec_json: bytes, model_id: str, then: str) -> str:
     """Return that phones recognise nobody with a model, and what to do, at last `then`; empty where they do."""
-    from coordinator.thresholds import PHONES_MAX_FMR, decides
+    from mien.rounds.thresholds import PHONES_MAX_FMR, decides
 
     if decides(spec_json, model_id):
         return ""

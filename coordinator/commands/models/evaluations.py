@@ -15,12 +15,12 @@ from coordinator.commands.common import Home, Json, ask, now
 from coordinator.commands.measured import table_of
 from coordinator.commands.models.common import Model
 from coordinator.commands.models.folder import write_model
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
 
 
 def evaluate(
@@ -81,7 +81,7 @@ def _measured(home: Path, model: str, sets: Sequence[tuple[Path, bool]], protoco
 
 def measured(model: Path, data: Path, protocol: str, *, aligned: bool) -> dict[str, Any]:
     """Return the record of the model in a folder on a folder of faces, as measured by this very command."""
-    from coordinator import worker
+    from coordinator.release import worker
 
     record = worker.evaluate(model, data, protocol, aligned=aligned)
     return {**record, "command": shlex.join(["mien-coordinator", *sys.argv[1:]])}  # the worker's names a passing folder
@@ -94,7 +94,7 @@ def _keep_thresholds(home: Path, record: Mapping[str, Any]) -> int:
 
 async def add_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) -> int:
     """Add what a record measured to the model's manifest; returns how many thresholds that were."""
-    from coordinator.thresholds import thresholds_of
+    from mien.rounds.thresholds import thresholds_of
 
     thresholds = thresholds_of(record, now())
     for threshold in thresholds:

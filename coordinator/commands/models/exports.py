@@ -15,7 +15,7 @@ from mien.shell import cli as shell
 from mien.shell.files import storage_errors
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2
 
 
@@ -71,7 +71,7 @@ def sign(
 
     Example: mien-coordinator model sign ./model --key release.key
     """
-    from coordinator.signing import read_key, sign_folder
+    from coordinator.release.signing import read_key, sign_folder
     from mien.models.bundles import hash_of
 
     signed = sign_folder(

@@ -11,7 +11,7 @@ from mien.errors import NotFoundError
 from mien.shell.files import read_limited, write_atomically
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2, operator_pb2
 
 SPEC: Final = "model.json"

@@ -22,7 +22,7 @@ from mien.shell.files import read_limited, storage_errors, write_atomically
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2
 
 
@@ -61,7 +61,7 @@ def import_model(
 
     Example: mien-coordinator model import sface.onnx --graphs ./model --int8-faces ./public --key release.key --release
     """
-    from coordinator.thresholds import decides
+    from mien.rounds.thresholds import decides
 
     if not file.exists():
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file, or an exported folder")
@@ -72,7 +72,7 @@ def import_model(
     with _new_folder(graphs) as temporary:
         folder, own_id = file, ""
         if graphs is not None or not file.is_dir():
-            from coordinator import worker
+            from coordinator.release import worker
 
             folder = temporary
             made = worker.import_model(
@@ -136,7 +136,7 @@ def _release_key(path: Path | None) -> Ed25519PrivateKey | None:
     """Return the release key in a file, if one is named; raises NotFoundError, KeyStoreError for a file without."""
     if path is None:
         return None
-    from coordinator.signing import read_key
+    from coordinator.release.signing import read_key
 
     return read_key(path)
 
@@ -195,7 +195,7 @@ async def _described(
     coordinator: Coordinator, model: models_pb2.ModelManifest, folder: Path, record: Mapping[str, Any] | None
 ) -> models_pb2.ModelManifest:
     """Return a model with its thresholds, the measured ones where it had none; its folder gets them to be signed."""
-    from coordinator.thresholds import decides
+    from mien.rounds.thresholds import decides
 
     if record is not None and not decides(model.spec_json, model.model_id):
         await coordinator.add_evaluation(model.model_id, record)
@@ -212,7 +212,7 @@ async def _signed_here(
     await write_fallbacks(coordinator, model, folder)
     if key is None:
         return b"", b""
-    from coordinator.signing import sign_folder
+    from coordinator.release.signing import sign_folder
 
     sign_folder(folder, key, sequence=int(now().timestamp()))
     return read_signed(folder)

@@ -13,7 +13,7 @@ from coordinator.commands.models.folder import read_signed, said_of_less
 from mien.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2
 
 

@@ -17,7 +17,7 @@ from mien.shell import cli as shell
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2, operator_pb2
 
 _MAX_REASON: Final = 400

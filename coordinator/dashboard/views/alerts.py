@@ -12,11 +12,11 @@ from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views.common import candidates, model_standings, offered_models, release_history
 from coordinator.dashboard.views.rollouts import roll_out_alerts
 from coordinator.dashboard.words import short
-from coordinator.releases import UNJUDGED, ModelState, in_force
-from coordinator.store.records import CandidateState
 from coordinator.store.tables import PRIVACY_EVENTS, TASKS
 from mien.dp.ledger import Event
 from mien.format import percent
+from mien.rounds.records import CandidateState
+from mien.rounds.releases import UNJUDGED, ModelState, in_force
 
 _ORDER: Final[dict[Tone, int]] = {"bad": 0, "warn": 1, "busy": 2, "good": 3, "plain": 4}
 _WEEK_MS: Final = 7 * 86_400_000

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.sections import Cell, Column
 from coordinator.dashboard.words import short
-from coordinator.releases import Standing, standings
-from coordinator.store.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
 from mien.protocol.canonical import parse_json
+from mien.rounds.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from mien.rounds.releases import Standing, standings
 
 Row = sa.Row[Any]
 

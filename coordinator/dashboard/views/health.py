@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.config import CoordinatorConfig
 from coordinator.dashboard.sections import Cell, Page, Table
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views.common import columns
-from coordinator.settings import Resolved, shown
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.settings import Resolved, shown
 
 _NOTE = (
     "The dashboard reads no key of the authority, of operators or of the store: mien-coordinator doctor also looks at "

@@ -24,12 +24,12 @@ from coordinator.dashboard.views.quality import det_figure, newest_by_set, numbe
 from coordinator.dashboard.views.rollouts import roll_out_table
 from coordinator.dashboard.views.tasks import verdict_cell
 from coordinator.dashboard.words import MODEL_TONES, ago, moment, rate, short
-from coordinator.releases import Standing, before, in_force
-from coordinator.store.records import ReleaseRecord
 from coordinator.store.tables import MODELS
 from mien.errors import NotFoundError
 from mien.format import count, percent, score, size
 from mien.protocol.canonical import model_from_json
+from mien.rounds.records import ReleaseRecord
+from mien.rounds.releases import Standing, before, in_force
 from mien.specs import ModelSpec
 
 _DET_MODELS = 3

@@ -14,11 +14,11 @@ from coordinator.dashboard.views.common import Row, columns, model_link, release
 from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
-from coordinator.releases import in_force
 from coordinator.store.tables import AUDIT, ROUNDS, TASKS
 from mien.format import count, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
+from mien.rounds.releases import in_force
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8

@@ -21,7 +21,7 @@ from coordinator.dashboard.sections import (
 from coordinator.dashboard.views.common import columns
 from coordinator.dashboard.views.quality import legend
 from coordinator.dashboard.words import short
-from coordinator.privacy.report import BudgetReport, PopulationReport, TaskReport
+from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
 from mien.format import count, percent
 
 _NEAR = 0.8

@@ -12,8 +12,8 @@ from coordinator.dashboard import charts
 from coordinator.dashboard.sections import NOTHING, Cell, Column, Figure, Table
 from coordinator.dashboard.views.measured import Measured
 from coordinator.dashboard.words import moment, rate, short
-from coordinator.store.records import ReleaseRecord
 from mien.format import count, percent, score
+from mien.rounds.records import ReleaseRecord
 
 Records = Mapping[str, Sequence[Measured]]
 

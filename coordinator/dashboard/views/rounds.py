@@ -12,11 +12,11 @@ from coordinator.dashboard.sections import Bar, Cell, Empty, Facts, Page, Sectio
 from coordinator.dashboard.views.common import Row, columns, model_link
 from coordinator.dashboard.views.tasks import find_task, metric_words
 from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, moment, phone, since, stage_badge
-from coordinator.rounds.machine import ORDER, PATHS, STEP_OF, Stage, Step
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
 from mien.format import count, duration, percent, size
 from mien.protocol.canonical import task_from_json
+from mien.rounds.machine import ORDER, PATHS, STEP_OF, Stage, Step
 from mien.specs import TaskSpec
 
 _MAX_LOST = 50

@@ -26,7 +26,7 @@ from coordinator.dashboard.sections import (
 )
 from coordinator.dashboard.views.common import MAX_ROWS, Row, columns, model_link
 from coordinator.dashboard.words import ago, lasting, moment, since, stage_badge, task_badge
-from coordinator.disclosure import disclosures
+from coordinator.operator.disclosure import disclosures
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
 from mien.format import count, percent, size

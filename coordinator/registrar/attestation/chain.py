@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.pki import load_certificate
+from coordinator.keys.pki import load_certificate
 from coordinator.registrar.attestation.description import ATTEST_KEY, OID, KeyDescription, description_of
 from mien.errors import CertificateError
 

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from onnx import TensorProto, helper
 
-from coordinator import pki
+from coordinator.keys import pki
 from device_sdk.standing import LastRound
 from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
@@ -98,7 +98,7 @@ NO_READER: Final = {
     "mien.shell.files:read_limited": "returns bytes as they are",
     "coordinator.commands.common:read_pem": "returns bytes as they are",
     "coordinator.commands.models.folder:read_signed": "bytes as they are; mien.models.bundles:verify reads them",
-    "coordinator.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
+    "coordinator.release.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
     "device_sdk.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
     "simulation.experiments.demo.tune:LfwCrops.read": "a folder of pictures",
@@ -224,7 +224,7 @@ def unpack_archive(kind: str) -> Callable[[bytes], object]:
     """Return the reader of what is inside a backup's seal; the seal itself lets no changed byte through."""
 
     def call(data: bytes) -> object:
-        from coordinator import archive
+        from coordinator.home import archive
 
         inside = io.BytesIO(data)
         reader = SimpleNamespace(read=inside.read, finish=lambda: None)
@@ -236,7 +236,7 @@ def unpack_archive(kind: str) -> Callable[[bytes], object]:
 
 def open_sealed(data: bytes) -> object:
     """Read a sealed file to its end."""
-    from coordinator.sealed_file import OpeningReader
+    from coordinator.home.sealed_file import OpeningReader
 
     reader = OpeningReader(cast("IO[bytes]", io.BytesIO(data)), "correct horse")
     reader.finish()
@@ -474,7 +474,7 @@ def _of_servers() -> dict[str, Reader]:
     toml = b'name = "t"\nmethod = "fedavg"\n[cohort]\nsize = 3\nmin_reports = 3\n[privacy]\nmin_cohort = 3\n'
     settings = b'address = "c.example:7443"\nnames = ["a"]\ndrain_s = 5.0\n'
     roll_out = b'{"population": "default", "min_cohort": 16}'
-    load = _named("coordinator.config:SETTINGS")
+    load = _named("coordinator.home.config:SETTINGS")
     return {
         "coordinator.commands.fleet:read_roll_out": Reader(
             through("r.toml", lambda path: _named("coordinator.commands.fleet:read_roll_out")(path)),
@@ -483,18 +483,19 @@ def _of_servers() -> dict[str, Reader]:
         "coordinator.commands.tasks:read_task": Reader(
             through("t.toml", lambda path: _named("coordinator.commands.tasks:read_task")(path)), [toml]
         ),
-        "coordinator.rollouts:spec_from_json": Reader(of("coordinator.rollouts:spec_from_json"), [roll_out]),
-        "coordinator.pki:load_authority": Reader(lambda data: pki.load_authority(data, key), [pem]),
-        "coordinator.pki:load_authority_certificate": Reader(pki.load_authority_certificate, [pem]),
-        "coordinator.pki:load_certificate": Reader(pki.load_certificate, [leaf, pem]),
-        "coordinator.pki:load_crl": Reader(lambda data: pki.load_crl(data, ca), [crl]),
-        "coordinator.pki:load_key": Reader(pki.load_key, [key]),
-        "+coordinator.pki:csr_public_key": Reader(pki.csr_public_key, [csr]),
-        "coordinator.settings:Settings.load": Reader(
+        "mien.rounds.rollouts:spec_from_json": Reader(of("mien.rounds.rollouts:spec_from_json"), [roll_out]),
+        "coordinator.keys.pki:load_authority": Reader(lambda data: pki.load_authority(data, key), [pem]),
+        "coordinator.keys.pki:load_authority_certificate": Reader(pki.load_authority_certificate, [pem]),
+        "coordinator.keys.pki:load_certificate": Reader(pki.load_certificate, [leaf, pem]),
+        "coordinator.keys.pki:load_crl": Reader(lambda data: pki.load_crl(data, ca), [crl]),
+        "coordinator.keys.pki:load_key": Reader(pki.load_key, [key]),
+        "+coordinator.keys.pki:csr_public_key": Reader(pki.csr_public_key, [csr]),
+        "coordinator.home.settings:Settings.load": Reader(
             through("coordinator.toml", lambda path: load.load(path, environment={})), [settings]
         ),
-        "coordinator.signing:read_key": Reader(
-            through("k.key", private(lambda path: _named("coordinator.signing:read_key")(path))), [key, _release_pem()]
+        "coordinator.release.signing:read_key": Reader(
+            through("k.key", private(lambda path: _named("coordinator.release.signing:read_key")(path))),
+            [key, _release_pem()],
         ),
         "coordinator.store.sealing:MasterKey.load": Reader(
             through("store.key", private(lambda path: _named("coordinator.store.sealing:MasterKey.load")(path))),
@@ -510,11 +511,13 @@ def _of_servers() -> dict[str, Reader]:
         "coordinator.replicas.sums:Addends.parse": Reader(
             lambda data: _named("coordinator.replicas.sums:Addends")(4, 32).parse(data), [bytes(range(16))]
         ),
-        "+coordinator.archive:unpack of a coordinator": Reader(unpack_archive("backup"), [archived("coordinator")]),
-        "+coordinator.archive:unpack of a registrar": Reader(
+        "+coordinator.home.archive:unpack of a coordinator": Reader(
+            unpack_archive("backup"), [archived("coordinator")]
+        ),
+        "+coordinator.home.archive:unpack of a registrar": Reader(
             unpack_archive("registrar.backup"), [archived("registrar")]
         ),
-        "+coordinator.sealed_file:OpeningReader": Reader(open_sealed, [_sealed()]),
+        "+coordinator.home.sealed_file:OpeningReader": Reader(open_sealed, [_sealed()]),
     }
 
 

@@ -19,7 +19,7 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor import MethodDescriptor
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from mien.protocol.canonical import model_to_json, task_to_json, to_canonical_json
@@ -177,7 +177,15 @@ def registrar(folder: Path) -> Iterator[Target]:
     home = create_home(folder / "R", config, now)
     trust_coordinator(home, pki.create_authority("coordinator", now).certificate_pem, replace=False)
     ready, log = folder / "ready.json", folder / "registrar.log"
-    command = [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--home", str(home.folder), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "coordinator.commands.registrar_cli",
+        "serve",
+        "--home",
+        str(home.folder),
+        "--json",
+    ]
     with log.open("ab") as out:
         process = subprocess.Popen([*command, f"--ready-file={ready}"], cwd=ROOT, stdout=out, stderr=out)
     try:

@@ -17,7 +17,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from tests.attacks.fuzz.messages import Pool, encoded
 from tests.attacks.fuzz.mutations import mutate

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
-from coordinator.clock import Clock
 from coordinator.commands.audit import _short
+from coordinator.keys import pki
 from coordinator.store.database import sqlite_url
 from coordinator.store.store import Store
 from coordinator.store.tables import AUDIT
 from mien.errors import TABLE, ConfigError, CorruptDataError
+from mien.shell.clock import Clock
 from tests.coordinator.commands.test_privacy import run
 
 

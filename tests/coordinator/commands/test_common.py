@@ -12,7 +12,7 @@ from mien.errors import ConfigError, NotFoundError
 from mien.protocol.v1 import operator_pb2
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
 
 
 class _Listing:

@@ -13,8 +13,8 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from coordinator.commands import devices
-from coordinator.registrar import cli as registrar_cli
-from coordinator.registrar.client import Device, RegistrarAdmin, find_device
+from coordinator.commands import registrar_cli as registrar_cli
+from coordinator.operator.registrar_client import Device, RegistrarAdmin, find_device
 from mien.errors import TABLE, ConfigError, MienError, NotFoundError
 
 

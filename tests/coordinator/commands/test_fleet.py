@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coordinator.commands.fleet import _cells, _said, asking, waiting
-from coordinator.rollouts import evaluation_task
-from coordinator.store.records import TaskState
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.protocol.canonical import task_to_json
 from mien.protocol.v1 import operator_pb2
+from mien.rounds.records import TaskState
+from mien.rounds.rollouts import evaluation_task
 from mien.specs import CohortSpec
 
 MODEL = "ab" * 32

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import worker
-from coordinator.cli import app
+from coordinator.commands.cli import app
 from coordinator.commands.models import imports
 from coordinator.commands.models.common import percent, said_of_thresholds, share_of
-from coordinator.signing import create_key
-from coordinator.thresholds import thresholds_of
+from coordinator.release import worker
+from coordinator.release.signing import create_key
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
 from mien.protocol.canonical import model_to_json
+from mien.rounds.thresholds import thresholds_of
 from mien.specs import Threshold
 from tests.tiny import tiny_cnn
 

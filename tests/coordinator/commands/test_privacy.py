@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from coordinator.clock import Clock
 from coordinator.store.database import sqlite_url
 from coordinator.store.store import Store
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import TABLE, CorruptDataError
-from tests.coordinator.privacy.test_account import add_task, devices, opening, record
+from mien.shell.clock import Clock
+from tests.coordinator.store.test_account import add_task, devices, opening, record
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "coordinator.cli", *arguments, "--home", str(home)]
+    command = [sys.executable, "-m", "coordinator.commands.cli", *arguments, "--home", str(home)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

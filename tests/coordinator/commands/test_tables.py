@@ -14,7 +14,7 @@ from coordinator.commands.measured import table_of
 from coordinator.commands.models.standings import in_short, model_table
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.commands.tasks import task_table
-from coordinator.registrar.client import Device
+from coordinator.operator.registrar_client import Device
 from mien.protocol.v1 import models_pb2, operator_pb2
 
 DEVICE = Device(

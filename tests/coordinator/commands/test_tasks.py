@@ -9,17 +9,17 @@ import pytest
 from rich.console import Console
 
 from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, left_to_do, not_chosen
-from coordinator.releases import UNJUDGED, ModelState
-from coordinator.rounds.machine import Stage
 from coordinator.service.messages import REPORTED_STAGES
-from coordinator.store.records import TaskState
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
+from mien.rounds.machine import Stage
+from mien.rounds.records import TaskState
+from mien.rounds.releases import UNJUDGED, ModelState
 from mien.specs import GateSpec, TaskSpec
 
 if TYPE_CHECKING:
-    from coordinator.client import Coordinator
+    from coordinator.operator.client import Coordinator
 
 
 def event(

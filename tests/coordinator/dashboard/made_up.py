@@ -16,15 +16,21 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from coordinator import audit, pki
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
-from coordinator.gatekeeper import _summary
-from coordinator.home import CoordinatorHome, create_home, trust_registrar
-from coordinator.privacy import account
-from coordinator.rounds.machine import MASKED, STEP_OF, RoundState, Stage, Step
-from coordinator.rounds.verdicts import after_abort
-from coordinator.store.records import (
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.keys import pki
+from coordinator.release.gates_worker import _summary
+from coordinator.store import account, audit
+from coordinator.store.releases import decide
+from coordinator.store.store import Store
+from coordinator.store.tables import DEVICES
+from mien.dp.accountant import Release
+from mien.dp.ledger import Opening
+from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
+from mien.evaluation.gates import judge, monitors, tar_at
+from mien.protocol.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
+from mien.rounds.machine import MASKED, STEP_OF, RoundState, Stage, Step
+from mien.rounds.records import (
     BlobId,
     CandidateRecord,
     CandidateState,
@@ -35,14 +41,8 @@ from coordinator.store.records import (
     TaskRecord,
     TaskState,
 )
-from coordinator.store.releases import decide
-from coordinator.store.store import Store
-from coordinator.store.tables import DEVICES
-from mien.dp.accountant import Release
-from mien.dp.ledger import Opening
-from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
-from mien.evaluation.gates import judge, monitors, tar_at
-from mien.protocol.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
+from mien.rounds.verdicts import after_abort
+from mien.shell.clock import Clock
 from mien.specs import CohortSpec, DpSpec, GateSpec, PrivacySpec, TaskSpec, Threshold
 from simulation.datasets import LabelledCrops
 from simulation.folder_protocol import folder_record

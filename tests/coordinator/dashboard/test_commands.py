@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.cli import app
+from coordinator.commands.cli import app
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from tests.coordinator.dashboard.made_up import PASSWORD, Fleet
 

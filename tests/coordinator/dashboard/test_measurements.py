@@ -14,15 +14,15 @@ import pytest
 from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.sections import Empty, Figure, Page, Table
 from coordinator.dashboard.views import collapse, models
-from coordinator.gatekeeper import _summary
-from coordinator.store.records import CandidateRecord, CandidateState
-from coordinator.thresholds import thresholds_of
+from coordinator.release.gates_worker import _summary
 from mien.contribution import Total
 from mien.evaluation import Evidence, judge
 from mien.evaluation.fleet import addends, phone_comparisons
 from mien.format import percent
 from mien.methods import federated_evaluation
 from mien.protocol.canonical import to_canonical_json
+from mien.rounds.records import CandidateRecord, CandidateState
+from mien.rounds.thresholds import thresholds_of
 from mien.specs import GateSpec, TaskSpec
 from simulation.folder_protocol import evaluate_folder
 from simulation.gating import EvaluationSet, gather

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from starlette.types import Message
 
-from coordinator.clock import Clock
 from coordinator.dashboard import charts, words
 from coordinator.dashboard.guard import host_name
 from coordinator.dashboard.live import MAX_OF_ONE, EventStream, Live, News
@@ -31,6 +30,7 @@ from mien.errors import (
     VersionError,
 )
 from mien.log.audit import Entry
+from mien.shell.clock import Clock
 
 # Reading
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from coordinator.dashboard.pages import NAVIGATION
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
 from tests.coordinator.dashboard.made_up import Fleet, lived_in
 from tests.coordinator.dashboard.visitor import Visitor, add_user, served
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.commands.doctor import examine
+from coordinator.commands.registrar_doctor import Finding
 from coordinator.dashboard.chain import ChainState
 from coordinator.dashboard.home import LIFETIME, DashboardHome, certify
 from coordinator.dashboard.pages import NAVIGATION
 from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.serve import Tls
-from coordinator.doctor import examine
-from coordinator.registrar.doctor import Finding
 from mien.errors import CertificateError, ConfigError, KeyStoreError, MienError
 from tests.coordinator.dashboard.made_up import Fleet, SetClock, lived_in
 from tests.coordinator.dashboard.visitor import LIMIT_S, Visitor, add_user, served
@@ -231,7 +231,7 @@ def test_plain_http_stays_on_this_machine(fleet: Fleet, monkeypatch: pytest.Monk
 
 def program(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "dashboard", *arguments],
+        [sys.executable, "-m", "coordinator.commands.cli", "dashboard", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
@@ -248,7 +248,7 @@ def test_the_command_line_from_a_certificate_to_a_page(tmp_path: Path) -> None:
     made = json.loads(program("certify", "--home", home, "--json").stdout)
     assert {"localhost", "127.0.0.1"} <= set(made["names"])
     serving = subprocess.Popen(
-        [sys.executable, "-m", "coordinator.cli", "dashboard", "serve", "--json", "--home", home],
+        [sys.executable, "-m", "coordinator.commands.cli", "dashboard", "serve", "--json", "--home", home],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
@@ -298,8 +298,8 @@ def test_each_program_loads_what_it_needs() -> None:
     names = ("starlette", "uvicorn", "jinja2", "grpc", "torch")
     code = f"import sys, {{module}}; print(*[name for name in {names} if name in sys.modules])"
     for module, wanted in (
-        ("coordinator.cli", set()),
-        ("coordinator.service.server", {"grpc"}),
+        ("coordinator.commands.cli", set()),
+        ("coordinator.serve", {"grpc"}),
         ("coordinator.dashboard.serve", {"starlette", "uvicorn", "jinja2"}),
     ):
         done = subprocess.run(

@@ -18,14 +18,14 @@ from coordinator.dashboard.views import audit, collapse, models, overview, priva
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
 from coordinator.dashboard.words import short
-from coordinator.privacy.report import report
-from coordinator.rollouts import spec_to_json
-from coordinator.store.records import CandidateRecord, CandidateState
+from coordinator.store.report import report
 from coordinator.store.store import Store
 from coordinator.store.tables import CANDIDATES, REPLICAS, ROLL_OUTS
 from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
+from mien.rounds.records import CandidateRecord, CandidateState
+from mien.rounds.rollouts import spec_to_json
 from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
 S = TypeVar("S")

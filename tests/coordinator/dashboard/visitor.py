@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from urllib.parse import urlencode, urlsplit
 
-from coordinator.clock import Clock
 from coordinator.dashboard.accounts import Accounts
 from coordinator.dashboard.home import DashboardHome
 from coordinator.dashboard.serve import Tls, running
-from coordinator.home import CoordinatorHome
+from coordinator.home.home import CoordinatorHome
+from mien.shell.clock import Clock
 from tests.coordinator.dashboard.made_up import PASSWORD
 
 LIMIT_S = 60.0

@@ -15,8 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
-from coordinator.credentials import OperatorCredentials
+from coordinator.keys import pki
+from coordinator.keys.credentials import OperatorCredentials
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
 from coordinator.registrar.server import Ports, running

@@ -12,16 +12,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki, sealed_file
-from coordinator.backup import restore_backup as restore_coordinator
-from coordinator.clock import Clock
-from coordinator.home import CoordinatorHome
+from coordinator.home import sealed_file
+from coordinator.home.backup import restore_backup as restore_coordinator
+from coordinator.home.home import CoordinatorHome
+from coordinator.keys import pki
 from coordinator.registrar.backup import make_backup, restore_backup
 from coordinator.registrar.config import SETTINGS
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.issuing import Registry
 from coordinator.registrar.store import Store
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, InviteError, NotFoundError, RevokedError
+from mien.shell.clock import Clock
 from mien.shell.ready import ready_file
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, csr_der
 

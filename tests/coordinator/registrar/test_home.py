@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.registrar.home import RegistrarHome, check_private, check_validity, create_home, trust_coordinator
 from mien.errors import AlreadyExistsError, CertificateError, ConfigError, KeyStoreError
 from tests.coordinator.registrar.running import CONFIG

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator.keys import pki
 from coordinator.registrar.config import LIMITS, MAX_INVITE_S
 from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.store import Store

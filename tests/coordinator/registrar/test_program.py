@@ -24,8 +24,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
-from coordinator import pki
-from coordinator.registrar import cli
+from coordinator.commands import registrar_cli
+from coordinator.keys import pki
 from mien.errors import TABLE, AlreadyExistsError, ConfigError, MienError, NotFoundError, UnreachableError
 from mien.protocol.invite import Invite
 from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
@@ -53,7 +53,7 @@ class Program:
         self.capture.readouterr()
         try:
             with pytest.raises(SystemExit) as ended:
-                cli.main()
+                registrar_cli.main()
         finally:
             sys.argv = old
         out, err = self.capture.readouterr()
@@ -86,7 +86,7 @@ class Program:
 
     @property
     def _serve(self) -> list[str]:
-        return [sys.executable, "-m", "coordinator.registrar.cli", "serve", "--home", str(self.home), "--json"]
+        return [sys.executable, "-m", "coordinator.commands.registrar_cli", "serve", "--home", str(self.home), "--json"]
 
     @contextlib.contextmanager
     def serving(self, *options: str) -> Iterator[subprocess.Popen[str]]:
@@ -265,7 +265,7 @@ def test_the_coordinator_becomes_an_operator_by_exchanging_public_files(program:
 def test_each_step_of_setting_up_prints_the_whole_next_one(
     program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from coordinator.cli import app as coordinator_app
+    from coordinator.commands.cli import app as coordinator_app
 
     address = "--address=registrar.example:7440"
     made = Program(tmp_path / "R2", capsys)
@@ -322,14 +322,14 @@ def test_the_environment_names_the_folder(program: Program, monkeypatch: pytest.
     monkeypatch.setenv("MIEN_REGISTRAR_HOME", str(program.home))
     monkeypatch.setenv("MIEN_COORDINATOR_HOME", "/nowhere")
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        registrar_cli.main()
     assert ended.value.code == 0
     assert json.loads(program.capture.readouterr().out)["coordinator_address"]["value"] == "127.0.0.1:7443"
 
 
 def test_serving_loads_nothing_heavy() -> None:
     code = (
-        "import sys, coordinator.registrar.cli, coordinator.registrar.server; "
+        "import sys, coordinator.commands.registrar_cli, coordinator.registrar.server; "
         "print(*[m for m in ('torch', 'numpy', 'cv2', 'onnxruntime', 'alembic') if m in sys.modules])"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -14,10 +14,10 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
-from coordinator.credentials import OperatorCredentials
-from coordinator.registrar import client
-from coordinator.tls import ServerLeaf
+from coordinator.keys import pki
+from coordinator.keys.credentials import OperatorCredentials
+from coordinator.keys.tls import ServerLeaf
+from coordinator.operator import registrar_client
 from mien.errors import (
     CertificateError,
     ConfigError,
@@ -59,11 +59,11 @@ def test_renewal_and_revocation_over_the_wire(registrar: LocalRegistrar) -> None
     assert renewed.device_id == phone.device_id
 
     async def revoke() -> None:
-        async with client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
+        async with registrar_client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
             await admin.revoke_device(phone.device_id, reason="lost")
 
     asyncio.run(revoke())
-    crl = asyncio.run(client.fetch_revocations(registrar.join_address, registrar.home.ca(), timeout_s=60))
+    crl = asyncio.run(registrar_client.fetch_revocations(registrar.join_address, registrar.home.ca(), timeout_s=60))
     with pytest.raises(RevokedError):
         pki.check_revoked(crl, phone.certificate.serial_number)
     with pytest.raises(RevokedError):
@@ -71,11 +71,11 @@ def test_renewal_and_revocation_over_the_wire(registrar: LocalRegistrar) -> None
 
 
 def test_operators_see_every_device_page_by_page(registrar: LocalRegistrar, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_PAGE", 2)
+    monkeypatch.setattr(registrar_client, "_PAGE", 2)
     joined = {registrar.admitted("paged").device_id for _ in range(3)}
 
-    async def listed() -> list[client.Device]:
-        async with client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
+    async def listed() -> list[registrar_client.Device]:
+        async with registrar_client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
             return [device async for device in admin.list_devices()]
 
     devices = asyncio.run(listed())
@@ -85,7 +85,7 @@ def test_operators_see_every_device_page_by_page(registrar: LocalRegistrar, monk
 
 def test_operators_errors_arrive_as_what_they_are(registrar: LocalRegistrar) -> None:
     async def ask() -> None:
-        async with client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
+        async with registrar_client.connect_admin(registrar.admin_address, registrar.operator, timeout_s=60) as admin:
             with pytest.raises(NotFoundError):
                 await admin.revoke_device("0" * 32)
             with pytest.raises(ConfigError, match="cannot be a name"):
@@ -97,7 +97,9 @@ def test_operators_errors_arrive_as_what_they_are(registrar: LocalRegistrar) -> 
 def test_who_finds_no_registrar_is_told_which_setting_says_where(registrar: LocalRegistrar) -> None:
     async def ask(address: str) -> None:
         admin_only = registrar.operator
-        async with client.connect_admin(address, admin_only, setting="registrar_admin_address", timeout_s=60) as admin:
+        async with registrar_client.connect_admin(
+            address, admin_only, setting="registrar_admin_address", timeout_s=60
+        ) as admin:
             await admin.create_invite("default")
 
     # Nobody listens at port 1.
@@ -153,12 +155,16 @@ def test_a_registrar_that_is_down_is_said_to_be_down(registrar: LocalRegistrar) 
 def test_a_closed_connection_is_told_from_nobody_there_however_it_broke(sign: str) -> None:
     """Which of them it is depends on who is faster."""
     details = f"failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: {sign}"
-    assert "does not accept these credentials" in client._why_unreachable(client._Address("127.0.0.1:1"), details)
+    assert "does not accept these credentials" in registrar_client._why_unreachable(
+        registrar_client._Address("127.0.0.1:1"), details
+    )
 
 
 def test_a_registrar_of_another_authority_is_not_believed(registrar: LocalRegistrar) -> None:
     with pytest.raises(UnreachableError, match="not the registrar of this"):
-        asyncio.run(client.fetch_revocations(registrar.join_address, registrar.coordinator.certificate, timeout_s=60))
+        asyncio.run(
+            registrar_client.fetch_revocations(registrar.join_address, registrar.coordinator.certificate, timeout_s=60)
+        )
 
 
 def test_messages_beyond_the_limit_are_refused_before_they_are_read(registrar: LocalRegistrar) -> None:
@@ -212,8 +218,8 @@ def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path)
     assert [reply.device_id for reply in replies] == [pki.device_id(key.public_key())]
 
 
-async def _list(address: str, credentials: OperatorCredentials) -> list[client.Device]:
-    async with client.connect_admin(address, credentials, timeout_s=60) as admin:
+async def _list(address: str, credentials: OperatorCredentials) -> list[registrar_client.Device]:
+    async with registrar_client.connect_admin(address, credentials, timeout_s=60) as admin:
         return [device async for device in admin.list_devices()]
 
 

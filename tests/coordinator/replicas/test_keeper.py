@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coordinator.clock import Clock
 from coordinator.replicas.fencing import FencedStore
 from coordinator.replicas.keeper import Keeper, Owner
 from coordinator.replicas.registry import Registry, Replica
 from coordinator.store.thread import StoreThread
 from mien.errors import UnreachableError
+from mien.shell.clock import Clock
 from tests.coordinator.replicas.test_registry import MODEL, TASK
 
 LONG_S, SHORT_S = 60.0, 3.0

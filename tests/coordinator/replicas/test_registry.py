@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.clock import Clock
 from coordinator.replicas.fencing import FencedStore
 from coordinator.replicas.registry import (
     Registry,
@@ -17,9 +16,10 @@ from coordinator.replicas.registry import (
     listed,
     refuse_beside_replicas,
 )
-from coordinator.rounds.machine import RoundState, Stage
-from coordinator.store.records import BlobId, ModelRecord, RoundChange, RoundRecord, TaskRecord, TaskState
 from mien.errors import ConfigError, DrainingError, UnreachableError
+from mien.rounds.machine import RoundState, Stage
+from mien.rounds.records import BlobId, ModelRecord, RoundChange, RoundRecord, TaskRecord, TaskState
+from mien.shell.clock import Clock
 
 LONG_S, SHORT_S = 60.0, 0.3
 MODEL = ModelRecord("a" * 64, b"{}", "b" * 64, BlobId("c" * 64, 4), created_ms=1)

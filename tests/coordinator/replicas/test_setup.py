@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
-from coordinator.home import create_home
-from coordinator.service.server import open_stores
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import create_home
+from coordinator.serve import open_stores
 from mien.errors import ConfigError
+from mien.shell.clock import Clock
 
 CONFIG = CoordinatorConfig("localhost:7443", replica_address="localhost:7444")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.clock import Clock
 from coordinator.rounds.closing_io import Closer
+from mien.shell.clock import Clock
 from tests.coordinator.rounds.test_runner import rounds
 from tests.integration.house import run
 

@@ -13,12 +13,12 @@ import pytest
 
 from coordinator.rounds.closing_io import Closed
 from coordinator.rounds.engine import Assigned, Caller
-from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import TaskRunner
-from coordinator.rounds.verdicts import Verdict
-from coordinator.store.records import BlobId, CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.errors import DiskFullError, LateError, UnavailableError
 from mien.protocol.uploads import UploadPiece
+from mien.rounds.machine import Stage
+from mien.rounds.records import BlobId, CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
+from mien.rounds.verdicts import Verdict
 from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
 from tests.coordinator.rounds.test_runner import Rounds, rounds
 from tests.integration.house import run

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.machine import Stage
 from coordinator.rounds.masked import MaskedRound
-from coordinator.rounds.plan import TaskPlan, plan_task
-from coordinator.store.records import StepRecord
 from mien.contribution import Total
 from mien.errors import CohortError, NotFoundError, ReplayError, ViolationError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json
+from mien.rounds.machine import Stage
+from mien.rounds.plan import TaskPlan, plan_task
+from mien.rounds.records import StepRecord
 from mien.secagg import DeviceRound, Identity
 from mien.secagg.groups import deal
 from mien.secagg.vector import ContributionMap

@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.clock import Clock
-from coordinator.config import EvaluationSets
-from coordinator.gatekeeper import Gatekeeper
+from coordinator.home.config import EvaluationSets
+from coordinator.release.gates_worker import Gatekeeper
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings, RoundName, Waiting
-from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url
-from coordinator.store.records import BlobId, ModelRecord, TaskRecord, TaskState
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import DiskFullError, UnavailableError, UnreachableError
 from mien.protocol.canonical import model_to_json
 from mien.protocol.uploads import UploadPiece
+from mien.rounds.machine import Stage
+from mien.rounds.records import BlobId, ModelRecord, TaskRecord, TaskState
+from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec
 from tests.integration.house import run, short, tiny_task
 from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution

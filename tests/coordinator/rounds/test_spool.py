@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from coordinator.rounds.spool import ArrivalCheck, Spool
-from coordinator.store.records import BlobId
 from coordinator.store.sealing import MasterKey
 from mien.contribution import ContributionLayout, Lane
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
+from mien.rounds.records import BlobId
 
 LAYOUT = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("delta", 300_000)))
 RNG = np.random.default_rng(0)

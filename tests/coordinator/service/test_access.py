@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from coordinator import pki
-from coordinator.clock import Clock
+from coordinator.keys import pki
 from coordinator.service.access import ALLOWED, AccessInterceptor, Gate
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations, check_lists
 from mien.errors import CertificateError, CorruptDataError, RevokedError, UnreachableError
 from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
+from mien.shell.clock import Clock
 
 
 class MovedClock(Clock):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError
 from mien.protocol import CHUNK_BYTES
+from mien.rounds.records import BlobId
 
 DATA = bytes(range(256)) * 3000  # 768 000 bytes: three pieces
 

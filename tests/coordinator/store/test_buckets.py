@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.store.blobs import BlobStore
-from coordinator.store.records import BlobId
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, UnreachableError
 from mien.protocol import CHUNK_BYTES
+from mien.rounds.records import BlobId
 from tests.servers import free_port
 from tests.servers.s3 import S3Server
 

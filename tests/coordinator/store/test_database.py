@@ -13,7 +13,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from coordinator.clock import Clock
 from coordinator.registrar import store as registrar
 from coordinator.store.database import database_errors, migrate, open_engine, schema_revision, sqlite_url
 from coordinator.store.store import MIGRATIONS, SCHEMA, Store
@@ -27,6 +26,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.shell.clock import Clock
 from tests.servers import free_port
 from tests.servers.postgres import PASSWORD, PostgresServer
 
@@ -101,7 +101,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(database_url: s
 
 def test_programs_that_begin_at_once_migrate_once(postgres_url: str) -> None:
     """Two processes open an empty database together: none fails, and the schema is that of the program."""
-    begin = "import sys; from coordinator.clock import Clock; from coordinator.store.store import Store; input()"
+    begin = "import sys; from mien.shell.clock import Clock; from coordinator.store.store import Store; input()"
     command = [sys.executable, "-c", f"{begin}; Store.open(sys.argv[1], Clock()).close()", postgres_url]
     started = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in started:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.clock import Clock
-from coordinator.config import CoordinatorConfig
-from coordinator.home import CoordinatorHome, create_home
+from coordinator.home.config import CoordinatorConfig
+from coordinator.home.home import CoordinatorHome, create_home
 from coordinator.rounds.closing_io import Stores
-from coordinator.service.server import open_stores
-from coordinator.store.records import ModelRecord
+from coordinator.serve import open_stores
 from mien.errors import ConfigError
+from mien.rounds.records import ModelRecord
+from mien.shell.clock import Clock
 
 THETA = b"parameters" * 100
 

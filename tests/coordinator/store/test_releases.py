@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from coordinator.clock import Clock
-from coordinator.rounds.machine import RoundState, Stage
-from coordinator.rounds.verdicts import Decision, Verdict
 from coordinator.store.database import migrate, open_engine, sqlite_url
-from coordinator.store.records import (
+from coordinator.store.store import MIGRATIONS, Store
+from mien.errors import ConfigError, NotFoundError
+from mien.rounds.machine import RoundState, Stage
+from mien.rounds.records import (
     BlobId,
     BundleRecord,
     CandidateRecord,
@@ -23,8 +23,8 @@ from coordinator.store.records import (
     RoundChange,
     TaskState,
 )
-from coordinator.store.store import MIGRATIONS, Store
-from mien.errors import ConfigError, NotFoundError
+from mien.rounds.verdicts import Decision, Verdict
+from mien.shell.clock import Clock
 from tests.coordinator.store.test_store import model, task
 
 A, B, C = (letter * 64 for letter in "abc")

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.clock import Clock
-from coordinator.rounds.machine import RoundState, Stage, Step
-from coordinator.store.records import BlobId, DeviceCall, ModelRecord, RoundChange, TaskRecord, TaskState
 from coordinator.store.store import Store
 from mien.errors import AlreadyExistsError, LateError, NotFoundError, ReplayError
+from mien.rounds.machine import RoundState, Stage, Step
+from mien.rounds.records import BlobId, DeviceCall, ModelRecord, RoundChange, TaskRecord, TaskState
+from mien.shell.clock import Clock
 
 
 def model(name: str, *, population: str | None = None) -> ModelRecord:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.clock import Clock
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import ConfigError, DiskFullError, UnreachableError
+from mien.shell.clock import Clock
 
 
 def test_calls_that_wait_together_are_one() -> None:

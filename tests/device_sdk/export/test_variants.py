@@ -11,7 +11,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from coordinator.signing import sign_folder
+from coordinator.release.signing import sign_folder
 from device_sdk.export.variants import Faces, faces_in, make_int8
 from device_sdk.releases import verify_folder
 from device_sdk.variants import load_variant

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from torch import nn
 
-from coordinator.rounds.plan import plan_task
 from mien.backbones import Backbone, layout_of
 from mien.contribution import Total
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError, UndefinedMetricError
@@ -28,6 +27,7 @@ from mien.methods.pfm_fv import (
     validation_faces,
 )
 from mien.protocol.canonical import model_to_json
+from mien.rounds.plan import plan_task
 from mien.specs import (
     CohortSpec,
     DpSpec,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.disclosure import disclosures
+from coordinator.operator.disclosure import disclosures
 from device_sdk.disclosure import Agreement, check_agreed, disclosure
 from mien.contribution import Arrays, Total
 from mien.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import pki
+from coordinator.keys import pki
 from mien.errors import CertificateError
 from mien.secagg import EcdsaSigner, Identity, ServerRound
 from mien.secagg.keys import VerifyLeaf, identity_id

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coordinator.clock import Clock
 from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings, StageNews
-from coordinator.rounds.machine import Stage
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
@@ -22,7 +20,6 @@ from coordinator.rounds.traces import RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url
-from coordinator.store.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
@@ -30,8 +27,11 @@ from mien.contribution import ContributionLayout
 from mien.errors import LateError, NotFoundError
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.uploads import UploadPiece
+from mien.rounds.machine import Stage
+from mien.rounds.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
 from mien.secagg import Assignment, ContributionMap, DevicePolicy, DeviceRound, Identity, MemoryLog, Profile
 from mien.secagg.planner import RoundIds
+from mien.shell.clock import Clock
 from mien.specs import TaskSpec
 from simulation.fleet.fleet import FAILED_PAUSE_S
 from simulation.fleet.phones import Outlook

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rounds.machine import Stage
+from mien.rounds.machine import Stage
 from mien.secagg.planner import StageBytes
 from mien.specs import TaskSpec
 from simulation.fleet.costs import RoundCost
@@ -43,7 +43,7 @@ class Script:
 
 def stages_of(task: TaskSpec) -> dict[Stage, StageBytes]:
     """Return made-up bytes for each stage after training."""
-    from coordinator.rounds.machine import PATHS
+    from mien.rounds.machine import PATHS
 
     return dict.fromkeys(PATHS[task.privacy.secure_aggregation][1:], STEP)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.rounds.machine import Stage
 from mien.errors import ConfigError, CorruptDataError
 from mien.methods import find_method
+from mien.rounds.machine import Stage
 from mien.secagg.planner import RoundIds, estimate, plan_round
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.fleet.costs import round_cost

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.clock import Clock
+from mien.shell.clock import Clock
 
 
 class _Selector(selectors.DefaultSelector):

@@ -16,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from coordinator import pki
+from coordinator.commands.registrar_doctor import examine
+from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
-from coordinator.registrar.doctor import examine
 from mien.errors import CertificateError, ConfigError, UnreachableError
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.v1 import registrar_pb2

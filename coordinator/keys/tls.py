@@ -1,0 +1,84 @@
+"""What this package's TLS servers present: a certificate that renews itself while the server runs, and TLS 1.3 only."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final, cast
+
+import grpc
+
+from coordinator.keys import pki
+from mien.errors import ConfigError
+
+_PROBE_S: Final = 5.0
+
+
+class ServerLeaf:
+    """The TLS server's certificate, kept in memory only and issued anew when a third of its life is left."""
+
+    def __init__(self, authority: pki.Authority, hosts: Sequence[str], clock: Callable[[], datetime]) -> None:
+        self._authority = authority
+        self._hosts = tuple(hosts)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._current = pki.issue_server_leaf(authority, self._hosts, clock())
+
+    def credentials(self, *, client_ca: bytes | None = None) -> grpc.ServerCredentials:
+        """Return credentials that send leaf and authority, and with `client_ca` (PEM) demand a certificate of it."""
+
+        served = self._fresh()
+
+        def configuration(leaf: pki.Credentials) -> grpc.ServerCertificateConfiguration:
+            return grpc.ssl_server_certificate_configuration([(leaf.key_pem, leaf.chain_pem)], client_ca)
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """Return a configuration only if there is a new one: gRPC builds its TLS context anew for each it is
+            given, and handshakes that begin meanwhile on other threads can then fail.
+            """
+            nonlocal served
+            leaf = self._fresh()
+            if leaf is served:
+                return None
+            served = leaf
+            return configuration(leaf)
+
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(served),
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed),  # the stubs forget that None is allowed
+            require_client_authentication=client_ca is not None,
+        )
+
+    def _fresh(self) -> pki.Credentials:
+        """Return the leaf to send; gRPC asks at every handshake, from its own threads."""
+        with self._lock:
+            now, ends = self._clock(), self._current.certificate.not_valid_after_utc
+            if ends - now < pki.SERVER_LIFETIME / 3:
+                self._current = pki.issue_server_leaf(self._authority, self._hosts, now)
+            return self._current
+
+
+def check_tls12_is_refused(address: str, ca_pem: bytes, *, client: tuple[Path, Path] | None = None) -> None:
+    """Raise ConfigError when the server at `address` still speaks TLS 1.2; call only once it has answered by TLS 1.3.
+
+    `client` names the files of a certificate chain and its key, for a server that demands one: without it such a
+    server would refuse this probe for a reason that says nothing about TLS 1.2.
+    """
+    context = ssl.create_default_context(cadata=ca_pem.decode())
+    if client is not None:
+        context.load_cert_chain(*client)
+    context.set_alpn_protocols(["h2"])
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as raw:
+            context.wrap_socket(raw, server_hostname=host.strip("[]")).close()
+    except OSError:
+        return
+    raise ConfigError(
+        f"{address} speaks TLS 1.2; unset GRPC_SSL_CIPHER_SUITES, restart, and look for a proxy before it"
+    )

@@ -1,0 +1,1 @@
+"""What an operator's programs ask of the servers, and how they say it."""

@@ -1,0 +1,176 @@
+"""Asking a registrar: revocations over TLS with a pinned authority, an operator's requests over mutual TLS."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import grpc
+from cryptography import x509
+
+from coordinator.keys import pki
+from coordinator.keys.credentials import OperatorCredentials
+from mien.errors import NotFoundError, UnreachableError
+from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
+from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
+
+TIMEOUT_S: Final = 10.0
+
+_PAGE: Final = 1000
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class IssuedInvite:
+    """An invite to hand to one person; the URL holds the token."""
+
+    url: str = field(repr=False)
+    expires_unix_s: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device as the registrar knows it; `revoked` also when a new key took its place, `attestation` in words."""
+
+    device_id: str
+    population: str
+    note: str
+    joined_unix_s: int
+    certificate_expires_unix_s: int
+    revoked: bool
+    attestation: str = ""
+
+
+@dataclass(frozen=True)
+class _Address:
+    """Where a registrar is asked, and which setting says so."""
+
+    target: str
+    setting: str = ""
+
+    def __str__(self) -> str:
+        """Return the address as errors name it."""
+        return f"{self.target} ({self.setting})" if self.setting else self.target
+
+
+class RegistrarAdmin:
+    """An operator's requests over one channel; see `connect_admin`."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: _Address, timeout_s: float) -> None:
+        self._stub = registrar_pb2_grpc.RegistrarAdminStub(channel)
+        self._address = address
+        self._timeout_s = timeout_s
+
+    async def create_invite(self, population: str, *, valid_s: int = 0, note: str = "") -> IssuedInvite:
+        """Return a new invite; `valid_s` of 0 takes the registrar's own validity."""
+        request = registrar_pb2.CreateInviteRequest(population=population, valid_s=valid_s, note=note)
+        reply = await self._answer(self._stub.CreateInvite(request, timeout=self._timeout_s))
+        return IssuedInvite(reply.url, reply.expires_unix_s)
+
+    async def revoke_device(self, device_id: str, *, reason: str = "") -> None:
+        """Revoke a device and every key that replaced it; raises NotFoundError for an unknown one."""
+        request = registrar_pb2.RevokeDeviceRequest(device_id=device_id, reason=reason)
+        await self._answer(self._stub.RevokeDevice(request, timeout=self._timeout_s))
+
+    async def list_devices(self) -> AsyncIterator[Device]:
+        """Yield every device in the order of ids, fetched page by page."""
+        after = ""
+        while True:
+            request = registrar_pb2.ListDevicesRequest(limit=_PAGE, after_device_id=after)
+            reply = await self._answer(self._stub.ListDevices(request, timeout=self._timeout_s))
+            for row in reply.devices:
+                yield Device(
+                    row.device_id,
+                    row.population,
+                    row.note,
+                    row.joined_unix_s,
+                    row.certificate_expires_unix_s,
+                    row.revoked,
+                    row.attestation,
+                )
+            if len(reply.devices) < _PAGE:
+                return
+            after = reply.devices[-1].device_id
+
+    async def _answer(self, call: Awaitable[_T]) -> _T:
+        return await _answer(call, self._address)
+
+
+async def find_device(registrar: RegistrarAdmin, wanted: str, *, listed_by: str) -> str:
+    """Return the id of the one device that an id or its beginning means; raises NotFoundError naming `listed_by`."""
+    wanted = wanted.rstrip("….")
+    near = [device.device_id async for device in registrar.list_devices() if device.device_id.startswith(wanted)]
+    if wanted in near:
+        return wanted
+    if not wanted or len(near) != 1:
+        found = "several devices fit" if near else "no device fits"
+        raise NotFoundError(f"{found} {wanted[:32]!r}; give an id that {listed_by} shows")
+    return near[0]
+
+
+@contextlib.asynccontextmanager
+async def connect_admin(
+    address: str, credentials: OperatorCredentials, *, setting: str = "", timeout_s: float = TIMEOUT_S
+) -> AsyncIterator[RegistrarAdmin]:
+    """Open a mutual TLS channel to a registrar's operators' port; calls raise UnreachableError when nobody answers.
+
+    `setting` is the name of the one that holds `address`, which errors then tell.
+    """
+    tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
+    async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
+        yield RegistrarAdmin(channel, _Address(address, setting), timeout_s)
+
+
+async def fetch_revocations(
+    address: str, registrar_ca: x509.Certificate, *, timeout_s: float = TIMEOUT_S
+) -> x509.CertificateRevocationList:
+    """Return the registrar's current revocation list, its signature checked.
+
+    `address` is the joining port. Whether the list replaces the one at hand, `Revocations.accept` decides.
+    """
+    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
+    async with _channel(address, tls, pki.MAX_CRL_BYTES) as channel:
+        stub = registrar_pb2_grpc.RegistrarStub(channel)
+        call = stub.GetRevocations(registrar_pb2.GetRevocationsRequest(), timeout=timeout_s)
+        reply = await _answer(call, _Address(address))
+    return pki.load_crl(reply.crl_der, registrar_ca)
+
+
+async def hello(address: str, registrar_ca: x509.Certificate, *, timeout_s: float = TIMEOUT_S) -> common_pb2.HelloReply:
+    """Return a registrar's greeting: protocol version, software and clock; raises VersionError without a common one."""
+    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
+    async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
+        stub = registrar_pb2_grpc.RegistrarStub(channel)
+        request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
+        return await _answer(stub.Hello(request, timeout=timeout_s), _Address(address))
+
+
+def _channel(address: str, tls: grpc.ChannelCredentials, max_message_bytes: int) -> grpc.aio.Channel:
+    return grpc.aio.secure_channel(address, tls, options=(("grpc.max_receive_message_length", max_message_bytes),))
+
+
+async def _answer(call: Awaitable[_T], address: _Address) -> _T:
+    """Return a call's answer; a call to a registrar that is down fails at once."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE and CODE_KEY not in dict(error.trailing_metadata() or ()):
+            raise UnreachableError(_why_unreachable(address, error.details() or "")) from error
+        raise from_rpc_error(error, peer=f"the registrar at {address}") from error
+
+
+def _why_unreachable(address: _Address, details: str) -> str:
+    """Return what a failed connection means, which the library tells in its text only.
+
+    In TLS 1.3 a server refuses a client's certificate after the client thinks itself connected, by closing the socket.
+    """
+    reached = ("CERTIFICATE_VERIFY_FAILED", "handshake failed", "Socket closed", "reset by peer", "Broken pipe")
+    if details.startswith("failed to connect") and any(sign in details for sign in reached):
+        return (
+            f"the server at {address} is not the registrar of this ca.pem, or does not accept these credentials; "
+            "check the address, the credentials and the clock"
+        )
+    return f"no registrar answers at {address}; start it with mien-registrar serve, or check the address"

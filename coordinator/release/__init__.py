@@ -1,0 +1,1 @@
+"""From a round's model to the released one: gates, roll-outs, signatures, and the way back."""

@@ -1,0 +1,68 @@
+"""A task is judged when it is submitted, not on every phone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mien.errors import ConfigError
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.protocol.canonical import model_to_json
+from mien.rounds.plan import check_reply, plan_task
+from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
+
+LAYOUT = ParameterLayout((ParameterEntry("trunk.weight", (4, 3)), ParameterEntry("tail.weight", (5,))))
+SPEC_JSON = model_to_json(
+    ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=8), "made up", "none", ("tail.*",)), LAYOUT
+)
+
+
+def task(**fields: object) -> TaskSpec:
+    return from_mapping(TaskSpec, {"name": "t", "privacy": {"min_cohort": 4}, **fields})
+
+
+def test_a_plan_trains_the_models_own_part_unless_told_otherwise() -> None:
+    assert plan_task(task(), SPEC_JSON, has_public_faces=True).part.names == ("tail.weight",)
+    told = plan_task(task(trainable=["trunk.*"]), SPEC_JSON, has_public_faces=True)
+    assert told.part.names == ("trunk.weight",)
+
+
+def test_a_method_that_needs_public_faces_is_refused_without_them() -> None:
+    with pytest.raises(ConfigError, match="model import --public"):
+        plan_task(task(), SPEC_JSON, has_public_faces=False)
+
+
+def test_the_published_form_needs_none() -> None:
+    revealing = task(privacy={"min_cohort": 4, "reveals": ["class_embeddings"]})
+    plan = plan_task(revealing, SPEC_JSON, has_public_faces=False)
+    assert [lane.name for lane in plan.contribution.revealed] == ["class_embedding"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"method": "fedfoo"}, "known methods"),
+        ({"options": {"margn": 1.0}}, "margin"),
+        ({"trainable": ["tial.*"]}, "tial"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, object], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        plan_task(task(**fields), SPEC_JSON, has_public_faces=True)
+
+
+def test_a_reply_as_long_as_the_trained_part_is_streamed() -> None:
+    layout = ParameterLayout((ParameterEntry("tail.weight", (1000, 1000)),))
+    spec_json = model_to_json(
+        ModelSpec("tiny", layout.sha256, FaceInputSpec(dim=8), "made up", "none", ("tail.*",)), layout
+    )
+    assert plan_task(task(method="scaffold"), spec_json, has_public_faces=True).part.size == 10**6
+
+
+def test_a_method_that_tells_devices_more_than_they_take_is_refused() -> None:
+    plan = plan_task(task(method="scaffold"), SPEC_JSON, has_public_faces=True)
+    talkative = replace(plan.method, reply=lambda _state, _device: {"all": np.zeros(10**6, np.float32)})
+    with pytest.raises(ConfigError, match=r"tells each device 4\.0 MB"):
+        check_reply(replace(plan, method=talkative))
