@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.export.manifest import GraphEngine
+from device_sdk.runtimes.manifest import GraphEngine
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Objective, Runtime, Trained
 from mien.protocol.canonical import model_from_json, model_to_json

@@ -39,7 +39,7 @@ from coordinator.keys.tls import ServerLeaf
 from coordinator.operator.client import Coordinator, connect
 from coordinator.rounds.block_file import BlockFile, Buffers, whole_blocks
 from coordinator.store.store import Store
-from device_sdk.identity import Identity
+from device_sdk.server.identity import Identity
 from mien.contribution import ContributionLayout
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks import _common
 from benchmarks._device import LOCAL, Case, Engine, measure
-from device_sdk.export.manifest import GraphEngine
+from device_sdk.runtimes.manifest import GraphEngine
 from mien.layout import Vector
 
 STEPS: Final = (1, 5, 20)

@@ -33,8 +33,8 @@ from benchmarks import _common, _parity
 from benchmarks._device import LOCAL, Case, Engine, Turn, measure
 from benchmarks._parity import relative
 from device_sdk.export.build import export_graphs
-from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
-from device_sdk.export.manifest import SUFFIXES, GraphEngine, GraphFolder, folder_for
+from device_sdk.runtimes.forms import ObjectiveForm, exportable, standard_forms
+from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine, GraphFolder, folder_for
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.backbones.importers import ImportedModel, import_model, with_adapter

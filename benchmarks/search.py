@@ -19,9 +19,9 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import _common
-from device_sdk.enrolled import BackedUp, References, Template
-from device_sdk.gallery import Gallery
-from device_sdk.keystore import FileKeyStore
+from device_sdk.people.enrolled import BackedUp, References, Template
+from device_sdk.people.gallery import Gallery
+from device_sdk.storage.keystore import FileKeyStore
 from mien.specs import FaceInputSpec
 from mien.template_protection import rotate, unrotate
 

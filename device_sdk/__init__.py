@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
-    from device_sdk.client import Wait
-    from device_sdk.conditions import Conditions, StatedConditions, SystemConditions
     from device_sdk.device import Device, DeviceStatus, ModelUpdate
-    from device_sdk.enroll import Enrollment, RefusedImage
-    from device_sdk.enrolled import Person
-    from device_sdk.identity import Identity
-    from device_sdk.liveness import PadCheck
-    from device_sdk.participate import Counted, Event, NotCounted, Transfer
-    from device_sdk.personal import Personalised
-    from device_sdk.recogniser import Operating
-    from device_sdk.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, PresentationAttack, Unknown
+    from device_sdk.people.enroll import Enrollment, RefusedImage
+    from device_sdk.people.enrolled import Person
+    from device_sdk.people.liveness import PadCheck
+    from device_sdk.people.personal import Personalised
+    from device_sdk.people.recogniser import Operating
+    from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, PresentationAttack, Unknown
+    from device_sdk.rounds.conditions import Conditions, StatedConditions, SystemConditions
+    from device_sdk.rounds.participate import Counted, Event, NotCounted, Transfer
+    from device_sdk.server.client import Wait
+    from device_sdk.server.identity import Identity
 
 __all__ = [
     "Conditions",
@@ -73,18 +73,18 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 _HOME_OF: Final = {
-    "Wait": "client",
+    "Wait": "server.client",
     **dict.fromkeys(("Device", "DeviceStatus", "ModelUpdate"), "device"),
-    **dict.fromkeys(("Enrollment", "RefusedImage"), "enroll"),
-    "Person": "enrolled",
-    "Identity": "identity",
-    **dict.fromkeys(("Conditions", "StatedConditions", "SystemConditions"), "conditions"),
-    **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "participate"),
-    "PadCheck": "liveness",
-    "Personalised": "personal",
-    "Operating": "recogniser",
+    **dict.fromkeys(("Enrollment", "RefusedImage"), "people.enroll"),
+    "Person": "people.enrolled",
+    "Identity": "server.identity",
+    **dict.fromkeys(("Conditions", "StatedConditions", "SystemConditions"), "rounds.conditions"),
+    **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "rounds.participate"),
+    "PadCheck": "people.liveness",
+    "Personalised": "people.personal",
+    "Operating": "people.recogniser",
     **dict.fromkeys(
-        ("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "PresentationAttack", "Unknown"), "verify"
+        ("LowQuality", "Match", "MultipleFaces", "NoFace", "Outcome", "PresentationAttack", "Unknown"), "people.verify"
     ),
 }
 

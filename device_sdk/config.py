@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from device_sdk.conditions import ConditionSource
 from device_sdk.faces import QualityPolicy
+from device_sdk.people.stored_personal import Form
+from device_sdk.rounds.conditions import ConditionSource
 from device_sdk.runtimes import RuntimeName
-from device_sdk.stored_personal import Form
 from mien.errors import ConfigError
 from mien.models.variants import FLOAT32, check_tier
 from mien.records import from_mapping, to_mapping

@@ -11,27 +11,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from device_sdk.abilities import UNSAID, Abilities, GraphLook, abilities_of
-from device_sdk.attempts import Attempts
-from device_sdk.backup import seal_backup, unseal_backup
-from device_sdk.client import CoordinatorClient, Duty, Manifest
 from device_sdk.clock import Clock, SystemClock
-from device_sdk.conditions import Conditions, StatedConditions, conditions_from
 from device_sdk.config import ResolvedConfig, load_config
-from device_sdk.disclosure import Agreement
-from device_sdk.enroll import Enrollment, RefusedImage, enroll, gather_images
-from device_sdk.enrolled import Person, name_is_taken
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
-from device_sdk.gallery import Gallery, from_plain
-from device_sdk.graphs import fetch_graphs, list_in_force
-from device_sdk.home import Home, default_root
-from device_sdk.identity import Identity, IdentityFiles
-from device_sdk.join import join, renew, renewal_due
-from device_sdk.keystore import KeyStore, open_key_store
-from device_sdk.liveness import PadCheck, checked
-from device_sdk.manners import TrainingBudget
-from device_sdk.models import KnownModel, Model, ModelStore
-from device_sdk.participate import (
+from device_sdk.faces.source import SourceFaces, read_source
+from device_sdk.models.abilities import UNSAID, Abilities, GraphLook, abilities_of
+from device_sdk.models.graphs import fetch_graphs, list_in_force
+from device_sdk.models.models import KnownModel, Model, ModelStore
+from device_sdk.models.releases import ReleaseGuard
+from device_sdk.models.variants import LoadedVariant, VariantStore, load_variant
+from device_sdk.people.backup import seal_backup, unseal_backup
+from device_sdk.people.enroll import Enrollment, RefusedImage, enroll, gather_images
+from device_sdk.people.enrolled import Person, name_is_taken
+from device_sdk.people.gallery import Gallery, from_plain
+from device_sdk.people.liveness import PadCheck, checked
+from device_sdk.people.personal import Personalised, PersonalRecogniser, personalise
+from device_sdk.people.recogniser import MASTER, Operating, Recogniser, operating_point
+from device_sdk.people.stored_personal import Form, StoredPersonal
+from device_sdk.people.verify import Outcome, identify, verify
+from device_sdk.program.owner_status import LastRound, said_of_threshold
+from device_sdk.rounds.attempts import Attempts
+from device_sdk.rounds.budget import TrainingBudget
+from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
+from device_sdk.rounds.disclosure import Agreement
+from device_sdk.rounds.participate import (
     Counted,
     Event,
     Listener,
@@ -40,16 +43,13 @@ from device_sdk.participate import (
     take_part,
     transfer,
 )
-from device_sdk.personal import Personalised, PersonalRecogniser, personalise
-from device_sdk.pool import person_beside_source
-from device_sdk.recogniser import MASTER, Operating, Recogniser, operating_point
-from device_sdk.releases import ReleaseGuard
+from device_sdk.rounds.training_people import person_beside_source
 from device_sdk.runtimes import load_runtime
-from device_sdk.source import SourceFaces, read_source
-from device_sdk.standing import LastRound, said_of_threshold
-from device_sdk.stored_personal import Form, StoredPersonal
-from device_sdk.variants import LoadedVariant, VariantStore, load_variant
-from device_sdk.verify import Outcome, identify, verify
+from device_sdk.server.client import CoordinatorClient, Duty, Manifest
+from device_sdk.server.identity import Identity, IdentityFiles
+from device_sdk.server.join import join, renew, renewal_due
+from device_sdk.storage.home import Home, default_root
+from device_sdk.storage.keystore import KeyStore, open_key_store
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -184,7 +184,7 @@ class Device:
         Without a folder it is the one of `default_root`. `options` are settings by dotted name that come before those
         of device.toml. `warn` hears what the owner should know, `tell` what happens during longer work.
         `runtime_loader` replaces the engine that embeds and trains. `pad` checks every face that is verified or
-        identified for presentation attacks; it needs a measured report (see `device_sdk.liveness`).
+        identified for presentation attacks; it needs a measured report (see `device_sdk.people.liveness`).
         """
         opened = Home.open(default_root() if home is None else Path(home))
         config = load_config(opened.config, options)
@@ -251,7 +251,7 @@ class Device:
         """Enrol a person from pictures (a folder, or a sequence of files, folders or pixel arrays), all or nothing.
 
         `consent` is the person's own agreement that their pictures train the shared model. The first enrolment fetches
-        the released model. Errors as `device_sdk.enroll.enroll`.
+        the released model. Errors as `device_sdk.people.enroll.enroll`.
         """
         # What costs nothing to find out comes before the model is fetched.
         gathered = _gather(images)
@@ -623,7 +623,7 @@ class Device:
         source_aligned: bool = False,
         validate: bool = False,
     ) -> Iterator[RoundOutcome]:
-        """Take part in training, yielding the outcome of each round; see `device_sdk.participate.take_part`.
+        """Take part in training, yielding the outcome of each round; see `device_sdk.rounds.participate.take_part`.
 
         After each round, and where tasks want graphs that are not here, the released model is taken over if it is
         another one. One process per home may take part.

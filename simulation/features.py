@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache, Features
-from device_sdk.sealing import NONCE_BYTES, TAG_BYTES, SecretKey, seal, unseal
+from device_sdk.storage.sealing import NONCE_BYTES, TAG_BYTES, SecretKey, seal, unseal
 from mien.errors import CorruptDataError, StorageError
 from mien.methods.base import Crops
 from mien.shell.files import storage_errors

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
-from device_sdk.recogniser import fit_crops
+from device_sdk.people.recogniser import fit_crops
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec

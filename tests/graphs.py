@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.export.build import export_graphs
-from device_sdk.export.forms import ObjectiveForm, exportable, standard_forms
-from device_sdk.export.manifest import GraphFolder, folder_for
+from device_sdk.runtimes.forms import ObjectiveForm, exportable, standard_forms
+from device_sdk.runtimes.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.layout import ParameterPart
 from mien.methods.base import Objective, Runtime

@@ -111,7 +111,13 @@ def test_no_test_damages_data_by_a_constant_that_it_may_hold_already() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["device_sdk", "device_sdk.cli", "coordinator.commands.cli", "coordinator.commands.registrar_cli", "mien.methods"],
+    [
+        "device_sdk",
+        "device_sdk.program.cli",
+        "coordinator.commands.cli",
+        "coordinator.commands.registrar_cli",
+        "mien.methods",
+    ],
 )
 def test_programs_start_without_torch(module: str) -> None:
     """Importing a program's command line pulls in neither torch nor the other side."""

@@ -9,9 +9,9 @@ from typing import Annotated, Final, Literal
 import numpy as np
 import typer
 
-from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm, exportable, standard_forms
-from device_sdk.export.manifest import SUFFIXES, GraphEngine, folder_for
-from device_sdk.models import MAX_THETA_BYTES
+from device_sdk.models.models import MAX_THETA_BYTES
+from device_sdk.runtimes.forms import EXAMPLE_SIZES, ObjectiveForm, exportable, standard_forms
+from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine, folder_for
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.models.bundles import THETA

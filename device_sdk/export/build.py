@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from device_sdk.export.forms import ObjectiveForm, standard_forms
-from device_sdk.export.manifest import (
+from device_sdk.export.steps import Function, embedding_function, loss_function, step_function, trunk_function
+from device_sdk.runtimes.forms import ObjectiveForm, standard_forms
+from device_sdk.runtimes.manifest import (
     MANIFEST,
     SUFFIXES,
     Graph,
@@ -21,7 +22,6 @@ from device_sdk.export.manifest import (
     cut_for,
     write_graph,
 )
-from device_sdk.export.steps import Function, embedding_function, loss_function, step_function, trunk_function
 from mien.backbones import Backbone, build_backbone, layout_of
 from mien.errors import (
     ConfigError,

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from device_sdk.export import executorch_rules, rewrites
-from device_sdk.export.forms import EXAMPLE_SIZES
 from device_sdk.export.steps import Function
+from device_sdk.runtimes.forms import EXAMPLE_SIZES
 from mien.errors import ConfigError
 
 DEFAULT_LIMITS: Final[Mapping[str, int]] = MappingProxyType({"B": 8, "K": 256, "L": 16, "G": 240})

@@ -22,9 +22,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from device_sdk.export.decompositions import Table, table
-from device_sdk.export.forms import EXAMPLE_SIZES, ObjectiveForm
 from device_sdk.export.onnx_graph import to_onnx
 from device_sdk.export.rewrites import recompute_activations
+from device_sdk.runtimes.forms import EXAMPLE_SIZES, ObjectiveForm
 from device_sdk.runtimes.objectives import LossInput, find_loss
 from mien.backbones import Backbone
 from mien.errors import ConfigError

@@ -27,9 +27,9 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from device_sdk.export.steps import embedding_function
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.recogniser import MASTER, fit_crops
+from device_sdk.faces.source import read_source
+from device_sdk.people.recogniser import MASTER, fit_crops
 from device_sdk.runtimes.variant_session import INPUT, VariantSession
-from device_sdk.source import read_source
 from mien.backbones import Backbone, build_backbone, layout_of, load_theta
 from mien.errors import ConfigError, LayoutMismatchError
 from mien.evaluation.gates import is_measurable
@@ -64,7 +64,7 @@ class Faces:
 
 
 def faces_in(folder: Path, spec: FaceInputSpec, *, aligned: bool) -> Faces:
-    """Return the faces of a folder name/*.jpg, pictures or (`aligned`) crops; errors as `device_sdk.source`."""
+    """Return the faces of a folder name/*.jpg, pictures or (`aligned`) crops; errors as `device_sdk.faces.source`."""
     found = read_source(folder, FacePipeline(MASTER, None, ChoiceRule.CENTRE, aligned=aligned))
     digest = hashlib.sha256(found.crops.tobytes() + found.labels.astype("<i8").tobytes()).hexdigest()
     return Faces(fit_crops(found.crops, spec), found.labels, folder.resolve().name, digest)

@@ -38,7 +38,7 @@ def load_runtime(
         from device_sdk.runtimes.torch_runtime import TorchRuntime
 
         return TorchRuntime(spec, layout, threads=threads)
-    from device_sdk.export.manifest import GraphFolder
+    from device_sdk.runtimes.manifest import GraphFolder
 
     if graphs is None:
         raise NotFoundError(f"{name} needs the graphs of the model; name their folder, or use torch")

@@ -14,9 +14,9 @@ from executorch.extension.pybindings import _C  # the public door loads the expo
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.export.manifest import Graph, GraphFolder
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
+from device_sdk.runtimes.manifest import Graph, GraphFolder
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import ParameterLayout
 from mien.specs import ModelSpec

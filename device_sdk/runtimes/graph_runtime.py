@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.export.forms import SAMPLE_WEIGHT, ObjectiveForm, exportable, form_of
-from device_sdk.export.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
+from device_sdk.runtimes.forms import SAMPLE_WEIGHT, ObjectiveForm, exportable, form_of
+from device_sdk.runtimes.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
 from device_sdk.runtimes.schedule import Batch, adds_up_over_pieces, batches, cannot_add_up, check_trainable
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError

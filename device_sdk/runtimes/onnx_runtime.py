@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
-from device_sdk.export.manifest import Graph, GraphFolder, GraphKind
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
+from device_sdk.runtimes.manifest import Graph, GraphFolder, GraphKind
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import ParameterLayout
 from mien.specs import ModelSpec

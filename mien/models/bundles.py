@@ -5,7 +5,7 @@
     manifest.json    canonical JSON of `BundleManifest`
     manifest.sig     64 bytes: Ed25519 over "mien/bundle/1\\n" and the manifest's bytes
     model.json       description and layout; theta.f32 and whatever else the manifest lists
-    graphs.json      what the graphs are for (device_sdk.export.manifest); embed.onnx, train_*.pte ...: the graphs
+    graphs.json      what the graphs are for (device_sdk.runtimes.manifest); embed.onnx, train_*.pte ...: the graphs
     variants.json    the model in smaller numbers (mien.models.variants); int8.variant ...: the variants
 
 The signature covers the manifest's very bytes, and the manifest every other file by its hash: nothing is parsed before

@@ -91,7 +91,7 @@ def spec_from_json(data: bytes) -> RollOutSpec:
 
 
 def threshold_for(spec_json: bytes, model_id: str, fmr: float) -> Threshold:
-    """Return the threshold that phones verify with at a false match rate: as `device_sdk.recogniser.operating_point`.
+    """Return the threshold of phones at a false match rate: as `device_sdk.people.recogniser.operating_point`.
 
     Raises ConfigError for a model without one.
     """

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from device_sdk.enroll import DEFAULT_MIN_IMAGES
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.people.enroll import DEFAULT_MIN_IMAGES
 from mien.errors import EmptyFolderError, InputError
 from mien.specs import FaceInputSpec
 from simulation.datasets import People, find_people, split_people

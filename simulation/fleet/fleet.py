@@ -1,10 +1,10 @@
 """Phones and coordinator together on one virtual clock: who checks in when, who is chosen, and how far each one gets.
 
-A phone does what `device_sdk.participate` does. While it is idle, charging and on an unmetered network it checks in,
-and holds the call as long as the coordinator does; told to come back, it does so if it is still there, else when it is
-there again. Chosen, it trains: while it is in use it pauses, and goes on if the round still waits for it. After that it
-does its part of each stage while it has a network, and goes on with one when it has it again. When a round is over for
-it, it checks in again at once. A phone whose program is stopped without a word comes back when it is there the next
+A phone does what `device_sdk.rounds.participate` does. While it is idle, charging and on an unmetered network it checks
+in, and holds the call as long as the coordinator does; told to come back, it does so if it is still there, else when it
+is there again. Chosen, it trains: while it is in use it pauses, and goes on if the round still waits for it. After that
+it does its part of each stage while it has a network, and goes on with one when it has it again. When a round is over
+for it, it checks in again at once. A phone whose program is stopped without a word comes back when it is there the next
 time: it trains anew or uploads again where the round still waits, and leaves a private sum, whose keys are gone.
 """
 
@@ -29,10 +29,10 @@ from simulation.fleet.records import Attempt, Fate, History, PhoneCounts
 from simulation.fleet.windows import DAY_S, HOUR_S, Coming
 
 LOOK_EVERY_S: Final = 15.0
-"""How often a phone that trains asks whether its round still waits (`device_sdk.watch`)."""
+"""How often a phone that trains asks whether its round still waits (`device_sdk.rounds.watch`)."""
 
 FAILED_PAUSE_S: Final = 60.0
-"""How long a phone stays away after it left a round by an error (`device_sdk.participate`)."""
+"""How long a phone stays away after it left a round by an error (`device_sdk.rounds.participate`)."""
 
 
 @dataclass

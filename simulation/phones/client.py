@@ -10,7 +10,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from device_sdk.client import (
+from device_sdk.clock import Clock
+from device_sdk.server.client import (
     Assignment,
     ClientSettings,
     CoordinatorClient,
@@ -20,9 +21,8 @@ from device_sdk.client import (
     StageEvent,
     Wait,
 )
-from device_sdk.clock import Clock
-from device_sdk.identity import Identity
-from device_sdk.rpc import Hello
+from device_sdk.server.identity import Identity
+from device_sdk.server.rpc import Hello
 from mien.errors import ConfigError
 from simulation.phones.notes import Notes
 

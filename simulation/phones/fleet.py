@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from device_sdk.client import CoordinatorClient, RoundRef, Wait
-from device_sdk.conditions import StatedConditions
-from device_sdk.disclosure import Agreement
-from device_sdk.identity import Identity
-from device_sdk.join import join
-from device_sdk.models import Model, ModelStore
-from device_sdk.participate import Counted, Event, Failed, Listener, NotCounted, Participant, Step, local_seed
-from device_sdk.recogniser import fit_crops
+from device_sdk.models.models import Model, ModelStore
+from device_sdk.people.recogniser import fit_crops
+from device_sdk.rounds.conditions import StatedConditions
+from device_sdk.rounds.disclosure import Agreement
+from device_sdk.rounds.participate import Counted, Event, Failed, Listener, NotCounted, Participant, Step, local_seed
+from device_sdk.server.client import CoordinatorClient, RoundRef, Wait
+from device_sdk.server.identity import Identity
+from device_sdk.server.join import join
 from mien.errors import MienError, NotFoundError
 from mien.methods.base import Crops, Runtime
 from mien.protocol.invite import Invite
@@ -239,7 +239,7 @@ class PhoneFleet:
     def join(self, invites: Sequence[str], crops: Sequence[Crops], *, first: int = 0) -> None:
         """Add one phone an invite, with these crops, numbered from `first` on.
 
-        Raises as `device_sdk.join.join` for the first that fails.
+        Raises as `device_sdk.server.join.join` for the first that fails.
         """
         clock = self.shared.clock
 

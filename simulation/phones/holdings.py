@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from device_sdk.attempts import Budget, unlimited
-from device_sdk.client import CoordinatorClient, Duty, Manifest, Progress
-from device_sdk.enrolled import Person
-from device_sdk.identity import Identity
-from device_sdk.models import Model, ModelStore
+from device_sdk.models.models import Model, ModelStore
+from device_sdk.people.enrolled import Person
+from device_sdk.people.trained import Pending, TrainingFaces
+from device_sdk.people.training_state import Kept, by_person, for_round
+from device_sdk.rounds.attempts import Budget, unlimited
 from device_sdk.runtimes import load_runtime
-from device_sdk.trained import Pending, TrainingFaces
-from device_sdk.training_state import Kept, by_person, for_round
+from device_sdk.server.client import CoordinatorClient, Duty, Manifest, Progress
+from device_sdk.server.identity import Identity
 from mien.contribution import Arrays
 from mien.errors import InviteError, NotEnrolledError
 from mien.layout import Vector

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from device_sdk.client import RoundRef, Stage, StageEvent
+from device_sdk.server.client import RoundRef, Stage, StageEvent
 
 ENDS: Final = (Stage.CLOSED.name, Stage.ABORTED.name)
 STAGES: Final = tuple(

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.commands.models.folder import read_signed
 from coordinator.release.signing import sign_folder
-from device_sdk.models import Model
+from device_sdk.models.models import Model
 from mien.methods.base import Crops
 from mien.models.bundles import name_of
 from mien.protocol.canonical import model_to_json

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from device_sdk.device import Device
-from device_sdk.models import Model
-from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.models.models import Model
+from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from mien.layout import model_id
 from mien.methods import METHODS
 from mien.methods.base import Runtime

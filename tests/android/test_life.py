@@ -20,8 +20,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.keys import pki
-from device_sdk.enrolled import References, Template
-from device_sdk.models import Model
+from device_sdk.models.models import Model
+from device_sdk.people.enrolled import References, Template
 from mien.layout import model_id
 from mien.methods.base import Crops
 from mien.protocol.invite import Invite

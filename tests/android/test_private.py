@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from device_sdk.models import Model
+from device_sdk.models.models import Model
 from mien.layout import model_id
 from mien.specs import CohortSpec, DeadlineSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import JvmDevice

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.export.forms import standard_forms
-from device_sdk.export.manifest import GraphFolder
-from device_sdk.models import Model
+from device_sdk.models.models import Model
+from device_sdk.runtimes.forms import standard_forms
+from device_sdk.runtimes.manifest import GraphFolder
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.layout import Vector, model_id
 from mien.methods import METHODS

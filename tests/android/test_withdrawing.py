@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from device_sdk.models import Model
+from device_sdk.models.models import Model
 from mien.layout import model_id
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import JvmDevice

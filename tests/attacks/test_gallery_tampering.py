@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.backup import MAGIC, seal_backup, unseal_backup
-from device_sdk.gallery import Gallery
-from device_sdk.keystore import FileKeyStore
+from device_sdk.people.backup import MAGIC, seal_backup, unseal_backup
+from device_sdk.people.gallery import Gallery
+from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import CorruptDataError, MienError
 from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 

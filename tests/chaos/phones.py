@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from device_sdk.attempts import Attempts
-from device_sdk.keystore import FileKeyStore
+from device_sdk.rounds.attempts import Attempts
+from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
     BudgetExceededError,
     LateError,

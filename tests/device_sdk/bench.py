@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from device_sdk.attempts import Attempts
-from device_sdk.client import ClientSettings, CoordinatorClient
-from device_sdk.conditions import StatedConditions
-from device_sdk.disclosure import Agreement
-from device_sdk.enrolled import Template
-from device_sdk.gallery import Gallery
-from device_sdk.keystore import KeyStore
-from device_sdk.models import ModelStore
-from device_sdk.participate import Event, Participant, Transfer
-from device_sdk.retry import RetryPolicy
+from device_sdk.models.models import ModelStore
+from device_sdk.people.enrolled import Template
+from device_sdk.people.gallery import Gallery
+from device_sdk.people.trained import Pending
+from device_sdk.rounds.attempts import Attempts
+from device_sdk.rounds.conditions import StatedConditions
+from device_sdk.rounds.disclosure import Agreement
+from device_sdk.rounds.participate import Event, Participant, Transfer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from device_sdk.trained import Pending
+from device_sdk.server.client import ClientSettings, CoordinatorClient
+from device_sdk.server.retry import RetryPolicy
+from device_sdk.storage.keystore import KeyStore
 from mien.contribution import ContributionLayout
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json, task_to_json

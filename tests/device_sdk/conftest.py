@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.attempts import Attempts
-from device_sdk.gallery import Gallery
-from device_sdk.keystore import FileKeyStore
+from device_sdk.people.gallery import Gallery
+from device_sdk.rounds.attempts import Attempts
+from device_sdk.storage.keystore import FileKeyStore
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def gallery(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Gallery]:
 @pytest.fixture
 def patient_glances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a look at the round take as long as a busy machine needs to open a connection."""
-    monkeypatch.setattr("device_sdk.client.GLANCE_S", 60.0)
+    monkeypatch.setattr("device_sdk.server.client.GLANCE_S", 60.0)
 
 
 @pytest.fixture

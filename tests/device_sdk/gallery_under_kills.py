@@ -20,10 +20,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.enrolled import Template
-from device_sdk.gallery import Gallery
-from device_sdk.keystore import FileKeyStore
-from device_sdk.trained import Pending
+from device_sdk.people.enrolled import Template
+from device_sdk.people.gallery import Gallery
+from device_sdk.people.trained import Pending
+from device_sdk.storage.keystore import FileKeyStore
 from mien.models.variants import form_id
 from mien.specs import FaceInputSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.enrolled import Template
+from device_sdk.people.enrolled import Template
 from mien.specs import FaceInputSpec
 
 SPEC = FaceInputSpec(dim=16)

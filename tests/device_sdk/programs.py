@@ -31,7 +31,7 @@ def command(*arguments: str | Path, largest_file: int | None = None, dies_at: st
     """
     code = "" if largest_file is None else _LIMIT.format(size_bytes=largest_file)
     code += "" if dies_at is None else _DIES.format(event=dies_at)
-    return [sys.executable, "-c", f"{code}from device_sdk.cli import main; main()", *map(str, arguments)]
+    return [sys.executable, "-c", f"{code}from device_sdk.program.cli import main; main()", *map(str, arguments)]
 
 
 def mien_device(

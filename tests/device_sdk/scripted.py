@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.keys import pki
-from device_sdk.identity import Identity, create_csr
+from device_sdk.server.identity import Identity, create_csr
 from mien.errors import MienError
 from mien.protocol.status import to_status
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc

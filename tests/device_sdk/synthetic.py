@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from device_sdk.models import Model
+from device_sdk.models.models import Model
 from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model
 from mien.layout import model_id

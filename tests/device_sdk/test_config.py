@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.config import DeviceConfig, load_config
-from device_sdk.home import Home, default_root
+from device_sdk.storage.home import Home, default_root
 from mien.errors import ConfigError
 
 

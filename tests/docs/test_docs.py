@@ -17,7 +17,7 @@ import typer.main
 
 import coordinator.commands.cli
 import coordinator.commands.registrar_cli
-import device_sdk.cli
+import device_sdk.program.cli
 import simulation.cli
 from coordinator.home.config import CoordinatorConfig
 from coordinator.registrar.config import RegistrarConfig
@@ -35,7 +35,7 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 PROGRAMS = {
     "mien-registrar": coordinator.commands.registrar_cli.app,
     "mien-coordinator": coordinator.commands.cli.app,
-    "mien-device": device_sdk.cli.app,
+    "mien-device": device_sdk.program.cli.app,
     "mien-sim": simulation.cli.app,
 }
 PAGES = sorted(

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from device_sdk.client import RoundRef
-from device_sdk.conditions import StatedConditions
 from device_sdk.device import Device
-from device_sdk.disclosure import Agreement
-from device_sdk.participate import Counted, Participant, take_part
+from device_sdk.rounds.conditions import StatedConditions
+from device_sdk.rounds.disclosure import Agreement
+from device_sdk.rounds.participate import Counted, Participant, take_part
 from device_sdk.runtimes import load_runtime
+from device_sdk.server.client import RoundRef
 from mien.secagg.masks import WordStream
 from mien.specs import TaskSpec
 from simulation.engine import device_seed

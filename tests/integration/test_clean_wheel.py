@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from device_sdk.export.build import export_graphs
-from device_sdk.export.forms import standard_forms
-from device_sdk.home import Home
-from device_sdk.participate import Counted
+from device_sdk.rounds.participate import Counted
+from device_sdk.runtimes.forms import standard_forms
+from device_sdk.storage.home import Home
 from mien.errors import CorruptDataError
 from mien.protocol.canonical import model_to_json
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec

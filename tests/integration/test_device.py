@@ -16,10 +16,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from device_sdk.conditions import StatedConditions
 from device_sdk.device import Device
-from device_sdk.participate import Counted, Event, NotCounted, RoundOutcome, Transfer
-from device_sdk.verify import Match
+from device_sdk.people.verify import Match
+from device_sdk.rounds.conditions import StatedConditions
+from device_sdk.rounds.participate import Counted, Event, NotCounted, RoundOutcome, Transfer
 from mien.contribution import ContributionLayout
 from mien.errors import (
     TABLE,

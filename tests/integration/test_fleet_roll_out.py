@@ -19,9 +19,9 @@ from coordinator.commands.cli import app
 from coordinator.commands.models.folder import read_signed
 from coordinator.release.signing import create_key, sign_folder
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.models import Model
-from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
-from device_sdk.recogniser import MASTER
+from device_sdk.models.models import Model
+from device_sdk.people.recogniser import MASTER
+from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from mien.backbones import build_backbone, load_theta
 from mien.errors import ConfigError
 from mien.evaluation.rollout_spec import RollOutDeadlines, RollOutSpec

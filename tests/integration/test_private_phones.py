@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.participate import Counted
+from device_sdk.rounds.participate import Counted
 from mien.methods import METHODS
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec

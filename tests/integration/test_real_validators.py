@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.judging import JUDGED
-from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
-from device_sdk.recogniser import fit_crops
+from device_sdk.people.recogniser import fit_crops
+from device_sdk.rounds.judging import JUDGED
+from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.methods.base import Crops
 from mien.methods.pfm_fv import own_faces

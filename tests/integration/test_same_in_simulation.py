@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 import pytest
 
-from device_sdk.participate import Counted, Event, RoundOutcome, Transfer
-from device_sdk.recogniser import fit_crops
+from device_sdk.people.recogniser import fit_crops
+from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.layout import Vector
 from mien.methods.base import Crops

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.release.signing import read_key, sign_folder
-from device_sdk.cli import app
-from device_sdk.models import Model
+from device_sdk.models.models import Model
+from device_sdk.program.cli import app
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, NotFoundError
 from mien.protocol.canonical import model_to_json
 from mien.specs import Threshold

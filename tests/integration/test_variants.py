@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from device_sdk.cli import app
-from device_sdk.verify import Match, Unknown
+from device_sdk.people.verify import Match, Unknown
+from device_sdk.program.cli import app
 from mien.errors import ModelMismatchError
 from mien.protocol.canonical import model_to_json
 from tests.device_sdk.synthetic import images_of

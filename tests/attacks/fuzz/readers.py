@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from onnx import TensorProto, helper
 
 from coordinator.keys import pki
-from device_sdk.standing import LastRound
+from device_sdk.program.owner_status import LastRound
 from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.log.audit import Anchor
@@ -99,7 +99,7 @@ NO_READER: Final = {
     "coordinator.commands.common:read_pem": "returns bytes as they are",
     "coordinator.commands.models.folder:read_signed": "bytes as they are; mien.models.bundles:verify reads them",
     "coordinator.release.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
-    "device_sdk.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
+    "device_sdk.faces.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
     "simulation.experiments.demo.tune:LfwCrops.read": "a folder of pictures",
     "simulation.lfw:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
@@ -303,8 +303,8 @@ def private(read: Callable[[Path], object]) -> Callable[[Path], object]:
 
 def gallery() -> tuple[Callable[[bytes], object], bytes]:
     """Return the reader of a gallery's file, and such a file."""
-    from device_sdk.gallery import Gallery
-    from device_sdk.keystore import FileKeyStore
+    from device_sdk.people.gallery import Gallery
+    from device_sdk.storage.keystore import FileKeyStore
 
     kept = tempfile.mkdtemp(prefix="mien-fuzz-gallery-")
     keys = FileKeyStore(Path(kept))
@@ -347,8 +347,9 @@ def _of_the_core() -> dict[str, Reader]:
         "+mien.models.bundles:verify": Reader(
             lambda data: bundles.verify(bundles.name_of(RELEASE_KEY), data, bundles.sign(RELEASE_KEY, data)), [manifest]
         ),
-        "device_sdk.standing:LastRound.from_text": Reader(
-            texts("device_sdk.standing:LastRound.from_text"), [LastRound(1, counted=True).to_text().encode()]
+        "device_sdk.program.owner_status:LastRound.from_text": Reader(
+            texts("device_sdk.program.owner_status:LastRound.from_text"),
+            [LastRound(1, counted=True).to_text().encode()],
         ),
         "mien.models.variants:VariantList.from_json": Reader(
             VariantList.from_json, [VariantList((VARIANT,)).to_json()]
@@ -543,25 +544,27 @@ def _of_devices() -> dict[str, Reader]:
     exported = pack_tensors({"crops/1": crops}, {"people": json.dumps(people)})
     plain = pack_tensors({"a": np.zeros(1, np.uint8)}, {"people": json.dumps(people)})
     return {
-        "device_sdk.certificates:load_certificate": Reader(
-            of("device_sdk.certificates:load_certificate", whose="its"), [leaf]
+        "device_sdk.server.certificates:load_certificate": Reader(
+            of("device_sdk.server.certificates:load_certificate", whose="its"), [leaf]
         ),
         "device_sdk.config:load_config": Reader(
             through("device.toml", lambda path: _named("device_sdk.config:load_config")(path)),
             [b"[participation]\nmin_cohort = 16\n"],
         ),
-        "device_sdk.export.manifest:GraphManifest.from_json": Reader(
-            of("device_sdk.export.manifest:GraphManifest.from_json"), [json.dumps(graphs).encode()]
+        "device_sdk.runtimes.manifest:GraphManifest.from_json": Reader(
+            of("device_sdk.runtimes.manifest:GraphManifest.from_json"), [json.dumps(graphs).encode()]
         ),
         "device_sdk.faces.images:decode_image": Reader(
             of("device_sdk.faces.images:decode_image"),
             [picture(suffix) for suffix in (".jpg", ".png", ".webp", ".bmp")],
         ),
-        "device_sdk.gallery:from_plain": Reader(of("device_sdk.gallery:from_plain"), [exported[:400], plain, exported]),
-        "device_sdk.backup:unseal_backup": Reader(
-            of("device_sdk.backup:unseal_backup", "correct horse"), [_exported()]
+        "device_sdk.people.gallery:from_plain": Reader(
+            of("device_sdk.people.gallery:from_plain"), [exported[:400], plain, exported]
         ),
-        "+device_sdk.gallery:Gallery.open": Reader(read_gallery, [gallery_file]),
+        "device_sdk.people.backup:unseal_backup": Reader(
+            of("device_sdk.people.backup:unseal_backup", "correct horse"), [_exported()]
+        ),
+        "+device_sdk.people.gallery:Gallery.open": Reader(read_gallery, [gallery_file]),
         "+mien.secagg.leaves:leaf_verifier": Reader(_leaf_verifier(), [leaf]),
     }
 
@@ -573,7 +576,7 @@ def _leaf_verifier() -> Callable[[bytes], object]:
 
 
 def _exported() -> bytes:
-    from device_sdk.backup import MAGIC
+    from device_sdk.people.backup import MAGIC
 
     return MAGIC + struct.pack(">I", 2) + b"{}" + bytes(64)
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from device_sdk.export.__main__ import app
-from device_sdk.export.manifest import GraphFolder
+from device_sdk.runtimes.manifest import GraphFolder
 from mien.backbones import build_backbone, layout_of
 from mien.errors import ConfigError, MienError, NotFoundError
 from mien.protocol.canonical import model_to_json

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from device_sdk.export import decompositions, executorch_rules, rewrites
 from device_sdk.export.build import export_graphs
-from device_sdk.export.forms import exportable, form_of, standard_forms
-from device_sdk.export.manifest import GraphFolder, cut_for, folder_for
 from device_sdk.export.steps import Function, step_function
+from device_sdk.runtimes.forms import exportable, form_of, standard_forms
+from device_sdk.runtimes.manifest import GraphFolder, cut_for, folder_for
 from device_sdk.runtimes.objectives import OBJECTIVES
 from mien.backbones import BACKBONES, Backbone, build_backbone, layout_of
 from mien.errors import (

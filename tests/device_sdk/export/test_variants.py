@@ -13,14 +13,14 @@ from PIL import Image
 
 from coordinator.release.signing import sign_folder
 from device_sdk.export.variants import Faces, faces_in, make_int8
-from device_sdk.releases import verify_folder
-from device_sdk.variants import load_variant
+from device_sdk.models.releases import verify_folder
+from device_sdk.models.variants import load_variant
 from mien.errors import ConfigError, CorruptDataError, LayoutMismatchError
 from mien.layout import model_id
 from mien.models import bundles
 from mien.models.variants import Variant, VariantList
 from mien.protocol.canonical import model_to_json
-from tests.device_sdk.test_releases import KEY
+from tests.device_sdk.models.test_releases import KEY
 from tests.tiny import Tiny, made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()

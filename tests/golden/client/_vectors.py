@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_sdk.client import RoundRef
-from device_sdk.participate import local_seed
+from device_sdk.rounds.participate import local_seed
 from device_sdk.runtimes.schedule import batches
-from device_sdk.sealing import SecretKey, bind, seal
+from device_sdk.server.client import RoundRef
+from device_sdk.storage.sealing import SecretKey, bind, seal
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
 from mien.dp.rounds import protect, with_room_for_noise
 from mien.layout import ParameterEntry, ParameterLayout, model_id

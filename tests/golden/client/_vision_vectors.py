@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.enroll import MULTIPLE_FACES, NO_FACE, _second_group, _strangers
-from device_sdk.enrolled import clean_name
 from device_sdk.faces import Face, Reason, align_face, assess
 from device_sdk.faces.images import Pixels
+from device_sdk.people.enroll import MULTIPLE_FACES, NO_FACE, _second_group, _strangers
+from device_sdk.people.enrolled import clean_name
 from mien.errors import ConfigError
 from mien.specs import FaceInputSpec
 

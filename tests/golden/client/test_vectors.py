@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.client import RoundRef
-from device_sdk.participate import local_seed
+from device_sdk.rounds.participate import local_seed
+from device_sdk.server.client import RoundRef
 from mien.errors import ConfigError, CorruptDataError, InviteError
 from mien.layout import model_id
 from mien.methods import METHODS

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from coordinator.operator.disclosure import disclosures
-from device_sdk.disclosure import Agreement, check_agreed, disclosure
+from device_sdk.rounds.disclosure import Agreement, check_agreed, disclosure
 from mien.contribution import Arrays, Total
 from mien.errors import ConfigError
 from mien.layout import Vector

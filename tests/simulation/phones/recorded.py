@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.trained import Pending, TrainingFaces
+from device_sdk.people.trained import Pending, TrainingFaces
 from mien.contribution import Arrays
 from mien.errors import MienError
 from mien.methods.base import Crops

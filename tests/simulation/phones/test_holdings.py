@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from device_sdk.client import Duty
-from device_sdk.trained import Pending
+from device_sdk.people.trained import Pending
+from device_sdk.server.client import Duty
 from mien.errors import BudgetExceededError, InviteError, NotEnrolledError, ReplayError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods.base import Objective, Runtime

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from device_sdk.client import RoundRef, Stage, StageEvent
+from device_sdk.server.client import RoundRef, Stage, StageEvent
 from mien.errors import ConfigError, EmptyFolderError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from simulation.phones.client import Faults

@@ -1,0 +1,1 @@
+"""Models on a phone: what is stored, signed releases, graphs, variants, and which of them this phone can run."""

@@ -1,0 +1,259 @@
+"""The models that a device holds: fetched once by hash, checked, usable without a network afterwards.
+
+::
+
+    models/<model id>.json     the manifest: spec, layout and the hashes of the blobs
+    models/<sha256>            a blob: theta, or a shard of public faces
+
+The name of a blob is its hash and the id of a model is the hash of its parameters, so a file here is right or it is
+fetched again. `model_id` of the gallery says which model verifies; nothing here does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from device_sdk.server.client import Blob, CoordinatorClient, Manifest, Progress, file_sha256
+from device_sdk.storage.vault import locked_folder
+from mien.errors import ConfigError, CorruptDataError, IntegrityError, NotFoundError, VersionError
+from mien.layout import ParameterLayout, Vector, model_id
+from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
+from mien.protocol.tensors import PublicShard, unpack_tensors
+from mien.shell.files import read_limited, storage_errors, write_atomically
+from mien.shell.lock import held, is_taken, lock_file
+from mien.specs import ModelSpec
+
+MAX_THETA_BYTES: Final = 2**30
+MAX_SHARD_BYTES: Final = 2**28
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """What is known of a model besides its parameters."""
+
+    model_id: str
+    spec: ModelSpec
+
+
+@dataclass(frozen=True)
+class Model(KnownModel):
+    """A model with its parameters, checked against its id."""
+
+    layout: ParameterLayout
+    theta: Vector = field(repr=False)
+    public_shard: Blob | None
+
+
+class ModelStore:
+    """The models in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, model: str) -> bool:
+        """Tell whether a model can be loaded without a network."""
+        try:
+            stored = self._manifest(model)
+        except (NotFoundError, CorruptDataError, VersionError):
+            return False
+        return self._blob(stored.theta.sha256).exists()
+
+    def holds(self, manifest: Manifest) -> bool:
+        """Tell whether a model is stored as this manifest describes it; thresholds are added to a model later."""
+        if not self.has(manifest.model_id):
+            return False
+        stored = self._manifest(manifest.model_id)
+        return stored.spec_json == manifest.spec_json and stored.public_shard == manifest.public_shard
+
+    def known(self, model: str) -> KnownModel:
+        """Return what is known of a stored model besides its parameters; raises NotFoundError."""
+        return KnownModel(model, _described(self._manifest(model))[0])
+
+    def load(self, model: str) -> Model:
+        """Return a stored model; raises NotFoundError when it was never fetched, CorruptDataError when damaged."""
+        stored = self._manifest(model)
+        spec, layout = _described(stored)
+        data = read_limited(self._blob(stored.theta.sha256), MAX_THETA_BYTES, what="the model's parameters")
+        if len(data) != 4 * layout.size:
+            raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
+        theta = layout.check(np.frombuffer(data, "<f4").astype(np.float32, copy=False), what="the stored model")
+        if model_id(layout.sha256, theta) != model:
+            raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
+        return Model(model, spec, layout, theta, stored.public_shard)
+
+    def load_shard(self, model: Model) -> PublicShard | None:
+        """Return the public faces that came with a model, None where it has none."""
+        if model.public_shard is None:
+            return None
+        data = read_limited(self._blob(model.public_shard.sha256), MAX_SHARD_BYTES, what="the public faces")
+        return PublicShard.from_bytes(data, model.spec.input)
+
+    def fetch(self, client: CoordinatorClient, manifest: Manifest, *, progress: Progress | None = None) -> Model:
+        """Return a model, fetching what is not stored yet; the manifest is stored last, so it means "complete"."""
+        self._check(manifest)
+        with storage_errors("the model folder"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Two processes of one home must not write to the same partial file.
+        with locked_folder(self._folder):
+            if not self._put_over_stored(client, manifest, progress):
+                self._fetch_blob(client, manifest.theta, "the model", progress)
+            if manifest.public_shard:
+                self._fetch_blob(client, manifest.public_shard, "the public faces", progress)
+            write_atomically(self._manifest_path(manifest.model_id), _to_json(manifest), private=True)
+        try:
+            return self.load(manifest.model_id)
+        except CorruptDataError:
+            # The blob is what its hash says, so the operator's manifest and parameters do not belong together.
+            self._manifest_path(manifest.model_id).unlink()
+            raise
+
+    def refresh(self, manifest: Manifest) -> None:
+        """Take over what became known of a stored model since it was fetched: its thresholds above all."""
+        self._check(manifest)
+        stored = self._manifest(manifest.model_id)
+        if (stored.theta, _described(stored)[1]) != (manifest.theta, _described(manifest)[1]):
+            raise CorruptDataError("the coordinator describes a known model in another way; tell the operator")
+        if stored.spec_json != manifest.spec_json:
+            spec_only = dataclasses.replace(stored, spec_json=manifest.spec_json)
+            write_atomically(self._manifest_path(manifest.model_id), _to_json(spec_only), private=True)
+
+    @contextlib.contextmanager
+    def switching(self) -> Iterator[None]:
+        """A block in which the gallery goes over to another model: no process removes what is fetched for it."""
+        with storage_errors("the model folder"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with held(self._switch_lock):
+            yield
+
+    def keep_only(self, models: Iterable[str]) -> None:
+        """Remove every model but these, and the blobs that only removed models used.
+
+        `models` is read once the gallery cannot go over to another model. While it does so nothing is removed: that is
+        left to the next time.
+        """
+        if not self._folder.exists():
+            return
+        with lock_file(self._switch_lock) as lock:
+            if is_taken(lock):
+                self._remove_all_but(tuple(models))
+
+    @property
+    def _switch_lock(self) -> Path:
+        return self._folder / ".switch"
+
+    def _remove_all_but(self, models: Sequence[str]) -> None:
+        keep = {f"{model}.json" for model in models}
+        for model in models:
+            if self.has(model):
+                stored = self._manifest(model)
+                keep.add(stored.theta.sha256)
+                keep.update([stored.public_shard.sha256] if stored.public_shard else [])
+        with locked_folder(self._folder):
+            for path in self._folder.iterdir():
+                if path.name not in keep and _HEX.match(path.name):
+                    path.unlink()
+
+    def size_to_fetch(self, manifest: Manifest) -> int:
+        """Return about how many bytes `fetch` will load for the parameters."""
+        if self._blob(manifest.theta.sha256).exists():
+            return 0
+        return manifest.changes.size_bytes if manifest.changes and self._bases(manifest) else manifest.theta.size_bytes
+
+    def _put_over_stored(self, client: CoordinatorClient, manifest: Manifest, progress: Progress | None) -> bool:
+        """Make the parameters of a stored model and the tensors that training changed; tell whether that gave them."""
+        changes, bases, path = manifest.changes, self._bases(manifest), self._blob(manifest.theta.sha256)
+        if path.exists() or changes is None or changes.size_bytes >= manifest.theta.size_bytes:
+            return False
+        if not bases:
+            return False
+        self._fetch_blob(client, changes, "what changed in the model", progress)
+        try:
+            changed = unpack_tensors(self._blob(changes.sha256).read_bytes(), what="what changed in the model")
+            for base in bases:
+                stored = self.load(base)
+                theta = stored.layout.flatten({**stored.layout.unflatten(stored.theta), **changed})
+                data = np.ascontiguousarray(theta, "<f4").tobytes()
+                if hashlib.sha256(data).hexdigest() == manifest.theta.sha256:
+                    write_atomically(path, data, private=True)
+                    return True
+        except IntegrityError:
+            return False  # the whole model, which has a hash of its own, is fetched instead
+        return False
+
+    def _bases(self, manifest: Manifest) -> list[str]:
+        """Return the stored models of the same layout."""
+        layout_sha256 = _described(manifest)[0].layout_sha256
+        names = [path.stem for path in self._folder.glob("*.json")] if self._folder.exists() else []
+        known = [self.known(name) for name in sorted(names) if self.has(name)]
+        return [model.model_id for model in known if model.spec.layout_sha256 == layout_sha256]
+
+    def _check(self, manifest: Manifest) -> None:
+        """Raise CorruptDataError for a manifest whose sizes or names cannot be."""
+        if not _HEX.fullmatch(manifest.model_id):
+            raise CorruptDataError("the coordinator named a model that cannot be; tell the operator")
+        _, layout = _described(manifest)
+        sizes_fit = manifest.theta.size_bytes == 4 * layout.size <= MAX_THETA_BYTES
+        shard_fits = manifest.public_shard is None or manifest.public_shard.size_bytes <= MAX_SHARD_BYTES
+        if not sizes_fit or not shard_fits:
+            raise CorruptDataError("the model's files have other sizes than its manifest says; tell the operator")
+
+    def _fetch_blob(self, client: CoordinatorClient, blob: Blob, what: str, progress: Progress | None) -> None:
+        path = self._blob(blob.sha256)
+        if not path.exists() or file_sha256(path) != blob.sha256:
+            client.download(blob, path, what=what, progress=progress)
+
+    def _manifest(self, model: str) -> Manifest:
+        path = self._manifest_path(model)
+        if not path.exists():
+            raise NotFoundError("that model is not on this device; run `mien-device update` while online")
+        return _from_json(read_limited(path, 2 * MAX_JSON_BYTES, what="the stored manifest"))
+
+    def _manifest_path(self, model: str) -> Path:
+        if not _HEX.fullmatch(model):
+            raise NotFoundError(f"{model[:80]!r} is not the id of a model")
+        return self._folder / f"{model}.json"
+
+    def _blob(self, sha256: str) -> Path:
+        if not _HEX.fullmatch(sha256):
+            raise CorruptDataError("a manifest names a file that cannot be; tell the operator")
+        return self._folder / sha256
+
+
+def _described(manifest: Manifest) -> tuple[ModelSpec, ParameterLayout]:
+    """Return a manifest's spec and layout; a field that this program does not know is of a newer one."""
+    try:
+        return model_from_json(manifest.spec_json)
+    except ConfigError as error:
+        raise VersionError(f"the model's manifest cannot be read ({error.message}); upgrade mien") from error
+
+
+def _to_json(manifest: Manifest) -> bytes:
+    shard = manifest.public_shard
+    return to_canonical_json(
+        {
+            "model_id": manifest.model_id,
+            "spec_json": manifest.spec_json.decode(),
+            "theta": [manifest.theta.sha256, manifest.theta.size_bytes],
+            "public_shard": [shard.sha256, shard.size_bytes] if shard else None,
+        }
+    )
+
+
+def _from_json(data: bytes) -> Manifest:
+    stored: Mapping[str, Any] = parse_json(data, what="the stored manifest")
+    try:
+        theta, shard = Blob(*stored["theta"]), stored["public_shard"]
+        spec_json = stored["spec_json"].encode()
+        return Manifest(stored["model_id"], spec_json, theta, Blob(*shard) if shard else None, released=False)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError("a stored manifest is damaged; run `mien-device update` to fetch it again") from error

@@ -1,0 +1,159 @@
+"""Which releases a device accepts: signed by the pinned key, whole, and never an older one than it has seen.
+
+What was accepted last is remembered in one file, before it is used. A coordinator, whoever runs it, can therefore not
+bring back a release that the operator has replaced, unless the newest signature names that very one as one to fall back
+to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from device_sdk.server.client import Blob, Manifest
+from mien.errors import ConfigError, CorruptDataError, VersionError
+from mien.models import bundles
+from mien.models.bundles import BundleFile, BundleManifest
+from mien.models.variants import check_variants
+from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
+from mien.records import from_mapping, to_mapping
+from mien.shell.files import read_limited, write_atomically
+from mien.shell.lock import held
+
+_UNINSTALLED: Final = "0.1.0"
+
+
+@dataclass(frozen=True)
+class SeenRelease:
+    """A release as a device remembers it: whose it is, and the hashes of the manifests that it lets come back.
+
+    `manifest_sha256` and `min_sdk` are empty where a program remembered it that did not keep them.
+    """
+
+    release_key: str
+    sequence: int
+    model_id: str
+    fallbacks: tuple[str, ...] = ()
+    manifest_sha256: str = ""
+    min_sdk: str = ""
+
+
+class ReleaseGuard:
+    """Accepts releases under one pinned key (empty: all, unsigned); `path` remembers the newest."""
+
+    def __init__(self, release_key: str, path: Path) -> None:
+        self._key, self._path = release_key, path
+
+    def check(self, manifest: Manifest) -> SeenRelease | None:
+        """Return what `accept` is to remember of an offered release; None for a device without a pinned key.
+
+        Raises CorruptDataError for a release that is not signed, was changed, or is older than one that was accepted;
+        VersionError where this program is too old for it.
+        """
+        if not self._key:
+            return None
+        if not manifest.bundle_json:
+            raise CorruptDataError(
+                "the release is not signed, and this device takes signed ones only; do not use it, tell the operator"
+            )
+        signed = bundles.verify(self._key, manifest.bundle_json, manifest.bundle_signature)
+        bundles.check_description(signed, manifest.spec_json)
+        bundles.check_sdk(signed, software_version())
+        offered = {bundles.THETA: manifest.theta, bundles.SHARD: manifest.public_shard}
+        same = all(_blob_of(signed.file(name)) == blob for name, blob in offered.items())
+        if manifest.model_id != signed.model_id or not same:
+            raise CorruptDataError("the release is not the signed one; do not use it, tell the operator")
+        sha256 = bundles.hash_of(manifest.bundle_json)
+        checked = SeenRelease(self._key, signed.sequence, signed.model_id, signed.fallbacks, sha256, signed.min_sdk)
+        self._check_order(checked)
+        return checked
+
+    def signed(self, checked: Manifest) -> BundleManifest | None:
+        """Return what the release key signed of a release that `check` let pass; None for a device without a key."""
+        return bundles.verify(self._key, checked.bundle_json, checked.bundle_signature) if self._key else None
+
+    def accept(self, checked: SeenRelease | None) -> None:
+        """Remember a checked release. Call it before the release comes into use: then no crash lets an older one in.
+
+        Raises CorruptDataError where another process of this device has accepted a newer one since the check.
+        """
+        if checked is None:
+            return
+        with held(self._path.with_suffix(".lock")):
+            self._check_order(checked)
+            seen = self._seen()
+            if seen is None or checked.sequence > seen.sequence:
+                write_atomically(self._path, to_canonical_json(to_mapping(checked)), private=True)
+
+    def _check_order(self, offered: SeenRelease) -> None:
+        seen = self._seen()
+        if seen is None:
+            return
+        if offered.sequence > seen.sequence:
+            if seen.min_sdk and bundles.is_older(offered.min_sdk, seen.min_sdk):
+                raise CorruptDataError(
+                    f"release {offered.sequence} is for mien {offered.min_sdk} on, the one before it was for "
+                    f"{seen.min_sdk} on; the model that is here stays in use, tell the operator (model sign --min-sdk)"
+                )
+            return
+        same = (offered.sequence, offered.model_id) == (seen.sequence, seen.model_id)
+        same = same and seen.manifest_sha256 in ("", offered.manifest_sha256)
+        if not same and offered.manifest_sha256 not in seen.fallbacks:
+            raise CorruptDataError(
+                f"release {offered.sequence} is older than {seen.sequence}, which this device has seen, and that one "
+                "does not let it come back; the model that is here stays in use, tell the operator"
+            )
+
+    def _seen(self) -> SeenRelease | None:
+        """Return the highest release that was accepted under this key."""
+        if not self._path.exists():
+            return None
+        value: Any = parse_json(read_limited(self._path, MAX_JSON_BYTES, what=self._path.name), what=self._path.name)
+        try:
+            seen = from_mapping(SeenRelease, value if isinstance(value, dict) else {})
+        except ConfigError as error:
+            raise VersionError("what this device remembers of releases is of a newer form; upgrade mien") from error
+        return seen if seen.release_key == self._key else None  # another key after a new invite: it counts from anew
+
+
+def _blob_of(file: BundleFile | None) -> Blob | None:
+    return None if file is None else Blob(file.sha256, file.size_bytes)
+
+
+def software_version() -> str:
+    """Return this program's version."""
+    try:
+        return version("mien")
+    except PackageNotFoundError:
+        return _UNINSTALLED
+
+
+def verify_folder(folder: Path, release_key: str) -> BundleManifest:
+    """Return the manifest of a bundle in a folder, every listed file checked; files that are not listed do not count.
+
+    Raises what `ReleaseGuard.check` raises, but for the order of releases.
+    """
+
+    def read(name: str, limit: int) -> bytes:
+        if not (folder / name).is_file():
+            raise CorruptDataError(f"the bundle has no {name}; fetch it again")
+        return read_limited(folder / name, limit, what=name)
+
+    signed = bundles.verify(release_key, read(bundles.MANIFEST, MAX_JSON_BYTES), read(bundles.SIGNATURE, 1024))
+    bundles.check_sdk(signed, software_version())
+    for file in signed.files:
+        data = folder / file.name
+        if not data.is_file() or data.stat().st_size != file.size_bytes:
+            raise CorruptDataError(f"{file.name} is missing or has another size than was signed; fetch it again")
+        with data.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
+                raise CorruptDataError(f"{file.name} is not the signed one; do not use it, fetch it again")
+    bundles.check_description(signed, read(bundles.MODEL, MAX_JSON_BYTES))
+    if signed.graphs:
+        bundles.check_graphs(signed, read(bundles.GRAPHS, MAX_JSON_BYTES))
+    if signed.variants:
+        check_variants(signed, read(bundles.VARIANTS, MAX_JSON_BYTES))
+    return signed

@@ -1,0 +1,146 @@
+"""One model made ready to compare faces: its parameters, the runtime that runs them, its threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from device_sdk.models.models import KnownModel, Model
+from device_sdk.models.variants import LoadedVariant
+from device_sdk.people.enrolled import Template
+from mien.errors import ConfigError, NonFiniteError
+from mien.methods.base import Crops, Embeddings, Runtime
+from mien.methods.personal_branch import PersonalThreshold
+from mien.models.variants import Variant
+from mien.specs import FaceInputSpec, Threshold
+
+MASTER: Final = FaceInputSpec()
+"""How crops are aligned and kept, whatever the model: 112x112. A narrower model takes the middle of it."""
+
+DEFAULT_MAX_FMR: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class Recogniser:
+    """Embeds crops with one model: in float32 by a runtime, or with a variant of it."""
+
+    model: Model
+    runtime: Runtime | LoadedVariant = field(repr=False)
+
+    @property
+    def model_id(self) -> str:
+        """The model's id."""
+        return self.model.model_id
+
+    @property
+    def variant(self) -> Variant | None:
+        """The variant that embeds; None for the model itself."""
+        return self.runtime.variant if isinstance(self.runtime, LoadedVariant) else None
+
+    @property
+    def form_id(self) -> str:
+        """What its templates are named after: those of another form are never compared with its embeddings."""
+        return self.model_id if self.variant is None else self.variant.form_id
+
+    @property
+    def input(self) -> FaceInputSpec:
+        """What the model expects of a crop."""
+        return self.model.spec.input
+
+    def embed(self, crops: Crops) -> Embeddings:
+        """Return unit embeddings (N, dim) of master crops (N, 112, 112, 3); raises NonFiniteError."""
+        return self.embed_fitted(fit_crops(crops, self.input))
+
+    def embed_fitted(self, crops: Crops) -> Embeddings:
+        """Return unit embeddings (N, dim) of crops that are of the model's size already; raises NonFiniteError."""
+        if isinstance(self.runtime, LoadedVariant):
+            embeddings = self.runtime.embed(crops)
+        else:
+            embeddings = self.runtime.embed(self.model.theta, crops)
+        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+        if not np.isfinite(embeddings).all() or (norms < 1e-6).any():
+            raise NonFiniteError("the model gave an embedding that is not usable; fetch it again, tell the operator")
+        unit: Embeddings = (embeddings / norms).astype(np.float32)
+        return unit
+
+    def template(self, features: Embeddings) -> Template:
+        """Return the template of one person's embeddings (N, dim)."""
+        return Template.of(features, self.form_id, self.input)
+
+
+def fit_crops(crops: Crops, spec: FaceInputSpec) -> Crops:
+    """Return master crops (N, 112, 112, 3) as a model wants them: the 96-wide template is the 112-wide one less 8 each
+    side (`FaceInputSpec.template`), so its crop is the middle.
+    """
+    if crops.shape[1:] != (MASTER.height, MASTER.width, 3):
+        raise ConfigError(f"crops have shape {crops.shape}; align them 112x112 first")
+    margin = (MASTER.width - spec.width) // 2
+    return np.ascontiguousarray(crops[:, :, margin : MASTER.width - margin])
+
+
+@dataclass(frozen=True)
+class Operating:
+    """The threshold that decides, and where it is from: the model's own with its provenance, given by hand, or
+    `personal`: a person's own under the personal model.
+    """
+
+    value: float
+    provenance: Threshold | None
+    personal: PersonalThreshold | None = None
+
+    def __str__(self) -> str:
+        if self.personal is not None:
+            return str(self.personal)
+        if self.provenance is None:
+            return f"{self.value:.3f}, given by hand: no false match rate is known for it"
+        from_ = self.provenance
+        return (
+            f"{self.value:.3f}: false match rate {from_.fmr:.2g} on {from_.num_non_mated} non-mated comparisons of "
+            f"{from_.dataset} ({from_.date})"
+        )
+
+
+def operating_point(
+    model: KnownModel,
+    variant: Variant | None = None,
+    *,
+    threshold: float | None = None,
+    max_fmr: float = DEFAULT_MAX_FMR,
+    signed: bool = False,
+) -> Operating:
+    """Return the model's threshold with the highest FMR that is at most `max_fmr`, or the one given by hand.
+
+    Only thresholds measured on this very model, or on the `variant` of it that embeds, count: scores drift from one to
+    the next. Raises ConfigError when there is none, or the one given is no cosine; it says what helps, which is another
+    release where releases are `signed`, and their thresholds with them.
+    """
+    if threshold is not None:
+        if not -1.0 <= threshold <= 1.0:
+            raise ConfigError(f"threshold is {threshold}; it must be a cosine between -1 and 1")
+        return Operating(threshold, None)
+    form = model.model_id if variant is None else variant.form_id
+    measured = model.spec.thresholds if variant is None else variant.thresholds
+    own = [known for known in measured if known.model_id == form]
+    strict = [known for known in own if known.fmr <= max_fmr]
+    if not strict:
+        have = f"; it has FMR {min(known.fmr for known in own):.2g} (--max-fmr)" if own else ""
+        of_what = "" if variant is None else f"variant {variant.tier} of "
+        raise ConfigError(
+            f"{of_what}model {model.model_id[:12]} carries no threshold for a false match rate of at most "
+            f"{max_fmr:g}{have}; ask the operator to {_remedy(variant, signed=signed)}, then run `mien-device update` "
+            "here, or give --threshold"
+        )
+    best = max(strict, key=lambda known: (known.fmr, -known.value))
+    return Operating(best.value, best)
+
+
+def _remedy(variant: Variant | None, *, signed: bool) -> str:
+    """Return what an operator does so that phones get thresholds; those of a variant are measured when it is made."""
+    if variant is not None:
+        return "make the variant anew from more public faces (`mien-coordinator model import --int8-faces`)"
+    measure = "run `mien-coordinator model evaluate released --data FACES --keep-thresholds`"
+    if not signed:
+        return measure
+    return f"{measure} and sign this model anew (`model export`, `model sign`, `model release --bundle`)"

@@ -1,0 +1,133 @@
+"""What each engine costs on this very device: time of an embedding and of a training step, and memory of a step.
+
+Measured on noise, which takes as long as a face. Which engine is best differs from phone to phone; the owner may keep
+the choice in `device.toml`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from device_sdk.models.models import Model
+from device_sdk.program.kept_settings import keep_setting
+from device_sdk.runtimes import EngineName, load_runtime
+from mien.errors import ConfigError, MissingDependencyError, NotFoundError
+from mien.methods.base import Crops, Objective, Runtime
+from mien.specs import LocalSpec
+
+ENGINES: Final[tuple[EngineName, ...]] = ("torch", "onnxruntime", "executorch")
+BATCH: Final = 4
+_REPEATS: Final = 3
+_STEPS: Final = 3
+
+
+@dataclass(frozen=True)
+class EngineFigures:
+    """An engine's figures; None for what it cannot do here, with the reason in `lacks`.
+
+    `embed_ms` is the processor's time for one face, `embed_mb` what the engine adds to the process until it has seen
+    one; `step_ms` is that for a step on 4 images of the part that phones train, `step_mb` what training adds to the
+    process (Linux alone tells of memory).
+    """
+
+    engine: EngineName
+    embed_ms: float | None = None
+    step_ms: float | None = None
+    step_mb: float | None = None
+    lacks: str = ""
+    embed_mb: float | None = None
+
+
+def measure_engines(model: Model, graphs: Path, *, threads: int = 1) -> tuple[EngineFigures, ...]:
+    """Return what each engine costs with a model, in the order of `ENGINES`."""
+    return tuple(_measure(engine, model, graphs, threads) for engine in ENGINES)
+
+
+def fastest(figures: Sequence[EngineFigures]) -> EngineFigures:
+    """Return the engine with the shortest step; where none can train here, that with the shortest embedding.
+
+    Raises MissingDependencyError where none can embed.
+    """
+    usable = [each for each in figures if each.embed_ms is not None]
+    if not usable:
+        raise MissingDependencyError(f"no engine can run this model here: {'; '.join(each.lacks for each in figures)}")
+    able = [each for each in usable if each.step_ms is not None]
+    return min(able or usable, key=lambda each: (each.step_ms or 0.0, each.embed_ms or 0.0))
+
+
+def keep_choice(config: Path, engine: EngineName) -> None:
+    """Write `runtime = ...` into device.toml and leave all else in it as it is; errors as `keep_setting`."""
+    keep_setting(config, "runtime", engine)
+
+
+def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> EngineFigures:
+    spec = model.spec.input
+    crops: Crops = np.random.default_rng(0).integers(0, 256, (BATCH, spec.height, spec.width, 3), np.uint8)
+    # A face is seen once: engines remember features of those that they have seen.
+    unseen = iter(np.random.default_rng(1).integers(0, 256, (_REPEATS, 1, spec.height, spec.width, 3), np.uint8))
+    loaded: list[Runtime] = []
+
+    def begin() -> None:
+        loaded.append(load_runtime(model.spec, model.layout, threads=threads, choice=engine, graphs=graphs))
+        loaded[0].embed(model.theta, crops[:1])
+
+    try:
+        embed_mb = added_mb(begin)
+    except (MissingDependencyError, NotFoundError, ConfigError) as error:
+        return EngineFigures(engine, lacks=error.message)
+    runtime = loaded[0]
+    embed_ms = least_ms(lambda: runtime.embed(model.theta, next(unseen)))
+    try:
+        step_ms, step_mb = _step(runtime, model, crops)
+    except (NotFoundError, ConfigError) as error:
+        return EngineFigures(engine, embed_ms, lacks=error.message, embed_mb=embed_mb)
+    return EngineFigures(engine, embed_ms, step_ms, step_mb, embed_mb=embed_mb)
+
+
+def _step(runtime: Runtime, model: Model, crops: Crops) -> tuple[float, float | None]:
+    """Return milliseconds of a step and MB of a round; what surrounds the steps is taken off the time."""
+    part = model.layout.part(model.spec.trainable or ("*",))
+    vector = np.zeros(model.spec.input.dim, np.float32)
+    vector[0] = 1.0
+    objective = Objective("positive_hinge", {"class_embedding": vector}, constants={"margin": 1.0})
+
+    def steps(number: int) -> Callable[[], object]:
+        local = LocalSpec(lr=1e-6, flip=False, steps=number, batch_size=BATCH)
+        return lambda: runtime.train(model.theta, part, crops, objective, local, 0)
+
+    step_mb = added_mb(steps(2))
+    several, one = least_ms(steps(1 + _STEPS)), least_ms(steps(1))
+    return max(round((several - one) / _STEPS, 3), 0.001), step_mb
+
+
+def least_ms(work: Callable[[], object], repeats: int = _REPEATS) -> float:
+    """Return the least processor time of some runs, which other programs disturb less than the clock."""
+    times = []
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return round(1e3 * min(times), 3)
+
+
+def added_mb(work: Callable[[], object]) -> float | None:
+    """Return by how many MB a piece of work lifted the process at its peak; None where the system does not tell."""
+    try:
+        before = _status_mb("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here (proc(5))
+    except OSError:
+        work()
+        return None
+    work()
+    return round(max(_status_mb("VmHWM") - before, 0.0), 1)
+
+
+def _status_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith(f"{name}:"))

@@ -1,0 +1,152 @@
+"""What `mien-device bench` does: measures engines and forms of the model, keeps the choice, and changes over."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from device_sdk.config import InferenceConfig, load_config
+from device_sdk.device import Device
+from device_sdk.models.variants import LoadedVariant, load_variant
+from device_sdk.program.bench import EngineFigures, fastest, keep_choice, measure_engines
+from device_sdk.program.owner_status import said_of_threshold
+from device_sdk.program.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
+from device_sdk.storage.home import Home
+from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
+from mien.models.variants import FLOAT32, Variant
+from mien.shell import cli as shell
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was measured, the fastest engine, the form that the budget chooses, and what kept variants from it."""
+
+    engines: tuple[EngineFigures, ...]
+    fastest: EngineFigures
+    forms: tuple[FormFigures, ...]
+    chosen: FormFigures
+    budget: InferenceConfig
+    unseen: str = ""
+    variants: tuple[Variant, ...] = ()
+    threshold_by_hand: float | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it for machines."""
+        return {
+            "engines": [dataclasses.asdict(each) for each in self.engines],
+            "fastest": self.fastest.engine,
+            "forms": [dataclasses.asdict(each) for each in self.forms],
+            "chosen": self.chosen.tier,
+            "variants_unseen": self.unseen,
+            "threshold_by_hand": self.threshold_by_hand,
+        }
+
+    def forget_others(self, device: Device) -> None:
+        """Remove the variants that were fetched to be measured and are neither in use nor about to be."""
+        wanted = load_config(device.home.config).values.inference.tier
+        device.variants.forget_fetched(each for each in self.variants if each.tier == wanted)
+
+    def change_over(self, device: Device) -> str | None:
+        """Make the gallery's templates again with the form that is kept; None where the coordinator is away."""
+        try:
+            return device.update().tier
+        except UnavailableError:
+            return None
+
+    def show(self, tier: str, now_used: str | None, *, saved: bool) -> None:
+        """Print it for people."""
+        table = Table("engine", "embedding (ms)", "step (ms)", "memory of a step (MB)", box=None)
+        for engine in self.engines:
+            table.add_row(engine.engine, *map(_number, (engine.embed_ms, engine.step_ms, engine.step_mb)))
+        shell.OUT.print(table)
+        for engine in self.engines:
+            if engine.lacks:
+                _say(f"{engine.engine}: {engine.lacks}.")
+        _say(f"{self.fastest.engine} has the shortest training step.")
+        forms = Table("form", "embedding (ms)", "memory (MB)", "file (MB)", "accuracy", box=None)
+        for form in self.forms:
+            numbers = map(_number, (form.embed_ms, form.memory_mb, form.size_mb))
+            forms.add_row(form.tier, *numbers, form.lacks or form.cost or "what the others are compared with")
+        shell.OUT.print(forms)
+        if self.unseen:
+            _say(self.unseen)
+        _say(self._conclusion(tier, now_used, saved=saved))
+        if self.threshold_by_hand is not None:
+            _say(said_of_threshold(self.threshold_by_hand, now_used or tier))
+
+    def _conclusion(self, tier: str, now_used: str | None, *, saved: bool) -> str:
+        limit = f"{self.budget.max_ms:g} ms" + ("" if self.budget.max_mb is None else f" and {self.budget.max_mb:g} MB")
+        if self.unseen and tier == self.budget.tier:
+            stays = f"No variant was measured, so the model stays in {tier} (inference.tier)"
+            return f"{stays}." if saved else f"{stays}; --save keeps the engine."
+        if not saved:
+            return f"Within {limit}, {tier} is the form to use; --save keeps engine and form."
+        if now_used is None:
+            return f"{tier} is kept; the phone changes over at the next `mien-device update`."
+        return f"The model is used in {now_used} from now on."
+
+
+def looked_at(device: Device) -> Looked:
+    """Return what engines and forms cost on this device."""
+    settings = device.config.values
+    model = device.recogniser().model
+    engines = measure_engines(model, device.home.graphs, threads=settings.threads)
+    best = fastest(engines)
+    forms = [float32_figures(model, dataclasses.replace(best, lacks=""))]
+    variants, unseen = _offered(device, model.model_id)
+    for variant in variants:
+
+        def load(variant: Variant = variant) -> LoadedVariant:
+            return load_variant(variant, device.variants.read(variant), threads=settings.threads)
+
+        forms.append(measure_variant(variant, load, max_fmr=settings.verification.max_fmr))
+    by_hand = settings.verification.threshold
+    return Looked(
+        engines, best, tuple(forms), choose(forms, settings.inference), settings.inference, unseen, variants, by_hand
+    )
+
+
+def kept(found: Looked, home: Path, tier: str | None) -> str:
+    """Write the fastest engine and a form, by default the chosen one, into device.toml; returns the form.
+
+    Where variants were not looked at, nothing was chosen: without `tier` the form stays as the owner set it.
+    """
+    if tier is None and found.unseen:
+        keep_choice(Home.at(home).config, found.fastest.engine)
+        return found.budget.tier
+    wanted = found.chosen.tier if tier is None else tier
+    usable = [each.tier for each in found.forms if not each.lacks]
+    if wanted not in usable:
+        why = next((each.lacks for each in found.forms if each.tier == wanted), "the release brings no such variant")
+        raise ConfigError(f"--tier {wanted} cannot be used here ({why}); choose from {', '.join(usable)}")
+    config = Home.at(home).config
+    if tier is not None or wanted != found.budget.tier:
+        keep_tier(config, wanted)
+    keep_choice(config, found.fastest.engine)
+    return wanted
+
+
+def _offered(device: Device, model_id: str) -> tuple[tuple[Variant, ...], str]:
+    """Return the variants of the model in use, and what kept this device from looking at them."""
+    try:
+        found = device.offered_variants()
+    except (UnavailableError, InviteError, VersionError) as error:
+        return (), f"Variants of the model were not looked at ({error.message})."
+    if any(each.model_id != model_id for each in found):
+        return (), "A newer model is released: run `mien-device update`, then measure again."
+    return (
+        found,
+        "" if found else f"This release brings no variants that this program can run: it is used in {FLOAT32}.",
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _say(text: str) -> None:
+    shell.OUT.print(text, markup=False, highlight=False, soft_wrap=True)

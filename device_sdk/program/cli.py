@@ -1,0 +1,917 @@
+"""mien-device: join a fleet, enrol people, verify and identify them, take part in training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from device_sdk.program import participating
+from device_sdk.storage.home import Home as HomeFolder
+from device_sdk.storage.home import default_root
+from mien.errors import (
+    TABLE,
+    ConfigError,
+    KeyStoreError,
+    LowQualityError,
+    MultipleFacesError,
+    NoFaceError,
+)
+from mien.shell import cli as shell
+from mien.shell.passwords import read_password
+
+# The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
+if TYPE_CHECKING:
+    from device_sdk.device import Device
+    from device_sdk.people.enroll import RefusedImage
+    from device_sdk.people.enrolled import Person
+    from device_sdk.people.verify import Outcome
+    from device_sdk.rounds.participate import Event, Listener, Transfer
+
+EXIT_UNKNOWN: Final = 1
+"""Exit code of `verify` and `identify` for a good face that is not the person's, or nobody's."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Join a fleet, enrol people, verify and identify them, and take part in training. No face leaves this device.",
+)
+gallery_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the encrypted gallery.")
+config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
+bundle_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check signed bundles.")
+app.add_typer(gallery_app, name="gallery")
+app.add_typer(config_app, name="config")
+app.add_typer(bundle_app, name="bundle")
+
+Home = Annotated[
+    Path, typer.Option("--home", envvar="MIEN_DEVICE_HOME", help="This device's folder.", default_factory=default_root)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Keystore = Annotated[
+    str | None,
+    typer.Option(
+        help="Where keys are kept: auto, platform (Secret Service, Keychain ...) or file. Decided once, at first use."
+    ),
+]
+Runtime = Annotated[
+    str | None,
+    typer.Option(help="What embeds and trains: auto, torch, or with exported graphs onnxruntime or executorch."),
+]
+Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
+MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
+ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
+PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
+Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
+
+
+def main() -> None:
+    """Run the program."""
+    shell.run(app)
+
+
+# --- joining ---
+
+
+@app.command()
+def join(
+    invite: Annotated[str, typer.Argument(help="The invite's URL (mien://join?...), or - to read it from stdin.")],
+    home: Home,
+    keystore: Keystore = None,
+    as_json: Json = False,
+) -> None:
+    """Join a fleet with an invite from its operator. May be repeated after an interruption.
+
+    Example: mien-device join 'mien://join?r=registrar.example:7440&...'
+    """
+    url = _read_line() if invite == "-" else invite
+    with _device(home, as_json, {"keystore": keystore}) as device:
+        identity = device.join(url)
+    result = {
+        "device_id": identity.device_id,
+        "population": identity.population,
+        "coordinator": identity.coordinator_address,
+        "certificate_ends": identity.certificate.not_valid_after_utc.isoformat(),
+    }
+
+    def human() -> None:
+        _say(f"Joined population {identity.population!r} as device {identity.device_id}.")
+        _say("Next: mien-device enroll NAME FOLDER")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+# --- people ---
+
+
+@app.command()
+def enroll(
+    name: Name,
+    images: Annotated[list[Path], typer.Argument(help="Pictures of this person: files or folders.")],
+    home: Home,
+    consent: Annotated[
+        bool | None,
+        typer.Option("--consent/--no-consent", help="The person agrees that their pictures train the shared model."),
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add a template to a person who is enrolled already.")] = False,
+    min_images: Annotated[int | None, typer.Option(help="How many usable pictures are needed.")] = None,
+    keystore: Keystore = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Enrol a person from at least three good pictures, all at once or not at all.
+
+    Crops are kept, encrypted, to make templates again for a new model; they train only with consent.
+
+    Example: mien-device enroll Ada photos/ada --consent
+    """
+    agreed = _ask_consent(name) if consent is None else consent
+    refused: list[RefusedImage] = []
+
+    def on_refused(image: RefusedImage) -> None:
+        refused.append(image)
+        if not as_json:
+            shell.warn(image.message)
+
+    options = {"keystore": keystore, "runtime": runtime, "enrollment.min_images": min_images}
+    with _device(home, as_json, options) as device:
+        try:
+            enrollment = device.enroll(name, images, consent=agreed, add=add, on_refused=on_refused)
+        except LowQualityError as error:
+            if not as_json:
+                raise
+            _fail_with_refused(error, refused)
+    person = enrollment.person
+    result = {
+        "name": person.name,
+        "images_used": enrollment.num_used,
+        "templates": person.num_templates,
+        "trains": person.trains,
+        "refused": [_refused_json(image) for image in enrollment.refused],
+    }
+
+    def human() -> None:
+        _say(f"{person.name} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
+        _say(_said_of_training(person))
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def _said_of_training(person: Person) -> str:
+    if person.trains:
+        return "Their pictures train the model."
+    agree = f"mien-device gallery consent {shlex.quote(person.name)} --give"
+    return f"Their pictures do not train the model; if they agree to that later: {agree}"
+
+
+@app.command()
+def verify(
+    name: Name,
+    image: Annotated[Path, typer.Argument(help="A picture of one person.")],
+    home: Home,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether the face in a picture is an enrolled person's. Exit code 0: yes, 1: no, 11-13: no usable face.
+
+    Example: mien-device verify Ada door.jpg
+    """
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+        _conclude(device.verify(name, image), show_score=show_score, as_json=as_json, claimed=name)
+
+
+@app.command()
+def identify(
+    image: Annotated[Path, typer.Argument(help="A picture of one person.")],
+    home: Home,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Say who of all enrolled people is in a picture, or nobody. Exit codes as `verify`.
+
+    Example: mien-device identify door.jpg
+    """
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+        _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
+
+
+@app.command()
+def watch(
+    home: Home,
+    camera: Annotated[int, typer.Option(min=0, help="The number of the camera.")] = 0,
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="Look at this picture, folder of pictures or film in its place.")
+    ] = None,
+    every_s: Annotated[float, typer.Option(min=0, help="The least time between two looks at a moving picture.")] = 0.3,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Tell who is in front of the camera whenever that changes, until it is stopped or the film ends.
+
+    Nothing of what it sees is stored. There is no liveness check: a photograph of a face passes for it.
+
+    Example: mien-device watch
+
+    Example: mien-device watch --input visitors/
+    """
+    from device_sdk.program.live import open_camera, open_input
+    from device_sdk.program.live import watch as look
+
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+        source = open_camera(camera, device.clock) if input_ is None else open_input(input_)
+        looks = 0
+        with suppress(KeyboardInterrupt):
+            for sighting in look(source, device.identify, device.clock, every_s=every_s):
+                looks += 1
+                result, sentence, _ = _described(sighting.outcome, show_score=show_score, claimed=None)
+                if as_json:
+                    print(json.dumps({"event": "seen", "at": sighting.frame, **result}, sort_keys=True), flush=True)
+                else:
+                    _say(f"{sighting.frame}: {sentence}")
+    shell.emit({"event": "done", "sightings": looks}, as_json=as_json, human=lambda: None)
+
+
+@app.command()
+def personalise(
+    home: Home,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="released: a branch on the released backbone. local: what FedFR trained on this phone."),
+    ] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Go back to the released model.")] = False,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a personal model to the people here who agreed to training. It never leaves this device.
+
+    It is used only where it is better on pictures and public people that it did not learn from, with a threshold for
+    each person, and is fitted again after each release. Needs three pictures of each person.
+
+    Example: mien-device personalise
+    """
+    options = {"personal_backbone": backbone, "runtime": runtime}
+    with _device(home, as_json, options) as device:
+        if drop:
+            dropped = device.forget_personal()
+            text = "The released model serves alone." if dropped else "There was no personal model."
+            shell.emit({"dropped": dropped}, as_json=as_json, human=lambda: _say(text))
+            return
+        made = device.personalise()
+    thresholds = {name: dataclasses.asdict(at) for name, at in made.thresholds.items()}
+    result = {"used": made.is_used, "form": made.form, "gain": made.gain, "gain_error": made.gain_error}
+
+    def human() -> None:
+        for name, at in made.thresholds.items():
+            _say(f"{name}: threshold {at}; {at.num_missed_released} below the released model's.")
+        if made.gain is not None:
+            _say(f"Left-out pictures gain {made.gain:+.2f} +- {made.gain_error:.2f} standard deviations.")
+        _say("It is in use." if made.is_used else "It is no better than the released model, which serves alone.")
+
+    shell.emit({**result, "people": thresholds}, as_json=as_json, human=human)
+
+
+@gallery_app.command("list")
+def gallery_list(home: Home, as_json: Json = False) -> None:
+    """List who is enrolled.
+
+    Example: mien-device gallery list
+    """
+    with _device(home, as_json) as device:
+        people = device.people()
+    rows = [
+        {
+            "name": person.name,
+            "images": person.num_images,
+            "templates": person.num_templates,
+            "enrolled_unix_s": person.enrolled_unix_s,
+            "consent_unix_s": person.consent_unix_s,
+        }
+        for person in people
+    ]
+
+    def human() -> None:
+        table = Table("name", "pictures", "templates", "trains the model")
+        for person in people:
+            agreed = "yes" if person.trains else "no"
+            table.add_row(person.name, str(person.num_images), str(person.num_templates), agreed)
+        shell.OUT.print(table)
+
+    shell.emit({"people": rows}, as_json=as_json, human=human)
+
+
+@gallery_app.command("consent")
+def gallery_consent(
+    name: Name,
+    home: Home,
+    agreed: Annotated[bool, typer.Option("--give/--withdraw", help="The person agrees, or no longer does.")],
+    as_json: Json = False,
+) -> None:
+    """Give or withdraw a person's consent that their pictures train the shared model.
+
+    Withdrawal removes what training has kept of the person here, and an update that has not been sent. What was sent or
+    summed up already cannot be taken back. They are verified and identified all the same.
+
+    Example: mien-device gallery consent Ada --withdraw
+    """
+    with _device(home, as_json) as device:
+        person = device.set_consent(name, agreed=agreed)
+        told, is_out = device.tell_participation(), device.gallery.wants_out
+    result = {
+        "name": person.name,
+        "trains": person.trains,
+        "consent_unix_s": person.consent_unix_s,
+        "coordinator_told": told,
+    }
+
+    def human() -> None:
+        if person.trains:
+            _say(f"{person.name}'s pictures train the shared model from now on.")
+            return
+        _say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
+        _say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
+        _say_told(told=told, is_out=is_out)
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@gallery_app.command("remove")
+def gallery_remove(
+    name: Name,
+    home: Home,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a person: templates, crops and private training state.
+
+    What earlier rounds summed up stays in the shared model.
+
+    Example: mien-device gallery remove Ada
+    """
+    _confirm(f"Remove {name} and everything made of their pictures?", yes=yes)
+    with _device(home, as_json) as device:
+        person = device.remove(name)
+        told, is_out = device.tell_participation(), device.gallery.wants_out
+    result = {"removed": person.name, "images": person.num_images, "coordinator_told": told}
+
+    def human() -> None:
+        _say(f"{person.name} was removed.")
+        _say_told(told=told, is_out=is_out)
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@gallery_app.command("export")
+def gallery_export(
+    path: Annotated[Path, typer.Argument(help="The file to write.")],
+    home: Home,
+    password_file: PasswordFile = None,
+    agreed: Annotated[
+        bool, typer.Option("--agreed", help="Everybody enrolled agreed to this copy of their pictures; do not ask.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the gallery to one file under a password, to keep or to move it. Everybody in it has to agree to that.
+
+    Example: mien-device gallery export backup.mien
+    """
+    if not agreed and not _somebody_is_there():
+        raise ConfigError("everybody in the file has to agree to a copy of their pictures; give --agreed when they do")
+    if not agreed:
+        typer.confirm("Has everybody enrolled here agreed to a copy of their pictures?", abort=True)
+    password = _password(password_file, confirm=True)
+    with _device(home, as_json) as device:
+        count = device.export(path, password)
+    result = {"file": str(path), "people": count}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"{_people(count)} written to {path}."))
+
+
+@gallery_app.command("import")
+def gallery_import(
+    path: Annotated[Path, typer.Argument(help="A file that `gallery export` wrote.")],
+    home: Home,
+    password_file: PasswordFile = None,
+    keystore: Keystore = None,
+    as_json: Json = False,
+) -> None:
+    """Add everybody in an exported gallery, all or none; their templates are made again with the model in use.
+
+    Example: mien-device gallery import backup.mien
+    """
+    password = _password(password_file, confirm=False)
+    with _device(home, as_json, {"keystore": keystore}) as device:
+        count = device.restore(path, password)
+    shell.emit({"people": count}, as_json=as_json, human=lambda: _say(f"{_people(count)} added."))
+
+
+def _people(number: int) -> str:
+    return "1 person was" if number == 1 else f"{number} people were"
+
+
+def _rounds(number: int) -> str:
+    return "1 round" if number == 1 else f"{number} rounds"
+
+
+@gallery_app.command("rotate-keys")
+def gallery_rotate_keys(home: Home, as_json: Json = False) -> None:
+    """Seal everything anew under new keys and destroy the old ones: earlier copies of the files can never be read.
+
+    Stopped at any instant, the gallery opens under the old keys or the new ones.
+
+    Example: mien-device gallery rotate-keys
+    """
+    with _device(home, as_json) as device:
+        device.rotate_keys()
+    text = "Everything is sealed under new keys; copies of the files from before can never be read again."
+    shell.emit({"rotated": True}, as_json=as_json, human=lambda: _say(text))
+
+
+@gallery_app.command("renew")
+def gallery_renew(name: Name, home: Home, as_json: Json = False) -> None:
+    """Give a person's stored templates new secret rotations, for instance after a copy was stolen with its keys.
+
+    The person is recognised as before; the stolen templates match neither the new ones nor anybody's elsewhere.
+
+    Example: mien-device gallery renew Ada
+    """
+    with _device(home, as_json) as device:
+        count = device.renew(name)
+    result = {"name": name, "templates": count}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"Templates of {name} that were renewed: {count}."))
+
+
+@gallery_app.command("wipe")
+def gallery_wipe(
+    home: Home, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, as_json: Json = False
+) -> None:
+    """Destroy the gallery's key, then the gallery: copies of it can never be read again. The device stays joined.
+
+    Example: mien-device gallery wipe
+    """
+    _confirm("Destroy everybody's templates and pictures on this device for good?", yes=yes)
+    with _device(home, as_json) as device:
+        device.wipe()
+    shell.emit({"wiped": True}, as_json=as_json, human=lambda: _say("The gallery is gone."))
+
+
+# --- training ---
+
+
+@app.command()
+def participate(
+    home: Home,
+    rounds: participating.Rounds = None,
+    until_idle: participating.UntilIdle = False,
+    idle_s: participating.IdleS = 30.0,
+    person: participating.Person = None,
+    source: participating.Source = None,
+    source_aligned: participating.SourceAligned = False,
+    validate: participating.Validate = False,
+    min_cohort: participating.MinCohort = None,
+    allow_reveal: participating.AllowReveal = None,
+    allow_profile: participating.AllowProfile = None,
+    allow_plain_sums: participating.AllowPlainSums = None,
+    evaluation: participating.Evaluation = None,
+    max_epsilon: participating.MaxEpsilon = None,
+    charging: participating.Charging = True,
+    idle: participating.Idle = True,
+    unmetered: participating.Unmetered = True,
+    conditions: participating.Conditions = None,
+    max_training_s: participating.MaxTrainingS = None,
+    max_memory_mb: participating.MaxMemoryMb = None,
+    nice: participating.Nice = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Take part in training. Says what leaves this device before anything does.
+
+    Ends after --rounds, with --until-idle, or when stopped; stopped at any instant, it goes on where it was. Exit code
+    1 when --rounds was not reached.
+
+    Everybody enrolled here who agreed trains, or one of them with --person. With --source an operator's labelled faces
+    do, which are read anew at each start and never stored. With --validate these faces train nothing: they judge the
+    candidates of tasks with federated validation. Keep them apart from faces that train, in a home of their own.
+
+    Training pauses while the phone is in use, not charging or on a metered network, and goes on in the same round.
+
+    Example: mien-device participate --until-idle
+
+    Example: mien-device participate --conditions system --max-training-s 600 --max-memory-mb 300
+
+    Example: mien-device participate --source faces/source --until-idle
+
+    Example: mien-device participate --validate --source faces/held-out --until-idle
+    """
+    from device_sdk.rounds.conditions import StatedConditions
+
+    if source_aligned and source is None:
+        raise ConfigError("--source-aligned says how the pictures of --source are; name the source, or leave it out")
+    options = {
+        "runtime": runtime,
+        "participation.person": person,
+        "participation.min_cohort": min_cohort,
+        "participation.allow_reveal": tuple(allow_reveal) if allow_reveal else None,
+        "participation.allow_profiles": tuple(allow_profile) if allow_profile else None,
+        "participation.allow_plain_sums": allow_plain_sums,
+        "participation.allow_evaluation": evaluation,
+        "participation.max_epsilon": max_epsilon,
+        "participation.conditions": conditions,
+        "participation.max_training_s": max_training_s,
+        "participation.max_memory_mb": max_memory_mb,
+        "participation.nice": nice,
+    }
+    with _device(home, as_json, options, says_it_waits=True) as device:
+        ended, counted = participating.take_part(
+            device,
+            StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
+            rounds=rounds,
+            idle_s=idle_s if until_idle else None,
+            source=source,
+            source_aligned=source_aligned,
+            validate=validate,
+        )
+    result = {"event": "done", "rounds": ended, "counted": counted}
+    shell.emit(result, as_json=as_json, human=lambda: _say(f"Took part in {_rounds(ended)}; {counted} counted."))
+    if rounds is not None and counted < rounds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
+    """Fetch the released model and make all templates again with it.
+
+    Example: mien-device update
+    """
+    with _device(home, as_json, {"runtime": runtime}) as device:
+        done, lacks = device.update(), device.lacks_threshold()
+    result = {
+        "model_id": done.model_id,
+        "changed": done.changed,
+        "templates": done.num_templates,
+        "lacks_threshold": lacks,
+    }
+
+    def human() -> None:
+        if lacks:
+            name = f"Model {done.model_id[:12]}" if done.changed else "The released model"
+            _say(f"{name} is in use, and nobody is recognised with it: {lacks}.")
+        elif not done.changed:  # a change was told as it was made
+            _say("The released model is in use.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+@app.command()
+def bench(
+    home: Home,
+    save: Annotated[
+        bool,
+        typer.Option("--save", help="Keep the fastest engine and the chosen form in device.toml, and change over."),
+    ] = False,
+    tier: Annotated[
+        str | None, typer.Option(help="With --save: this form of the model (float32, int8 ...), whatever it costs.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what each engine and each form of the model cost on this device: time, memory, accuracy.
+
+    The model is used in float32 unless that takes more than inference.max_ms or inference.max_mb here and a variant
+    does not.
+
+    Example: mien-device bench --save
+
+    Example: mien-device bench --save --tier int8
+    """
+    from device_sdk.program.benching import kept, looked_at
+
+    if tier is not None and not save:
+        raise ConfigError("--tier chooses a form for good; add --save")
+    with _device(home, as_json) as device:
+        found = looked_at(device)
+        if not save:
+            found.forget_others(device)
+    chosen = kept(found, home, tier) if save else found.chosen.tier
+    now_used = None
+    if save:
+        with _device(home, as_json) as device:
+            now_used = found.change_over(device)
+    shell.emit(
+        {**found.to_plain(), "tier": chosen, "saved": save, "in_use": now_used},
+        as_json=as_json,
+        human=lambda: found.show(chosen, now_used, saved=save),
+    )
+
+
+# --- looking ---
+
+
+@app.command()
+def status(home: Home, as_json: Json = False) -> None:
+    """Show where this device stands and what to do next, without asking the network. --json has every detail.
+
+    Example: mien-device status
+    """
+    from device_sdk.program.owner_status import sentences
+
+    with _device(home, as_json) as device:
+        found, now_unix_s = device.status(), device.clock.unix_s()
+
+    def human() -> None:
+        table = Table(show_header=False, box=None)
+        for name, sentence in sentences(found, now_unix_s):
+            table.add_row(name, Text(sentence))
+        shell.OUT.print(table)
+
+    shell.emit(dataclasses.asdict(found), as_json=as_json, human=human)
+
+
+@app.command()
+def doctor(home: Home, as_json: Json = False) -> None:
+    """Look for what could keep this device from working. Exit code 1 when something is wrong.
+
+    Example: mien-device doctor
+    """
+    from device_sdk.program.doctor import examine
+
+    with _device(home, as_json) as device:
+        findings = examine(device)
+    rows = [{"what": item.what, "ok": item.ok, "detail": item.detail} for item in findings]
+
+    def human() -> None:
+        table = Table("", "what", "finding", box=None)
+        for item in findings:
+            table.add_row("[green]ok[/]" if item.ok else "[red]no[/]", item.what, item.detail)
+        shell.OUT.print(table)
+
+    shell.emit({"findings": rows}, as_json=as_json, human=human)
+    if not all(item.ok for item in findings):
+        raise typer.Exit(1)
+
+
+@config_app.command("show")
+def config_show(home: Home, as_json: Json = False) -> None:
+    """Show every setting, its value and where that is from (default or device.toml in the home folder).
+
+    Example: mien-device config show
+    """
+    from device_sdk.config import load_config
+
+    with _system_errors():
+        settings = load_config(HomeFolder.at(home).config).settings
+
+    def human() -> None:
+        table = Table("setting", "value", "from")
+        for item in settings:
+            table.add_row(item.name, "-" if item.value is None else str(item.value), item.origin)
+        shell.OUT.print(table)
+
+    rows = {item.name: {"value": item.value, "from": item.origin} for item in settings}
+    shell.emit(rows, as_json=as_json, human=human)
+
+
+# --- inside ---
+
+
+@contextmanager
+def _device(
+    home: Path, as_json: bool, options: dict[str, Any] | None = None, *, says_it_waits: bool = False
+) -> Iterator[Device]:
+    """The device of a home, which tells what it does on stderr, or with --json as lines on stdout.
+
+    With `says_it_waits` it also tells, once a minute, that there is nothing to tell.
+    """
+    from device_sdk.device import Device
+    from device_sdk.program.pulse import Pulse
+
+    with (
+        _system_errors(),
+        _narrator(as_json) as plain,
+        Pulse(plain) if says_it_waits else nullcontext(plain) as tell,
+        Device.open(home, options=options, warn=shell.warn, tell=tell) as device,
+    ):
+        yield device
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Turn what the operating system refuses, wherever that is, into a sentence that names the file."""
+    try:
+        yield
+    except PermissionError as error:
+        raise KeyStoreError(f"may not use {error.filename or 'a file'}; check its owner and permissions") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        raise ConfigError(f"cannot use {error.filename or 'a file'} ({error.strerror}); check the path") from error
+
+
+@contextmanager
+def _narrator(as_json: bool) -> Iterator[Listener]:
+    """A listener for events: a line each, transfers and training as a bar for people.
+
+    Machines get lines of JSON, without transfers; people who look at no terminal get no bars.
+    """
+    if as_json:
+        yield _print_json
+        return
+    if not shell.ERR.is_terminal:
+        yield _print_line
+        return
+    from device_sdk.rounds.participate import Transfer
+
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}")
+    with Progress(*columns, console=shell.ERR, transient=True) as bar:
+        running: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int, amount: str) -> None:
+            if what not in running:
+                running[what] = bar.add_task(what, amount="")
+            bar.update(running[what], total=total, completed=done, amount=amount)
+            if done == total:
+                bar.remove_task(running.pop(what))
+
+        def tell(event: Event | Transfer) -> None:
+            if isinstance(event, Transfer):
+                amount = f"{event.done_bytes / 1e6:.1f} of {event.total_bytes / 1e6:.1f} MB"
+                show(event.what, event.done_bytes, event.total_bytes, amount)
+            elif steps := _steps(event):
+                show("training", *steps, f"{steps[0]} of {steps[1]} steps")
+            else:
+                if "training" in running and event.kind != "alive":  # it ended, or pauses
+                    bar.remove_task(running.pop("training"))
+                shell.ERR.print(event.text, markup=False, highlight=False)
+
+        yield tell
+
+
+def _steps(event: Event) -> tuple[int, int] | None:
+    """Return the steps done and of all that an event tells of, None for any other event."""
+    if event.kind != "progress":
+        return None
+    done, total = event.facts["steps_done"], event.facts["steps"]
+    return (done, total) if isinstance(done, int) and isinstance(total, int) else None
+
+
+def _print_line(event: Event | Transfer) -> None:
+    from device_sdk.rounds.participate import Event
+
+    if isinstance(event, Event) and event.kind != "progress":
+        shell.ERR.print(event.text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_json(event: Event | Transfer) -> None:
+    from device_sdk.rounds.participate import Event
+
+    if isinstance(event, Event):
+        print(json.dumps({"event": event.kind, "text": event.text, **event.facts}, sort_keys=True), flush=True)
+
+
+@bundle_app.command("verify")
+def bundle_verify(
+    path: Annotated[Path, typer.Argument(help="A folder with manifest.json, manifest.sig and the files they list.")],
+    home: Home,
+    key: Annotated[
+        str, typer.Option(help="The operator's release key (64 hex digits); default: the one this device pinned.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Check that a bundle is whole and signed by the operator's release key. Exit code 20: it is not.
+
+    Example: mien-device bundle verify ./model
+    """
+    from device_sdk.models.releases import verify_folder
+
+    if not key:
+        with _device(home, as_json) as device:
+            key = device.identity.release_key
+    if not key:
+        raise ConfigError("this device pinned no release key when it joined; give --key")
+    signed = verify_folder(path, key)
+    result = {
+        "model_id": signed.model_id,
+        "sequence": signed.sequence,
+        "fallbacks": list(signed.fallbacks),
+        "min_sdk": signed.min_sdk,
+        "thresholds": len(signed.thresholds),
+        "files": {file.name: file.sha256 for file in signed.files},
+    }
+
+    def human() -> None:
+        _say(f"Release {signed.sequence}, model {signed.model_id}, is signed and whole: {len(signed.files)} files.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
+def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:
+    """Print an outcome and end with its exit code."""
+    result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed)
+    shell.emit(result, as_json=as_json, human=lambda: _say(sentence))
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _described(outcome: Outcome, *, show_score: bool, claimed: str | None) -> tuple[dict[str, object], str, int]:
+    """Return an outcome for machines, as a sentence, and its exit code."""
+    from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, PresentationAttack
+
+    if isinstance(outcome, PresentationAttack):  # only where a program gave `Device` a check
+        return {"decision": "presentation_attack", "message": outcome.message}, outcome.message, EXIT_UNKNOWN
+    if isinstance(outcome, NoFace | MultipleFaces | LowQuality):
+        kinds = {
+            NoFace: ("no_face", NoFaceError),
+            MultipleFaces: ("multiple_faces", MultipleFacesError),
+            LowQuality: ("low_quality", LowQualityError),
+        }
+        decision, error = kinds[type(outcome)]
+        reasons = {"reasons": list(outcome.reasons)} if isinstance(outcome, LowQuality) else {}
+        return {"decision": decision, "message": outcome.message, **reasons}, outcome.message, TABLE[error].exit_code
+    result: dict[str, object] = {"threshold": outcome.operating.value}
+    if isinstance(outcome, Match):
+        result |= {"decision": "match", "name": outcome.name}
+        sentence, exit_code = f"Match: {outcome.name}.", 0
+    else:
+        result["decision"], exit_code = "unknown", EXIT_UNKNOWN
+        sentence = f"Unknown: this is not {claimed}." if claimed else "Unknown: nobody who is enrolled."
+    if show_score:
+        result["score"] = outcome.score
+        sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."
+    return result, sentence, exit_code
+
+
+def _verification(threshold: float | None, max_fmr: float | None, runtime: str | None) -> dict[str, Any]:
+    return {"runtime": runtime, "verification.threshold": threshold, "verification.max_fmr": max_fmr}
+
+
+def _password(file: Path | None, *, confirm: bool) -> str:
+    return read_password(file, confirm=confirm, can_ask=_somebody_is_there())
+
+
+def _say_told(*, told: bool, is_out: bool) -> None:
+    """Say what the coordinator knows of a device on which nobody agrees any more."""
+    if not is_out:
+        return
+    if told:
+        _say("Nobody here agrees to training any more: the coordinator leaves this device out of rounds from now on.")
+    else:
+        _say(
+            "Nobody here agrees to training any more. The coordinator did not answer; it is asked at the next contact."
+        )
+
+
+def _ask_consent(name: str) -> bool:
+    """Ask whether the person agrees; where nobody can answer, they have not."""
+    if not _somebody_is_there():
+        return False
+    return typer.confirm(
+        f"Does {name} agree that their pictures train the shared model on this device, and measure new ones? "
+        "(No picture leaves it; the model's update does, and how often which score came out, both only in sums.)"
+    )
+
+
+def _somebody_is_there() -> bool:
+    """Tell whether questions can be answered. Python has no stdin at all where it was closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _read_line() -> str:
+    return "" if sys.stdin is None else sys.stdin.readline()
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not _somebody_is_there():
+        raise ConfigError("nobody can answer here; give --yes if you mean it")
+    typer.confirm(question, abort=True)
+
+
+def _fail_with_refused(error: LowQualityError, refused: list[RefusedImage]) -> None:
+    """End with the error and, for machines, why each picture was refused."""
+    body = {"error": error.code, "message": error.message, "refused": [_refused_json(image) for image in refused]}
+    print(json.dumps(body, sort_keys=True), file=sys.stderr)
+    raise typer.Exit(TABLE[type(error)].exit_code)
+
+
+def _refused_json(image: RefusedImage) -> dict[str, object]:
+    return {"name": image.name, "reasons": list(image.reasons), "message": image.message}
+
+
+def _say(text: str) -> None:
+    shell.OUT.print(text, markup=False, highlight=False)

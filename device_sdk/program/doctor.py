@@ -1,0 +1,117 @@
+"""What could keep a device from working, looked at piece by piece, each finding with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from device_sdk.clock import spell_duration, utc
+from device_sdk.device import Device
+from device_sdk.faces import load_detector
+from device_sdk.runtimes import resolve
+from device_sdk.server.certificates import check_period
+from mien.errors import ConfigError, MienError, NotFoundError
+from mien.models.variants import FLOAT32, model_of, variant_of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: whether it is well, and what was seen or is to be done."""
+
+    what: str
+    ok: bool
+    detail: str
+
+
+def examine(device: Device) -> tuple[Finding, ...]:
+    """Return the findings, in the order in which the pieces depend on each other. Nothing is changed."""
+    checks: tuple[tuple[str, Callable[[Device], str]], ...] = (
+        ("home folder", _home),
+        ("key store", _key_store),
+        ("gallery", _gallery),
+        ("private sums", _private_sums),
+        ("detector", _detector),
+        ("engine", _engine),
+        ("membership", _membership),
+        ("coordinator", _coordinator),
+        ("model", _model),
+        ("threshold", _threshold),
+    )
+    return tuple(_look(what, check, device) for what, check in checks)
+
+
+def _look(what: str, check: Callable[[Device], str], device: Device) -> Finding:
+    try:
+        return Finding(what, True, check(device))
+    except MienError as error:
+        return Finding(what, False, error.message)
+
+
+def _home(device: Device) -> str:
+    root = device.home.root
+    if root.stat().st_mode & 0o077:
+        raise ConfigError(f"others can look into {root}; run chmod 700 on it")
+    return str(root)
+
+
+def _key_store(device: Device) -> str:
+    return {
+        "platform": "the operating system's key store",
+        "file": "files with mode 0600; full-disk encryption is what protects them from a thief",
+    }[device.status().keystore]
+
+
+def _gallery(device: Device) -> str:
+    people = device.people()
+    agreed = sum(person.trains for person in people)
+    return f"opens; {len(people)} {'person' if len(people) == 1 else 'people'}, {agreed} agreed to training"
+
+
+def _private_sums(device: Device) -> str:
+    number = device.status().num_private_sums
+    return f"the log opens; this phone is or may be in {number} sums"
+
+
+def _detector(_device: Device) -> str:
+    load_detector()
+    return "YuNet, file checked"
+
+
+def _engine(device: Device) -> str:
+    return resolve(device.config.values.runtime)
+
+
+def _membership(device: Device) -> str:
+    identity = device.identity
+    now = utc(device.clock)
+    check_period(identity.certificate, now, whose="this device's own")
+    left = spell_duration((identity.certificate.not_valid_after_utc - now).total_seconds())
+    return f"device {identity.device_id} in population {identity.population}; certificate valid for {left}"
+
+
+def _coordinator(device: Device) -> str:
+    with device.connect() as client:
+        hello = client.hello()
+    return f"{hello.software} at {device.identity.coordinator_address}; clocks differ by {abs(hello.skew_s):.1f} s"
+
+
+def _model(device: Device) -> str:
+    chosen = device.gallery.model_id
+    if chosen is None:
+        raise NotFoundError("none was fetched yet; run `mien-device update`")
+    model = device.models.load(chosen)
+    form = device.gallery.form_id or chosen
+    tier = FLOAT32
+    if variant_of(form):
+        variant = device.variants.load(form)
+        device.variants.read(variant)
+        tier = variant.tier
+    return f"{model.spec.backbone} {chosen[:12]} in {tier}, {model.spec.input.dim}-d ({model.spec.terms})"
+
+
+def _threshold(device: Device) -> str:
+    form = device.gallery.form_id
+    if form is None:
+        raise NotFoundError("comes with the model; run `mien-device update`")
+    variant = device.variants.load(form) if variant_of(form) else None
+    return str(device.operating_point(device.models.load(model_of(form)), variant))

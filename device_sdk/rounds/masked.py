@@ -1,0 +1,230 @@
+"""A device's part in one attempt under secure aggregation: what it answers at each stage, made once.
+
+The protocol is `mien.secagg.DeviceRound`; here it meets what the device holds (task, model, contribution), what its
+owner agreed to, and a coordinator that may repeat itself. Keys live in memory only: a device that is stopped after it
+began has left the attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import astuple, dataclass, field
+from typing import Final
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from device_sdk.clock import Clock, utc
+from device_sdk.server.client import RoundRef, Stage
+from device_sdk.server.identity import Identity
+from mien.contribution import ContributionLayout
+from mien.dp.rounds import check_terms, protect
+from mien.errors import LateError, ViolationError
+from mien.protocol.canonical import task_sha256
+from mien.secagg import (
+    Assignment,
+    AttemptId,
+    AttemptLog,
+    ContributionMap,
+    DevicePolicy,
+    DeviceRound,
+    EcdsaSigner,
+    RoundConfig,
+)
+from mien.secagg import Identity as SumIdentity
+from mien.secagg.keys import RandomBytes
+from mien.secagg.leaves import leaf_verifier
+from mien.secagg.planner import PROFILES, RoundIds, plan_round, smallest_sum
+from mien.secagg.wire import invite_from_bytes
+from mien.specs import ModelSpec, TaskSpec
+
+STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
+"""Where a device has something to say, in order; without the consistency round CONSISTENCY is left out."""
+
+GRACE_S: Final = 60.0
+"""How long after the end of all stages a device still answers: servers' and phones' clocks are not in step."""
+
+
+@dataclass(frozen=True)
+class SumTerms:
+    """What a device itself holds of a round under secure aggregation, kept with what it trained for the round.
+
+    `shared` is the hash, in hex, of what the method told this device and has to tell all others alike.
+    """
+
+    task: TaskSpec
+    model_id: str
+    model: ModelSpec
+    layout: ContributionLayout
+    shared: str = ""
+
+    def assignment(self, ref: RoundRef) -> Assignment:
+        """Return what message 0 must agree with."""
+        ids, vector = self._ids(ref), ContributionMap(self.layout).vector_layout
+        return Assignment(
+            task_id=ids.task_id,
+            task_sha256=bytes.fromhex(task_sha256(self.task)),
+            model_sha256=ids.model_sha256,
+            layout_sha256=bytes.fromhex(self.layout.sha256),
+            app_graph_sha256=ids.app_graph_sha256,
+            size=vector.size,
+            num_metrics=vector.num_metrics,
+        )
+
+    def attempt_id(self, ref: RoundRef) -> AttemptId:
+        """Return the attempt's name in the log."""
+        return AttemptId(self._ids(ref).task_id, ref.round, ref.attempt)
+
+    def policy(self, min_cohort: int) -> DevicePolicy:
+        """Return what message 0 is held to: the owner's floor, and what the task itself promises."""
+        return DevicePolicy(
+            min_cohort=max(min_cohort, smallest_sum(self.task)),
+            profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
+        )
+
+    def check_numbers(self, config: RoundConfig, ref: RoundRef) -> None:
+        """Raise ViolationError unless numbers are rounded as this device plans it too; an adaptive clip is given.
+
+        Coarser steps would make one device weigh more than the promised noise hides.
+        """
+        clip = config.numbers.l2_clip if self.task.privacy.dp.is_adaptive else None
+        if config.numbers != plan_round(self.task, self.layout, self._ids(ref), l2_clip=clip).numbers:
+            raise ViolationError(
+                "the round clips or rounds updates otherwise than its task says; leave the round, and tell the operator"
+            )
+
+    def _ids(self, ref: RoundRef) -> RoundIds:
+        told = bytes.fromhex(self.shared)
+        return RoundIds.of(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id, shared=told)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a device streams: its (masked) vector and, behind that, what the task reveals; `message` is message 5."""
+
+    message: bytes
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Party:
+    """Who takes part: the device's identity and log, its owner's floor, its clock and its source of chance."""
+
+    identity: Identity
+    log: AttemptLog
+    min_cohort: int
+    clock: Clock
+    random_bytes: RandomBytes = field(repr=False)
+
+    def begin(self, terms: SumTerms, ref: RoundRef, invite: bytes) -> DeviceRound:
+        """Return the attempt that message 0 begins, once it was checked; errors as `mien.secagg.DeviceRound`."""
+        privacy, identity = terms.task.privacy, self.identity
+        config = invite_from_bytes(invite)
+        check_terms(config, privacy.dp, privacy.l2_clip)
+        terms.check_numbers(config, ref)
+        return DeviceRound(
+            invite,
+            identity=sum_identity(identity),
+            assignment=terms.assignment(ref),
+            policy=terms.policy(self.min_cohort),
+            verify=leaf_verifier(identity.registrar_ca, identity.population, lambda: utc(self.clock)),
+            log=self.log,
+            random_bytes=self.random_bytes,
+        )
+
+
+class PlainPart:
+    """A device in a round with plain sums: it has something to say at UPLOAD alone."""
+
+    def __init__(self, contribution: bytes) -> None:
+        self._contribution = contribution
+
+    def answer(self, stage: Stage, _told: bytes) -> bytes | Upload | None:
+        """Return the contribution at UPLOAD, else None."""
+        return Upload(b"", self._contribution) if stage is Stage.UPLOAD else None
+
+    def forget(self) -> None:
+        """Do nothing: there are no secrets."""
+
+
+class MaskedPart:
+    """One device in one attempt, from message 0 on; call `forget` at its end, whichever that is.
+
+    Each stage is answered once; told the same again, it answers with the same bytes, and told something else it leaves.
+    After an error, or the round's deadlines, it answers nothing more.
+    """
+
+    def __init__(self, party: Party, terms: SumTerms, ref: RoundRef, contribution: bytes) -> None:
+        self._party, self._terms, self._ref, self._contribution = party, terms, ref, contribution
+        self._round: DeviceRound | None = None
+        self._ends_s = float("inf")
+        self._answers: dict[Stage, tuple[bytes, bytes | Upload]] = {}
+
+    def __repr__(self) -> str:
+        return f"MaskedPart({self._ref}, {self._round})"
+
+    def forget(self) -> None:
+        """Destroy the secrets and the answers: this device says nothing more in this attempt."""
+        self._answers.clear()
+        if self._round is not None:
+            self._round.forget()
+
+    def answer(self, stage: Stage, told: bytes) -> bytes | Upload | None:
+        """Return this device's message of a stage, for UPLOAD with the vector that goes with it; None without a part.
+
+        Raises what `mien.secagg.DeviceRound` raises, ViolationError where the coordinator tells another story than
+        before, LateError after the deadlines; the secrets are gone then.
+        """
+        if not told or stage not in STAGES:
+            return None
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.forget)
+            self._check_time()
+            digest = hashlib.sha256(told).digest()
+            if stage not in self._answers:
+                self._answers[stage] = digest, self._step(stage, told)
+            heard, answer = self._answers[stage]
+            if heard != digest:
+                raise ViolationError(
+                    f"the coordinator told this phone two stories at stage {stage.name.lower()}; leave this round"
+                )
+            on_error.pop_all()
+        return answer
+
+    def _check_time(self) -> None:
+        if self._party.clock.monotonic_s() > self._ends_s:
+            raise LateError("the round's deadlines have passed; nothing is lost, check in again")
+
+    def _step(self, stage: Stage, told: bytes) -> bytes | Upload:
+        attempt = self._round
+        if attempt is None:
+            return self._advertise(stage, told)
+        match stage:
+            case Stage.SHARES:
+                return attempt.share(told)
+            case Stage.UPLOAD:
+                return self._mask(attempt, told)
+            case Stage.UNMASK if attempt.config.cohort.profile.has_consistency_round:
+                return attempt.unmask(told)
+            case _:
+                return attempt.agree(told)
+
+    def _advertise(self, stage: Stage, told: bytes) -> bytes:
+        if stage is not Stage.KEYS:
+            raise ViolationError("the coordinator began a private sum without its terms; leave this round")
+        self._round = self._party.begin(self._terms, self._ref, told)
+        self._ends_s = self._party.clock.monotonic_s() + sum(astuple(self._round.config.deadlines)) + GRACE_S
+        return self._round.advertise()
+
+    def _mask(self, attempt: DeviceRound, told: bytes) -> Upload:
+        layout = self._terms.layout
+        addends = ContributionMap(layout).addends(layout.parse(self._contribution))
+        addends = protect(addends, attempt.config, self._terms.task.privacy.dp, self._party.random_bytes)
+        masked = attempt.mask(told, addends)
+        return Upload(masked.message, masked.payload + self._contribution[4 * layout.summed_size :])
+
+
+def sum_identity(identity: Identity) -> SumIdentity:
+    """Return who the device is in a private sum: id, leaf certificate and the key that signs."""
+    leaf = identity.certificate.public_bytes(Encoding.DER)
+    return SumIdentity(bytes.fromhex(identity.device_id), leaf, EcdsaSigner.of(identity.key))

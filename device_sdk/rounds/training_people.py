@@ -1,0 +1,109 @@
+"""Whose pictures a device trains on: the people of its gallery who agreed, or a source that an operator named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.faces.source import SourceFaces
+from device_sdk.people.enrolled import Person, not_agreed
+from device_sdk.rounds.ports import TrainingGallery
+from device_sdk.server.client import Duty
+from mien.contribution import Arrays
+from mien.errors import ConfigError
+from mien.methods.base import Crops, Method
+
+
+@dataclass(frozen=True)
+class RoundFaces:
+    """What one round trains on: crops (N, 112, 112, 3), whose they are (N,) where the method asks, and private state.
+
+    `people` are in the order of their numbers, `source` names a source that trains instead. `is_continued` is false
+    where an identity has another number than in the last round that counted. `duties` is what any of these faces did in
+    the task before.
+    """
+
+    crops: Crops = field(repr=False)
+    labels: NDArray[np.int64] | None = field(repr=False)
+    private: Arrays = field(repr=False)
+    people: tuple[int, ...]
+    source: str
+    is_continued: bool
+    duties: frozenset[Duty]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Everybody whose pictures may train now: `people` who agreed, or the faces of a `source`."""
+
+    people: tuple[Person, ...] = ()
+    source: SourceFaces | None = None
+
+    @property
+    def num_people(self) -> int:
+        """How many identities there are."""
+        return len(self.people) if self.source is None else self.source.num_people
+
+    @property
+    def num_images(self) -> int:
+        """How many pictures there are."""
+        return sum(person.num_images for person in self.people) if self.source is None else len(self.source.crops)
+
+    def check(self, method: Method) -> None:
+        """Raise ConfigError for a method that trains on one person's pictures where this is not one person's."""
+        if method.identities != "one":
+            return
+        if self.source is not None:
+            raise ConfigError(
+                f"method {method.name} trains on the pictures of one person, and --source is for methods over "
+                f"many identities ({_OVER_MANY}); leave it out, or take part in another task"
+            )
+        if len(self.people) > 1:
+            raise ConfigError(
+                f"{len(self.people)} people agreed to training, and method {method.name} trains on the pictures of "
+                "one: name one with --person"
+            )
+
+    def faces(self, gallery: TrainingGallery, task_id: str, method: Method) -> RoundFaces:
+        """Return what a round of a task trains on; raises ConfigError where somebody does not agree any more."""
+        if self.source is not None:
+            state = gallery.source_state(self.source.id, task_id)
+            crops, duties = self.source.crops, gallery.duties(task_id, (), self.source.crops)
+            return RoundFaces(crops, self.source.labels, state, (), self.source.id, bool(state), duties)
+        found = gallery.training_faces([person.id for person in self.people], task_id, method.per_identity)
+        labels = found.labels if method.identities == "several" and len(self.people) > 1 else None
+        people, duties = found.of.people, gallery.duties(task_id, found.of.people, found.crops)
+        return RoundFaces(found.crops, labels, found.of.private, people, "", found.of.is_continued, duties)
+
+
+_OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"
+
+
+def pool_of(gallery: TrainingGallery, person: str, source: SourceFaces | None) -> Pool:
+    """Return whose pictures may train: a source's, one named person's, or those of everybody who agreed.
+
+    Raises ConfigError when nobody agreed, or a person is named beside a source.
+    """
+    if source is not None:
+        if person:
+            raise person_beside_source()
+        return Pool(source=source)
+    if person:
+        named = gallery.person(person)
+        if not named.trains:
+            raise not_agreed(named.name)
+        return Pool((named,))
+    agreed = tuple(each for each in gallery.people() if each.trains)
+    if not agreed:
+        raise ConfigError(
+            "nobody enrolled has agreed to training; when somebody does, run `mien-device gallery consent NAME --give`"
+        )
+    return Pool(agreed)
+
+
+def person_beside_source() -> ConfigError:
+    """Return the error for a person who is named beside a source."""
+    return ConfigError("--person and --source say two things about whose pictures train; leave one out")

@@ -1,0 +1,1 @@
+"""Speaking with the registrar and the coordinator: joining, identity, certificates, calls and retries."""

@@ -1,0 +1,577 @@
+"""The coordinator as a device sees it: every call may be repeated, transfers go on where they stopped.
+
+Errors are Mien's own (`mien.errors`). What can succeed later is tried again with growing pauses; what cannot is raised
+at once. Nothing is decided here: `participate` decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Self, TypeVar
+
+import grpc
+
+from device_sdk.clock import Clock, utc
+from device_sdk.server.certificates import check_clock, check_period
+from device_sdk.server.identity import Identity
+from device_sdk.server.join import check_server
+from device_sdk.server.retry import Backoff, RetryPolicy
+from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, software, told_by
+from mien.errors import (
+    CertificateError,
+    ConfigError,
+    CorruptDataError,
+    FingerprintError,
+    MienError,
+    OffsetError,
+    RateLimitedError,
+    UnavailableError,
+    UnreachableError,
+    VersionError,
+)
+from mien.methods import METHODS
+from mien.protocol import CHUNK_BYTES
+from mien.protocol.canonical import task_from_json
+from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
+from mien.protocol.words import plain_words
+from mien.shell.files import storage_errors, sync_folder
+from mien.specs import TaskSpec
+
+SERVER: Final = "the coordinator"
+GLANCE_S: Final = 5.0
+"""How long a look at the round may keep a phone from training."""
+UNSAID_PAUSE_S: Final = 60.0
+"""How long a phone waits where a server says that there is nothing to do, and gives a pause that is no number."""
+T = TypeVar("T")
+_ONCE: Final = RetryPolicy(give_up_s=0.0)
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) as a transfer goes on."""
+
+
+class Stage(Enum):
+    """Where a round is, as far as a device needs to know."""
+
+    SELECTING = rounds_pb2.SELECTING
+    TRAINING = rounds_pb2.TRAINING
+    KEYS = rounds_pb2.KEYS
+    SHARES = rounds_pb2.SHARES
+    UPLOAD = rounds_pb2.UPLOAD
+    CONSISTENCY = rounds_pb2.CONSISTENCY
+    UNMASK = rounds_pb2.UNMASK
+    CLOSED = rounds_pb2.CLOSED
+    ABORTED = rounds_pb2.ABORTED
+    OTHER = rounds_pb2.STAGE_UNSPECIFIED
+
+    @classmethod
+    def of(cls, value: int) -> Stage:
+        """Return the stage of that number; `OTHER` for one that a newer server has."""
+        return cls(value) if value in {stage.value for stage in cls} else cls.OTHER
+
+
+class Duty(Enum):
+    """What a round asks of its devices, and what a device offers to do."""
+
+    TRAIN = "train"
+    VALIDATE = "validate"
+
+
+_DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDATE}
+
+
+@dataclass(frozen=True)
+class RoundRef:
+    """One attempt of one round of a task."""
+
+    task_id: str
+    round: int
+    attempt: int
+
+    def message(self) -> rounds_pb2.RoundRef:
+        """Return it as it travels."""
+        return rounds_pb2.RoundRef(task_id=self.task_id, round=self.round, attempt=self.attempt)
+
+    def __str__(self) -> str:
+        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
+        return f"round {self.round}{again}"
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob to fetch: its SHA-256 in lower-case hex, and its length."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a device is asked to do. `reply` is what the method's server tells it, `reply_stream` the long rest."""
+
+    round: RoundRef
+    task: TaskSpec
+    model_id: str
+    contribution_sha256: str
+    stage: Stage
+    reply: bytes = field(repr=False)
+    reply_stream: Blob | None = None
+    duty: Duty = Duty.TRAIN
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do now; come back after `retry_after_s`. `cannot_train` says that a task is not for this device."""
+
+    retry_after_s: float
+    reason: str
+    cannot_train: bool = False
+
+
+@dataclass(frozen=True)
+class StageEvent:
+    """Where a round is. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED.
+
+    `message` is what secure aggregation tells this device at the stage, empty where it has no part in it.
+    """
+
+    stage: Stage
+    remaining_s: float
+    reason: str
+    model_id: str
+    num_reports: int
+    message: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A model as the coordinator offers it; `spec_json` is checked by whoever uses it.
+
+    `bundle_json` and `bundle_signature` are what the release key signed; `device_sdk.models.releases` checks them.
+    """
+
+    model_id: str
+    spec_json: bytes = field(repr=False)
+    theta: Blob
+    public_shard: Blob | None
+    released: bool
+    changes: Blob | None = None
+    bundle_json: bytes = field(default=b"", repr=False)
+    bundle_signature: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Deadlines and patience. `check_in_s` is long, because the server answers when a round begins.
+
+    `connect` is for the first call, when a person may be waiting; `retry` for all others, when work could be lost.
+    """
+
+    check_in_s: float = 150.0
+    stream_s: float = 300.0
+    transfer_s: float = 600.0
+    connect: RetryPolicy = field(default_factory=lambda: RetryPolicy(give_up_s=10.0))
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+class CoordinatorClient:
+    """One device's connection to its coordinator, over mutual TLS; close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        clock: Clock,
+        rng: random.Random,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self.identity = identity
+        self._clock, self._rng = clock, rng
+        self._settings = settings or ClientSettings()
+        self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def reconnect(self) -> None:
+        """Leave the connection and open another one: calls that are under way fail as with a lost network."""
+        self.close()
+        self._connect()
+
+    def _connect(self) -> None:
+        identity = self.identity
+        self._channel = open_channel(identity.coordinator_address, identity.coordinator_ca, identity)
+        self._rounds = rounds_pb2_grpc.RoundsStub(self._channel)
+        self._models = models_pb2_grpc.ModelsStub(self._channel)
+
+    # --- simple calls ---
+
+    def hello(self) -> Hello:
+        """Return the server's greeting, after agreeing on a protocol version and comparing clocks.
+
+        Raises CertificateError or FingerprintError, in words, where TLS would only fail.
+        """
+        try:
+            hello = self._say_hello(_ONCE)
+        except UnreachableError as error:
+            cause = self._explain(error)
+            if not isinstance(cause, UnreachableError):
+                raise cause from error
+            hello = self._say_hello(self._settings.connect)
+        check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
+        return hello
+
+    def check_in(
+        self,
+        backbones: tuple[str, ...],
+        *,
+        min_cohort: int = 0,
+        duty: Duty = Duty.TRAIN,
+        methods: Iterable[str] = METHODS,
+        engines: Iterable[str] = (),
+        parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    ) -> Assignment | Wait:
+        """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
+
+        `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
+        no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
+        are all that this device can train; without both nothing is said. `parts` are those that its graphs train, with
+        the objectives; empty where nothing limits them. `duty` is what this device offers to do.
+        """
+        request = rounds_pb2.CheckInRequest(
+            population=self.identity.population,
+            software=software(),
+            backbones=backbones,
+            min_cohort=min_cohort,
+            duty=_DUTIES[duty],
+            methods=sorted(methods),
+            engines=sorted(engines),
+            parts=[rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items()],
+        )
+        reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
+        if reply.WhichOneof("answer") == "assignment":
+            return _assignment(reply.assignment)
+        return _wait(reply.wait)
+
+    def report_trained(self, ref: RoundRef) -> Stage:
+        """Tell that this device has trained and could upload; returns where the round is."""
+        request = rounds_pb2.ReportTrainedRequest(round=ref.message())
+        return Stage.of(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
+
+    def send_step(self, ref: RoundRef, stage: Stage, message: bytes) -> Stage:
+        """Send this device's message of a stage of secure aggregation; returns where the round is.
+
+        What a lost connection makes it send again is the same bytes, which the server welcomes. Raises LateError when
+        the stage has passed, ReplayError when the server holds other bytes of ours.
+        """
+        request = rounds_pb2.SendStepRequest(round=ref.message(), stage=stage.value, message=message)
+        return Stage.of(self._call(lambda: self._rounds.SendStep(request, timeout=UNARY_S)).stage)
+
+    def upload_accepted(self, ref: RoundRef) -> bool:
+        """Tell whether this device's contribution is complete, checked and counts; False before uploads are open."""
+        try:
+            return self._upload_status(ref, final=(RateLimitedError,)).accepted
+        except RateLimitedError:
+            return False
+
+    def leave(self, ref: RoundRef, error: MienError) -> None:
+        """Tell that this device gives a round up; only the stable code of the reason is sent."""
+        request = rounds_pb2.LeaveRoundRequest(round=ref.message(), error_code=error.code)
+        self._call(lambda: self._rounds.LeaveRound(request, timeout=UNARY_S))
+
+    def set_participation(self, *, stays_out: bool) -> None:
+        """Ask to be left out of all later rounds, or no longer; the server keeps it until it is told otherwise."""
+        request = rounds_pb2.SetParticipationRequest(stays_out=stays_out, software=software())
+        self._call(lambda: self._rounds.SetParticipation(request, timeout=UNARY_S))
+
+    def manifest(self, model_id: str = "") -> Manifest:
+        """Return a model's manifest; without an id the released model's."""
+        request = models_pb2.GetManifestRequest(model_id=model_id)
+        reply = self._call(lambda: self._models.GetManifest(request, timeout=UNARY_S))
+        theta, shard, changes = map(_blob, (reply.theta, reply.public_shard, reply.changes))
+        if theta is None:
+            raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
+        signed = reply.bundle_manifest, reply.bundle_signature
+        return Manifest(plain_words(reply.model_id), reply.spec_json, theta, shard, reply.released, changes, *signed)
+
+    def glance(self, ref: RoundRef) -> StageEvent:
+        """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""
+        request = rounds_pb2.FollowRoundRequest(round=ref.message())
+        stream = self._rounds.FollowRound(request, timeout=GLANCE_S)
+        try:
+            message = next(iter(stream), None)
+        except grpc.RpcError as error:
+            raise told_by(error, SERVER) from error
+        finally:
+            stream.cancel()
+        if message is None:
+            raise UnreachableError(f"{SERVER} told nothing of the round; retry")
+        return _stage_event(message)
+
+    # --- streams ---
+
+    def follow(self, ref: RoundRef) -> Generator[StageEvent, None, None]:
+        """Yield where a round is, whenever that changes, until it is CLOSED or ABORTED.
+
+        A broken stream is opened again; the first event after that may repeat the last one. Raises UnreachableError
+        when the server stays away for longer than the settings' patience.
+        """
+        backoff = self._backoff()
+        request = rounds_pb2.FollowRoundRequest(round=ref.message())
+        while True:
+            heard = False
+            stream = self._rounds.FollowRound(request, timeout=self._settings.stream_s)
+            try:
+                for message in stream:
+                    heard = True
+                    backoff.progress()
+                    event = _stage_event(message)
+                    yield event
+                    if event.stage in (Stage.CLOSED, Stage.ABORTED):
+                        return
+                error: MienError = UnreachableError(f"{SERVER} stopped telling about the round; retry")
+            except grpc.RpcError as rpc_error:
+                error = told_by(rpc_error, SERVER)
+                if heard and _own_deadline(rpc_error):
+                    continue
+            finally:
+                stream.cancel()
+            if not isinstance(error, UnavailableError):
+                raise error
+            backoff.wait(error)
+
+    def upload(self, ref: RoundRef, data: bytes, *, masked: bytes = b"", progress: Progress | None = None) -> None:
+        """Send a contribution and return once the server has it on stable storage and counts it.
+
+        `masked` is message 5 of secure aggregation where the contribution is a masked vector. After an interruption it
+        goes on from the byte that the server has. Raises LateError when the round went on without it, ReplayError when
+        the server holds other bytes of ours.
+        """
+        backoff = self._backoff()
+        sent = -1
+        while True:
+            try:
+                status = self._upload_status(ref)
+                if not status.accepted:
+                    if status.received_bytes > sent:
+                        sent = status.received_bytes
+                        backoff.progress()
+                    chunks = _chunks(ref, data, masked, status.received_bytes, progress)
+                    status = self._rounds.Upload(chunks, timeout=self._settings.transfer_s)
+                if status.accepted:
+                    return
+                error: MienError = UnreachableError(f"{SERVER} took only a part of the upload; retry")
+            except grpc.RpcError as rpc_error:
+                error = told_by(rpc_error, SERVER)
+            if isinstance(error, OffsetError):
+                error = UnreachableError(error.message)
+            if not isinstance(error, UnavailableError):
+                raise error
+            backoff.wait(error)
+
+    def download(self, blob: Blob, target: Path, *, what: str, progress: Progress | None = None) -> None:
+        """Fetch a blob into a file, which appears whole and checked or not at all.
+
+        What an interrupted call received lies in `<target>.part` and is not fetched again. Raises CorruptDataError
+        when the bytes are not what their hash says, after trying once more from the start.
+        """
+        part = target.with_name(target.name + ".part")
+        for last_try in (False, True):
+            self._fetch(blob, part, what, progress)
+            if file_sha256(part) == blob.sha256:
+                break
+            part.unlink()
+            if last_try:
+                raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
+        with storage_errors(what):
+            part.replace(target)
+            sync_folder(target.parent)
+
+    def download_reply(
+        self, ref: RoundRef, blob: Blob, *, most_bytes: int, what: str, progress: Progress | None = None
+    ) -> bytes:
+        """Return the long part of an assignment's reply, checked; what a broken call received is not fetched again.
+
+        It is held in memory alone: it may show what this device revealed. Raises CorruptDataError for one that is
+        longer than `most_bytes`, before anything is fetched, and when the bytes are not what their hash says, after
+        trying once more; LateError when the round went on.
+        """
+        if blob.size_bytes > most_bytes:
+            raise CorruptDataError(
+                f"{SERVER} announced {blob.size_bytes / 1e6:.1f} MB as {what}, and {most_bytes / 1e6:.1f} MB is the "
+                "most that the task can need; tell the operator"
+            )
+
+        def open_at(offset: int) -> Iterator[common_pb2.DataChunk]:
+            request = rounds_pb2.DownloadReplyRequest(round=ref.message(), sha256=blob.sha256, offset=offset)
+            stream: Iterator[common_pb2.DataChunk] = self._rounds.DownloadReply(
+                request, timeout=self._settings.transfer_s
+            )
+            return stream
+
+        for last_try in (False, True):
+            received = bytearray()
+            self._receive(blob, 0, open_at, received.extend, what=what, progress=progress)
+            if hashlib.sha256(received).hexdigest() == blob.sha256:
+                break
+            if last_try:
+                raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
+        return bytes(received)
+
+    def _fetch(self, blob: Blob, part: Path, what: str, progress: Progress | None) -> None:
+        """Append what is missing to the partial file, in as many calls as it takes."""
+
+        def open_at(offset: int) -> Iterator[common_pb2.DataChunk]:
+            request = models_pb2.DownloadRequest(sha256=blob.sha256, offset=offset)
+            stream: Iterator[common_pb2.DataChunk] = self._models.Download(request, timeout=self._settings.transfer_s)
+            return stream
+
+        with storage_errors(what), part.open("ab") as file:
+            if file.tell() > blob.size_bytes:
+                file.truncate(0)
+            self._receive(blob, file.seek(0, 2), open_at, file.write, what=what, progress=progress)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _receive(
+        self,
+        blob: Blob,
+        have: int,
+        open_at: Callable[[int], Iterator[common_pb2.DataChunk]],
+        write: Callable[[bytes], object],
+        *,
+        what: str,
+        progress: Progress | None,
+    ) -> None:
+        """Hand over the pieces of a blob from byte `have` on, in as many calls as it takes."""
+        backoff = self._backoff()
+        while have < blob.size_bytes:
+            try:
+                for chunk in open_at(have):
+                    if chunk.offset != have or not chunk.data or have + len(chunk.data) > blob.size_bytes:
+                        raise CorruptDataError(f"{SERVER} sent other pieces of {what} than were asked for; retry")
+                    write(chunk.data)
+                    have += len(chunk.data)
+                    backoff.progress()
+                    if progress:
+                        progress(have, blob.size_bytes)
+                error: MienError = UnreachableError(f"{SERVER} sent only a part of {what}; retry")
+            except grpc.RpcError as rpc_error:
+                error = told_by(rpc_error, SERVER)
+            if have < blob.size_bytes:
+                if not isinstance(error, UnavailableError):
+                    raise error
+                backoff.wait(error)
+
+    # --- inside ---
+
+    def _say_hello(self, policy: RetryPolicy) -> Hello:
+        return say_hello(self._rounds.Hello, SERVER, policy, clock=self._clock, rng=self._rng)
+
+    def _upload_status(
+        self, ref: RoundRef, *, final: tuple[type[UnavailableError], ...] = ()
+    ) -> rounds_pb2.UploadStatus:
+        request = rounds_pb2.UploadStatusRequest(round=ref.message())
+        return self._call(lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S), final=final)
+
+    def _call(self, attempt: Callable[[], T], *, final: tuple[type[UnavailableError], ...] = ()) -> T:
+        return call(attempt, SERVER, self._settings.retry, clock=self._clock, rng=self._rng, final=final)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._settings.retry, self._clock, self._rng)
+
+    def _explain(self, error: UnreachableError) -> MienError:
+        """Return what is behind a connection that fails: a certificate, a clock, another server, or just no server."""
+        identity = self.identity
+        try:
+            check_period(identity.certificate, utc(self._clock), whose="this device's own")
+            check_server(identity.coordinator_address, identity.coordinator_ca, self._clock, who=SERVER)
+        except (CertificateError, FingerprintError, UnreachableError) as cause:
+            return cause
+        return error
+
+
+def _wait(message: rounds_pb2.Wait) -> Wait:
+    pause_s = message.retry_after_s
+    if not math.isfinite(pause_s):
+        pause_s = UNSAID_PAUSE_S
+    return Wait(max(pause_s, 0.0), plain_words(message.reason), message.cannot_train)
+
+
+def _assignment(message: rounds_pb2.Assignment) -> Assignment:
+    ref = RoundRef(plain_words(message.round.task_id), message.round.round, message.round.attempt)
+    try:
+        task = task_from_json(message.task_json)
+    except ConfigError as error:
+        reason = plain_words(error.message)
+        raise VersionError(f"the coordinator's task cannot be read ({reason}); upgrade mien") from error
+    return Assignment(
+        ref,
+        task,
+        plain_words(message.model_id),
+        message.contribution_sha256,
+        Stage.of(message.stage),
+        message.reply,
+        _blob(message.reply_stream),
+        _duty(message.duty),
+    )
+
+
+def _duty(value: int) -> Duty:
+    duty = next((duty for duty, number in _DUTIES.items() if number == value), None)
+    if duty is None:
+        raise VersionError("the coordinator asks for something that this program does not know; upgrade mien")
+    return duty
+
+
+def _blob(ref: common_pb2.BlobRef) -> Blob | None:
+    return Blob(ref.sha256, ref.size_bytes) if ref.sha256 else None
+
+
+def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:
+    return StageEvent(
+        Stage.of(message.stage),
+        max(message.remaining_ms, 0) / 1000,
+        plain_words(message.reason),
+        plain_words(message.model_id),
+        message.num_reports,
+        message.message,
+    )
+
+
+def _chunks(
+    ref: RoundRef, data: bytes, masked: bytes, offset: int, progress: Progress | None
+) -> Iterator[rounds_pb2.UploadChunk]:
+    """Yield an upload from `offset` on, the header first; gRPC takes the next piece when the last one is on its way."""
+    blob = common_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    header = rounds_pb2.UploadHeader(round=ref.message(), contribution=blob, masked=masked)
+    yield rounds_pb2.UploadChunk(header=header, offset=offset)
+    view = memoryview(data)
+    for start in range(offset, len(data), CHUNK_BYTES):
+        piece = bytes(view[start : start + CHUNK_BYTES])
+        yield rounds_pb2.UploadChunk(offset=start, data=piece)
+        if progress:
+            progress(start + len(piece), len(data))
+
+
+def _own_deadline(error: grpc.RpcError) -> bool:
+    """Tell whether a stream ended because we limit its length, not because of the server."""
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and isinstance(told_by(error, SERVER), UnreachableError)
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's SHA-256 in lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,178 @@
+"""Who this device is: its P-256 key, sealed under a key of the key store, and the certificates that joining gave."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from device_sdk.server.certificates import check_device_certificate, load_certificate, to_der, to_pem
+from device_sdk.storage.home import Home
+from device_sdk.storage.keystore import KeyStore
+from device_sdk.storage.sealing import bind, seal, unseal
+from device_sdk.storage.vault import locked_folder
+from mien.errors import CorruptDataError, InviteError, KeyStoreError
+from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.shell.files import create_private, read_limited, read_private, write_atomically
+
+KEY_LABEL: Final = "identity"
+FORMAT: Final = 1
+_CONTEXT: Final = bind("mien/identity/1")
+_MAX_BYTES: Final = 128 * 1024
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A device that has joined: its name in the fleet, what it proves that with, and whom it trusts."""
+
+    device_id: str
+    population: str
+    registrar_address: str
+    coordinator_address: str
+    certificate: x509.Certificate = field(repr=False)
+    registrar_ca: x509.Certificate = field(repr=False)
+    coordinator_ca: x509.Certificate = field(repr=False)
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+    invite_sha256: str = field(default="", repr=False)
+    release_key: str = ""
+    """The operator's key that has to have signed every release; empty where the fleet has none."""
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key as unencrypted PKCS#8, for a TLS library; never for a file."""
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    @property
+    def chain_pem(self) -> bytes:
+        """The device's certificate and its authority's, as TLS sends them."""
+        return to_pem(self.certificate) + to_pem(self.registrar_ca)
+
+
+class IdentityKeeper(Protocol):
+    """Where joining keeps what it gets: `IdentityFiles` on a phone, memory for emulated ones."""
+
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        """Return the device's key, made at the first call."""
+        ...
+
+    def joined(self) -> bool:
+        """Tell whether the device has joined a fleet."""
+        ...
+
+    def load(self) -> Identity:
+        """Return the identity; raises InviteError where there is none."""
+        ...
+
+    def save(self, identity: Identity) -> None:
+        """Keep what joining or renewing gave."""
+        ...
+
+
+class IdentityFiles:
+    """A home's identity on disk: one sealed key, and one file with everything else that is replaced as a whole."""
+
+    def __init__(self, home: Home, key_store: KeyStore) -> None:
+        self._home = home
+        self._key_store = key_store
+
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        """Return the device's key, made at the first call; every later call returns the same one."""
+        with locked_folder(self._home.root):
+            if not self._home.identity_key.exists():
+                self._make_key()
+        sealed = read_private(self._home.identity_key, what="the device's private key")
+        try:
+            plain = unseal(self._key_store.read(KEY_LABEL), sealed, _CONTEXT, what="the device's private key")
+        except CorruptDataError:
+            raise KeyStoreError(
+                "the device's private key does not open: the key store holds another key, or the file was changed; "
+                "restore both from one copy, or join again in an empty folder"
+            ) from None
+        return _load_key(plain)
+
+    def _make_key(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        plain = key.private_bytes(
+            serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        # A wrapping key that a crash left without its file is used.
+        exists = self._key_store.exists(KEY_LABEL)
+        wrapping = self._key_store.read(KEY_LABEL) if exists else self._key_store.create(KEY_LABEL)
+        create_private(self._home.identity_key, seal(wrapping, plain, _CONTEXT))
+
+    def save(self, identity: Identity) -> None:
+        """Store what joining or renewing gave: the old file or the new one, whatever happens meanwhile."""
+        stored = {
+            "format": FORMAT,
+            "device_id": identity.device_id,
+            "population": identity.population,
+            "registrar_address": identity.registrar_address,
+            "coordinator_address": identity.coordinator_address,
+            "certificate": base64.b64encode(to_der(identity.certificate)).decode(),
+            "registrar_ca": base64.b64encode(to_der(identity.registrar_ca)).decode(),
+            "coordinator_ca": base64.b64encode(to_der(identity.coordinator_ca)).decode(),
+            "invite_sha256": identity.invite_sha256,
+            "release_key": identity.release_key,
+        }
+        write_atomically(self._home.identity, to_canonical_json(stored), private=True)
+
+    def joined(self) -> bool:
+        """Tell whether this home has joined a fleet."""
+        return self._home.identity.exists()
+
+    def load(self) -> Identity:
+        """Return the stored identity; raises InviteError when this home has not joined, CorruptDataError on damage."""
+        if not self.joined():
+            raise InviteError("this device has not joined yet; ask the operator for an invite, then `mien-device join`")
+        data = read_limited(self._home.identity, _MAX_BYTES, what="the device's identity")
+        stored = parse_json(data, what="the device's identity")
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise CorruptDataError("the device's identity is of another format; upgrade mien, or join again")
+        identity = self._parse(stored)
+        check_device_certificate(identity.certificate, identity.key, identity.registrar_ca)
+        return identity
+
+    def _parse(self, stored: Mapping[str, Any]) -> Identity:
+        def certificate(name: str) -> x509.Certificate:
+            return load_certificate(base64.b64decode(stored[name], validate=True), whose="the stored")
+
+        try:
+            return Identity(
+                device_id=str(stored["device_id"]),
+                population=str(stored["population"]),
+                registrar_address=str(stored["registrar_address"]),
+                coordinator_address=str(stored["coordinator_address"]),
+                certificate=certificate("certificate"),
+                registrar_ca=certificate("registrar_ca"),
+                coordinator_ca=certificate("coordinator_ca"),
+                key=self.key(),
+                invite_sha256=str(stored["invite_sha256"]),
+                release_key=str(stored.get("release_key", "")),
+            )
+        except (KeyError, TypeError, binascii.Error) as error:
+            raise CorruptDataError("the device's identity is damaged; join again with a new invite") from error
+
+
+def create_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a PKCS#10 request (DER) that proves the key and asks for no name: the registrar decides those."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.DER)
+
+
+def _load_key(der: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_der_private_key(der, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise KeyStoreError("the device's private key is not a P-256 key; join again in an empty folder")
+    return key

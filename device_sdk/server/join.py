@@ -1,0 +1,192 @@
+"""Joining a fleet by invite, and renewing the certificate before it ends.
+
+The token goes only over a channel verified with the authority whose fingerprint the invite carries. Everything may be
+repeated after a crash: the same key is used again, the registrar answers the same token and key with the same
+certificate, and what is stored is stored in one rename.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from device_sdk.clock import Clock, utc
+from device_sdk.server.certificates import (
+    check_clock,
+    check_device_certificate,
+    check_period,
+    fetch_unverified_chain,
+    find_authority,
+    fingerprint,
+    is_issued_by,
+    load_certificate,
+    to_der,
+)
+from device_sdk.server.identity import Identity, IdentityKeeper, create_csr
+from device_sdk.server.retry import RetryPolicy
+from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello
+from mien.errors import AlreadyExistsError, CertificateError, ConfigError, FingerprintError
+from mien.models.bundles import public_key
+from mien.protocol.invite import Invite
+from mien.protocol.renewal import renewal_message
+from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
+from mien.protocol.words import plain_words
+
+RENEW_BELOW: Final = 1 / 3
+"""A certificate is renewed when less than this share of its life is left."""
+
+_RETRY: Final = RetryPolicy(give_up_s=20.0)
+
+
+@dataclass(frozen=True)
+class Registrar:
+    """A verified connection to the registrar."""
+
+    stub: registrar_pb2_grpc.RegistrarStub
+    hello: Hello
+
+
+def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
+    """Return the identity that an invite gives this home, stored; the same invite again returns the same identity.
+
+    Raises FingerprintError for servers that the invite does not name, InviteError for a token that is used up,
+    AlreadyExistsError when the home belongs to another fleet, CertificateError when the clock is off.
+    """
+    used = hashlib.sha256(invite.token.encode()).hexdigest()
+    if files.joined():
+        present = files.load()
+        _check_same_fleet(present, invite)
+        if present.invite_sha256 == used:
+            return present
+    # 1. Which of the certificates that the registrar shows is the one that the invite pins?
+    authority = find_authority(
+        fetch_unverified_chain(invite.registrar_address), invite.registrar_ca_sha256, who="the registrar"
+    )
+    # 2. A key of our own, the same one if this is a repetition.
+    key = files.key()
+    # 3. The token, over a channel verified with that authority.
+    with _registrar(invite.registrar_address, authority, clock, rng) as registrar:
+        request = registrar_pb2.JoinRequest(token=invite.token, csr_der=create_csr(key))
+        reply = call(
+            lambda: registrar.stub.Join(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
+        )
+    # 4. The answer is checked piece by piece, then stored as a whole.
+    identity = replace(
+        _identity(reply, key, authority, invite.registrar_address, invite.coordinator_ca_sha256), invite_sha256=used
+    )
+    check_period(identity.certificate, utc(clock), whose="this device's")
+    files.save(identity)
+    return identity
+
+
+def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
+    """Return the identity with its next certificate, stored; key and device id stay the same."""
+    csr = create_csr(identity.key)
+    with _registrar(identity.registrar_address, identity.registrar_ca, clock, rng) as registrar:
+        # By the registrar's clock, so that a slightly wrong one of ours does not stand in the way.
+        unix_ms = round((clock.unix_s() + registrar.hello.skew_s) * 1000)
+        signature = identity.key.sign(renewal_message(csr, unix_ms), ec.ECDSA(hashes.SHA256()))
+        request = registrar_pb2.RenewRequest(
+            certificate_der=to_der(identity.certificate), csr_der=csr, signature=signature, unix_ms=unix_ms
+        )
+        reply = call(
+            lambda: registrar.stub.Renew(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
+        )
+    pinned = fingerprint(identity.coordinator_ca)
+    renewed = _identity(reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
+    # A renewal brings a release key to a device that has none, and never another one.
+    release_key = identity.release_key or renewed.release_key
+    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key)
+    files.save(renewed)
+    return renewed
+
+
+def renewal_due(identity: Identity, clock: Clock) -> bool:
+    """Tell whether less than a third of the certificate's life is left."""
+    certificate = identity.certificate
+    life_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
+    left_s = (certificate.not_valid_after_utc - utc(clock)).total_seconds()
+    return left_s < RENEW_BELOW * life_s
+
+
+@contextmanager
+def _registrar(address: str, authority: x509.Certificate, clock: Clock, rng: random.Random) -> Iterator[Registrar]:
+    """A channel to the registrar, verified with its authority, on which a protocol version was agreed."""
+    check_server(address, authority, clock, who="the registrar")
+    with open_channel(address, authority) as channel:
+        stub = registrar_pb2_grpc.RegistrarStub(channel)
+        hello = say_hello(stub.Hello, "the registrar", _RETRY, clock=clock, rng=rng)
+        check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="registrar")
+        yield Registrar(stub, hello)
+
+
+def check_server(address: str, authority: x509.Certificate, clock: Clock, *, who: str) -> None:
+    """Raise what is wrong with a server before a library refuses it with fewer words.
+
+    UnreachableError: nobody answers. CertificateError: the clock or the certificate's period. FingerprintError: the
+    server's certificate is not of the expected authority. A server that passes is verified again by TLS itself.
+    """
+    chain = fetch_unverified_chain(address)
+    if not chain or not is_issued_by(chain[0], authority):
+        raise FingerprintError(
+            f"{who} at {address} is not the one that this device trusts: its certificate is of another authority; "
+            "do not go on, ask the operator"
+        )
+    for certificate in (authority, chain[0]):
+        check_period(certificate, utc(clock), whose=f"{who}'s")
+
+
+def _identity(
+    reply: registrar_pb2.JoinReply,
+    key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate,
+    registrar_address: str,
+    coordinator_ca_sha256: str,
+) -> Identity:
+    """Return the identity in the registrar's answer; raises unless every piece of it is what was pinned or proved."""
+    certificate = load_certificate(reply.certificate_der, whose="this device's")
+    device_id, population = check_device_certificate(certificate, key, authority)
+    coordinator_ca = load_certificate(reply.coordinator_ca_der, whose="the coordinator's")
+    find_authority([coordinator_ca], coordinator_ca_sha256, who="the coordinator")
+    if not reply.coordinator_address or (reply.device_id, reply.population) != (device_id, population):
+        raise CertificateError("the registrar's answer does not fit the certificate it gave; ask the operator")
+    return Identity(
+        release_key=_release_key(reply),
+        device_id=device_id,
+        population=population,
+        registrar_address=registrar_address,
+        coordinator_address=plain_words(reply.coordinator_address),
+        certificate=certificate,
+        registrar_ca=authority,
+        coordinator_ca=coordinator_ca,
+        key=key,
+    )
+
+
+def _release_key(reply: registrar_pb2.JoinReply) -> str:
+    """Return the operator's release key, which the registrar vouches for; empty where the fleet has none."""
+    if reply.release_key:
+        try:
+            public_key(reply.release_key)
+        except ConfigError as error:
+            raise CertificateError("the registrar names a release key that cannot be; ask the operator") from error
+    return str(reply.release_key)
+
+
+def _check_same_fleet(present: Identity, invite: Invite) -> None:
+    same = (fingerprint(present.registrar_ca), fingerprint(present.coordinator_ca)) == (
+        invite.registrar_ca_sha256,
+        invite.coordinator_ca_sha256,
+    )
+    if not same:
+        raise AlreadyExistsError(
+            f"this home has joined another fleet (population {present.population}); name another --home"
+        )

@@ -1,0 +1,60 @@
+"""What `mien-device bench` keeps and removes: nothing that the owner set, or another process needs, without a look."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from device_sdk.config import InferenceConfig, load_config
+from device_sdk.program.bench import EngineFigures
+from device_sdk.program.benching import Looked, kept
+from device_sdk.program.tiers import FormFigures
+
+TORCH = EngineFigures("torch", 900.0, 1.0, 1.0, embed_mb=500.0)
+FLOAT32 = FormFigures("float32", 900.0, 500.0, 40.0)
+
+
+def looked(tier: str, unseen: str) -> Looked:
+    """Return a look at float32 alone, on a device whose owner set `tier`."""
+    return Looked((TORCH,), TORCH, (FLOAT32,), FLOAT32, InferenceConfig(tier), unseen)
+
+
+@pytest.mark.parametrize("unseen", ["Variants of the model were not looked at.", "A newer model is released."])
+def test_without_a_look_at_variants_the_form_stays_as_the_owner_set_it(
+    tmp_path: Path, unseen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text('[inference]\ntier = "int8"\n')
+    found = looked("int8", unseen)
+    tier = kept(found, tmp_path, None)
+    values = load_config(config).values
+    assert (tier, values.inference.tier, values.runtime) == ("int8", "int8", "torch")
+    found.show(tier, None, saved=True)
+    assert "the model stays in int8 (inference.tier)." in " ".join(capsys.readouterr().out.split())
+    assert kept(found, tmp_path, "float32") == "float32"
+    assert load_config(config).values.inference.tier == "float32"
+
+
+def test_after_a_look_the_chosen_form_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "device.toml").write_text('[inference]\ntier = "int8"\n')
+    assert kept(looked("int8", ""), tmp_path, None) == "float32"
+    assert load_config(tmp_path / "device.toml").values.inference.tier == "float32"
+
+
+def test_why_an_engine_was_not_measured_is_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "there are no graphs in /home/somebody/.local/share/mien/device/graphs/0123456789abcdef: fetch them"
+    found = dataclasses.replace(looked("float32", ""), engines=(TORCH, EngineFigures("onnxruntime", lacks=why)))
+    found.show("float32", None, saved=False)
+    assert f"onnxruntime: {why}." in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_threshold_by_hand_is_named_beside_the_form(capsys: pytest.CaptureFixture[str], saved: bool) -> None:
+    for threshold in (0.42, None):
+        found = dataclasses.replace(looked("int8", ""), threshold_by_hand=threshold)
+        assert found.to_plain()["threshold_by_hand"] == threshold
+        found.show("int8", "int8" if saved else None, saved=saved)
+        said = "it is right for int8 only" in " ".join(capsys.readouterr().out.split())
+        assert said == (threshold is not None)

@@ -1,0 +1,192 @@
+"""The log of private sums: on disk before it returns, in order, once, and out of reach of a tamperer."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from device_sdk.people.gallery import Gallery
+from device_sdk.rounds.attempts import Attempts, promised
+from device_sdk.storage.keystore import FileKeyStore
+from mien.errors import BudgetExceededError, CorruptDataError, KeyStoreError, ReplayError
+from mien.secagg import AttemptId, Mechanism, NoiseTerms, RoundConfig
+from mien.specs import DpSpec
+from tests.mien.secagg.cohort import NUMBERS, make_config
+
+ROUND = make_config(7)
+OTHER_TASK = replace(ROUND, task_id=b"another".ljust(16, b"."))
+NOISE = NoiseTerms(Mechanism.SKELLAM, 4.0, 8.0, 1e-6)
+
+
+def at(round_number: int, attempt: int = 1, of: RoundConfig = ROUND) -> RoundConfig:
+    return replace(of, round=round_number, attempt=attempt)
+
+
+def noisy(round_number: int) -> RoundConfig:
+    return replace(at(round_number), numbers=replace(NUMBERS, max_weight=1, frac_bits=8), noise=NOISE)
+
+
+def reopened(tmp_path: Path, key_store: FileKeyStore, population: str = "default") -> Attempts:
+    return Attempts.open(tmp_path / "home" / "attempts.db", key_store, population)
+
+
+def test_an_attempt_is_begun_once_and_in_order(attempts: Attempts) -> None:
+    attempts.begin(at(7, 2))
+    for stale in (at(7, 2), at(7, 1), at(6, 9)):
+        with pytest.raises(ReplayError, match="is not new here"):
+            attempts.begin(stale)
+    attempts.begin(at(7, 3))
+    attempts.begin(at(8, 1))
+    attempts.begin(at(1, 1, OTHER_TASK))
+
+
+def test_steps_happen_once_and_in_order(attempts: Attempts) -> None:
+    attempt = ROUND.attempt_id
+    with pytest.raises(ReplayError):
+        attempts.record_masked(attempt)
+    attempts.begin(ROUND)
+    with pytest.raises(ReplayError):
+        attempts.record_unmasked(attempt)
+    attempts.record_masked(attempt)
+    with pytest.raises(ReplayError):
+        attempts.record_masked(attempt)
+    attempts.record_unmasked(attempt)
+    with pytest.raises(ReplayError):
+        attempts.record_unmasked(attempt)
+
+
+def test_steps_of_an_attempt_that_a_later_one_replaced_are_refused(attempts: Attempts) -> None:
+    attempts.begin(at(7, 1))
+    attempts.begin(at(7, 2))
+    with pytest.raises(ReplayError):
+        attempts.record_masked(AttemptId(ROUND.task_id, 7, 1))
+    assert attempts.participations() == ()
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path, key_store: FileKeyStore, attempts: Attempts) -> None:
+    attempts.begin(ROUND)
+    attempts.record_masked(ROUND.attempt_id)
+    attempts.close()
+    again = reopened(tmp_path, key_store)
+    assert again.has_begun(ROUND.attempt_id)
+    assert again.has_begun(at(6).attempt_id)
+    assert not again.has_begun(at(7, 2).attempt_id)
+    assert not again.has_begun(OTHER_TASK.attempt_id)
+    assert again.participations() == (ROUND,)
+    with pytest.raises(ReplayError):
+        again.begin(ROUND)
+    with pytest.raises(ReplayError):
+        again.record_masked(ROUND.attempt_id)
+    again.record_unmasked(ROUND.attempt_id)
+    again.close()
+
+
+def test_what_was_recorded_survives_the_process(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from device_sdk.rounds.attempts import Attempts\n"
+        "from device_sdk.storage.keystore import FileKeyStore\n"
+        "from tests.mien.secagg.cohort import make_config\n"
+        "home = pathlib.Path(sys.argv[1])\n"
+        "log = Attempts.open(home / 'attempts.db', FileKeyStore(home / 'keys'), 'default')\n"
+        "log.begin(make_config(7))\n"
+        "log.record_masked(make_config(7).attempt_id)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    home = tmp_path / "home"
+    done = subprocess.run([sys.executable, "-c", code, str(home)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    log = reopened(tmp_path, FileKeyStore(home / "keys"))
+    assert log.participations() == (ROUND,)
+    log.close()
+
+
+def test_participations_are_counted_for_each_population(tmp_path: Path, key_store: FileKeyStore) -> None:
+    for population in ("a", "b"):
+        log = reopened(tmp_path, key_store, population)
+        log.begin(at(7, 1 if population == "a" else 2))
+        log.record_masked(at(7, 1 if population == "a" else 2).attempt_id)
+        log.close()
+    log = reopened(tmp_path, key_store, "a")
+    assert [terms.attempt for terms in log.participations()] == [1]
+    log.close()
+
+
+def test_wiping_the_gallery_does_not_forget_what_was_sent(tmp_path: Path, key_store: FileKeyStore) -> None:
+    Gallery.open(tmp_path / "home" / "device.db", key_store).close()
+    log = reopened(tmp_path, key_store)
+    log.begin(ROUND)
+    log.record_masked(ROUND.attempt_id)
+    log.close()
+    Gallery.wipe(tmp_path / "home" / "device.db", key_store)
+    log = reopened(tmp_path, key_store)
+    assert len(log.participations()) == 1
+    log.close()
+
+
+def test_a_record_that_was_removed_is_noticed(tmp_path: Path, key_store: FileKeyStore, attempts: Attempts) -> None:
+    attempts.begin(ROUND)
+    attempts.record_masked(ROUND.attempt_id)
+    attempts.close()
+    with sqlite3.connect(tmp_path / "home" / "attempts.db") as connection:
+        connection.execute("DELETE FROM participations")
+    connection.close()
+    with pytest.raises(CorruptDataError, match="log of private sums was changed by something other"):
+        reopened(tmp_path, key_store)
+
+
+def test_the_log_of_another_device_does_not_open(tmp_path: Path, attempts: Attempts) -> None:
+    attempts.close()
+    strange = FileKeyStore(tmp_path / "strange")
+    strange.create("attempts")
+    with pytest.raises(KeyStoreError, match="does not open the log of private sums"):
+        reopened(tmp_path, strange)
+
+
+# --- budgets ---
+
+
+def test_a_refused_attempt_is_as_if_it_had_not_been_asked_for(attempts: Attempts) -> None:
+    def nothing(_terms: object, _earlier: object) -> None:
+        raise BudgetExceededError("spent")
+
+    with pytest.raises(BudgetExceededError):
+        attempts.under(nothing).begin(ROUND)
+    assert not attempts.has_begun(ROUND.attempt_id)
+    attempts.begin(ROUND)
+
+
+def test_a_tasks_promise_counts_this_tasks_sums_only(attempts: Attempts) -> None:
+    dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=2, min_separation=3)
+    log = attempts.under(promised(dp, None))
+    other = replace(noisy(1), task_id=OTHER_TASK.task_id)
+    for terms in (other, noisy(1)):
+        log.begin(terms)
+        log.record_masked(terms.attempt_id)
+    with pytest.raises(BudgetExceededError, match="in 1 sums of this task already"):
+        log.begin(noisy(3))  # rounds 1 and 3 are too close
+    log.begin(noisy(4))
+    log.record_masked(noisy(4).attempt_id)
+    with pytest.raises(BudgetExceededError, match="at most 2"):
+        log.begin(noisy(9))
+
+
+def test_an_owners_limit_counts_every_sum_and_ends_with_one_without_noise(attempts: Attempts) -> None:
+    log = attempts.under(promised(DpSpec(), max_epsilon=2.0))
+
+    def take_part(rounds: int) -> None:
+        for number in range(1, rounds + 1):
+            log.begin(noisy(number))
+            log.record_masked(noisy(number).attempt_id)
+
+    with pytest.raises(BudgetExceededError, match="the owner's limit is 2"):
+        take_part(100)
+    assert 1 < len(log.participations()) < 100
+    with pytest.raises(BudgetExceededError, match="any epsilon"):
+        attempts.under(promised(DpSpec(), max_epsilon=1e6)).begin(OTHER_TASK)

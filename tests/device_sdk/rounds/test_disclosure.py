@@ -1,0 +1,145 @@
+"""What a device says before it takes part, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from device_sdk.rounds.disclosure import Agreement, check_agreed, check_kind, disclosure, measuring_disclosure
+from mien.contribution import ContributionLayout, Lane
+from mien.errors import ConfigError
+from mien.layout import ParameterEntry, ParameterLayout
+from mien.methods.fedavg import FEDAVG
+from mien.methods.federated_evaluation import FEDERATED_EVALUATION, privacy_of
+from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
+
+SUMS = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss_before", 1), Lane("delta", 1_250_000)))
+CLEAR = ContributionLayout(SUMS.summed, (Lane("class_embedding", 192),))
+NOISE = DpSpec("skellam", noise_multiplier=1.0, epsilon=8.0, delta=1e-6, max_participations=10)
+
+
+def task(*, min_cohort: int = 16, size: int = 20, reveals: tuple[str, ...] = (), **privacy: Any) -> TaskSpec:
+    return TaskSpec(
+        "study",
+        trainable=("block13.*",),
+        cohort=CohortSpec(size=size, min_reports=min_cohort),
+        privacy=PrivacySpec(**{"reveals": reveals, "min_cohort": min_cohort, "max_weight": 5, **privacy}),
+    )
+
+
+def agree(spec: TaskSpec, layout: ContributionLayout = SUMS, **agreed: Any) -> None:
+    check_agreed(spec, layout, Agreement(**agreed))
+
+
+def words(spec: TaskSpec, layout: ContributionLayout = SUMS, *, min_cohort: int = 4) -> str:
+    return " ".join(disclosure(spec, layout, num_images=9, min_cohort=min_cohort))
+
+
+def test_the_default_agreement_is_masked_sums_over_sixteen() -> None:
+    agree(task())
+    with pytest.raises(ConfigError, match=r"15 devices; this device agrees to 16 or more.*--min-cohort 15"):
+        agree(task(min_cohort=15))
+    agree(task(min_cohort=15), min_cohort=4)
+
+
+def test_plain_sums_need_the_owners_word() -> None:
+    with pytest.raises(ConfigError, match=r"would see this phone's own update.*--allow-plain-sums"):
+        agree(task(secure_aggregation="off"))
+    agree(task(secure_aggregation="off"), allow_plain_sums=True)
+
+
+def test_a_weaker_profile_needs_the_owners_word_and_plain_sums_are_no_word_for_it() -> None:
+    curious = task(secure_aggregation="honest_but_curious")
+    with pytest.raises(ConfigError, match=r"keeps to the rules.*--allow-profile honest_but_curious"):
+        agree(curious, allow_plain_sums=True)
+    agree(curious, allow_profiles=frozenset({"honest_but_curious"}))
+
+
+def test_nothing_is_revealed_unless_the_owner_said_so() -> None:
+    with pytest.raises(ConfigError, match=r"agrees to nothing of the kind.*--allow-reveal class_embeddings"):
+        agree(task(reveals=("class_embeddings",)), CLEAR)
+    agree(task(reveals=("class_embeddings",)), CLEAR, allow_reveal=frozenset({"class_embeddings"}))
+
+
+def test_a_task_that_hides_what_it_reveals_is_refused() -> None:
+    with pytest.raises(ConfigError, match="class_embedding in clear without saying so"):
+        agree(task(), CLEAR, allow_reveal=frozenset({"class_embeddings"}))
+
+
+def test_the_words_say_what_leaves_and_who_sees_it() -> None:
+    text = words(task())
+    assert "1,250,003 numbers (5.0 MB)" in text
+    assert "on 9 images changed 1,250,000 parameters" in text
+    assert "times 5" in text
+    assert "loss before; all of it under masks" in text
+    assert "the sum over at least 16 phones (this device agrees to 4 or more)" in text
+    assert "also if it breaks the rules" in text
+    assert "Of 20 phones that begin, 16 must stay to the end" in text
+    assert "no embedding leaves it" in text
+    assert "not masked" not in text
+
+
+def test_the_words_of_a_packed_ring_name_its_size() -> None:
+    assert "(3.8 MB)" in words(task(ring_bits=24))  # 1,250,000 numbers of 3 bytes
+
+
+@pytest.mark.parametrize(("size", "stay"), [(3, "all"), (4, "all"), (5, "all"), (6, "5"), (9, "7")])
+def test_the_words_say_how_fragile_small_cohorts_are(size: int, stay: str) -> None:
+    assert f"Of {size} phones that begin, {stay} must stay to the end" in words(task(min_cohort=3, size=size))
+
+
+def test_the_words_of_the_weaker_profile_say_what_it_rests_on() -> None:
+    text = words(task(secure_aggregation="honest_but_curious"))
+    assert "as long as it keeps to the rules" in text
+    assert "one that lies about which phones are left could see this phone's update" in text
+
+
+def test_the_words_of_plain_sums_say_that_the_coordinator_sees_this_phone() -> None:
+    text = words(task(secure_aggregation="off"))
+    assert "Sums of this task are not masked: the coordinator sees this phone's update" in text
+    assert "at least 16 devices (this device agrees to 4 or more)" in text
+    assert "under masks" not in text
+
+
+def test_the_words_say_what_is_revealed() -> None:
+    text = words(task(reveals=("class_embeddings",)), CLEAR)
+    assert "all but what is shown in clear under masks" in text
+    assert "a template of their face" in text
+    assert "no embedding" not in text
+    assert "No photo and no crop leaves it." in text
+
+
+def test_the_words_say_who_adds_noise_and_that_no_loss_is_sent_with_it() -> None:
+    text = words(task(max_weight=1, dp=NOISE))
+    assert "Each phone adds its share of noise" in text
+    assert "epsilon 8 at delta 1e-06" in text
+    assert "loss before" not in text
+    central = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=8.0, delta=1e-6, max_participations=10)
+    assert "this phone cannot see whether it does" in words(task(max_weight=1, dp=central))
+
+
+class TestMeasuringModels:
+    measuring = TaskSpec(
+        "roll-out",
+        method="federated_evaluation",
+        privacy=privacy_of(min_cohort=16, is_paired=False),
+        options={"threshold": 0.5},
+    )
+    part = ParameterLayout((ParameterEntry("a", (4,)),)).part(("*",))
+    layout = FEDERATED_EVALUATION.contribution_layout(measuring, part, 4)
+
+    def test_what_leaves_is_said(self) -> None:
+        said = " ".join(measuring_disclosure(self.measuring, self.layout, num_images=9, min_cohort=16, num_people=2))
+        assert (
+            "1,610 numbers (6 KB): which share of its comparisons gave which score, with 9 images of 2 people" in said
+        )
+        assert "under masks that are random" in said
+        assert "sum over at least 16 phones" in said
+        assert "no score of a picture leaves it, and nothing is trained" in said
+
+    def test_an_owner_may_keep_the_phone_out(self) -> None:
+        check_kind(FEDERATED_EVALUATION, self.measuring, Agreement())
+        with pytest.raises(ConfigError, match=r"measures models on the pictures here.*--evaluation"):
+            check_kind(FEDERATED_EVALUATION, self.measuring, Agreement(allow_evaluation=False))
+        check_kind(FEDAVG, task(), Agreement(allow_evaluation=False))

@@ -1,0 +1,85 @@
+"""Certificates that are not what they should be: one kind of error, whatever is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator.keys import pki
+from device_sdk.server.certificates import (
+    check_device_certificate,
+    fetch_unverified_chain,
+    load_certificate,
+    to_der,
+)
+from device_sdk.server.identity import create_csr
+from mien.errors import CertificateError, UnreachableError
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+AUTHORITY = pki.create_authority("registrar", NOW)
+KEY = ec.generate_private_key(ec.SECP256R1())
+DEVICE = pki.issue_device_leaf(AUTHORITY, create_csr(KEY), "default", NOW)
+
+VERSION_3 = bytes.fromhex("a003020102")
+VERSION_9 = bytes.fromhex("a003020108")
+
+
+def with_version_9(der: bytes) -> bytes:
+    assert der.count(VERSION_3) == 1
+    return der.replace(VERSION_3, VERSION_9)
+
+
+def test_a_certificate_of_an_unknown_version_is_refused() -> None:
+    with pytest.raises(CertificateError, match="damaged or of an unknown kind"):
+        load_certificate(with_version_9(to_der(DEVICE)), whose="this device's")
+
+
+def test_a_servers_certificate_is_no_devices() -> None:
+    server = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
+    with pytest.raises(CertificateError, match="names another device"):
+        check_device_certificate(server.certificate, server.key, AUTHORITY.certificate)
+
+
+def test_a_certificate_without_names_is_no_devices() -> None:
+    with pytest.raises(CertificateError, match="names another device"):
+        check_device_certificate(AUTHORITY.certificate, AUTHORITY.key, AUTHORITY.certificate)
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_any_damaged_byte_is_the_same_kind_of_error(flip: int) -> None:
+    der, signed = to_der(DEVICE), DEVICE.tbs_certificate_bytes
+    start = der.index(signed)
+    for place in range(len(der)):
+        damaged = der[:place] + bytes([der[place] ^ flip]) + der[place + 1 :]
+        # Around the signed part are bits without meaning, such as how many of a signature's last bits count.
+        inside = start <= place < start + len(signed)
+        with pytest.raises(CertificateError) if inside else contextlib.suppress(CertificateError):
+            check_device_certificate(load_certificate(damaged, whose="this device's"), KEY, AUTHORITY.certificate)
+
+
+def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path) -> None:
+    leaf = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
+    (tmp_path / "key").write_bytes(leaf.key_pem)
+    (tmp_path / "leaf.pem").write_text(ssl.DER_cert_to_PEM_cert(with_version_9(to_der(leaf.certificate))))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "leaf.pem", tmp_path / "key")
+
+    def serve_once(listener: socket.socket) -> None:
+        raw, _ = listener.accept()
+        with contextlib.suppress(OSError), raw, context.wrap_socket(raw, server_side=True):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve_once, args=(listener,))
+        server.start()
+        with pytest.raises(UnreachableError, match="certificate that can be read"):
+            fetch_unverified_chain(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=60)
+        server.join(60)
