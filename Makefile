@@ -71,7 +71,7 @@ reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--
 	$(BIN)/python -m benchmarks.device --parity $(if $(MIEN_DATA),,--quick) $(ARGS) --json > out/reproduce/parity.json
 
 tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two hours)
-	$(BIN)/python -m simulation.experiments.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
+	$(BIN)/python -m simulation.papers.demo.tune --seeds 3 --out out/reproduce/demo.jsonl
 
 android: $(STAMP) ## Build the JVM client and the app, and test both, also by the code that is in the app (android_demo/README.md)
 	@android_demo/tools/require

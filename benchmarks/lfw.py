@@ -33,10 +33,10 @@ from mien.evaluation import (
 from mien.evaluation.protocols import lfw
 from mien.layout import model_id
 from mien.specs import to_mapping
-from simulation.lfw import EmbeddedSamples, embed_samples, read_pairs
-from simulation.pretrained import sface_path
-from simulation.report import Column, Facts, Figure, Headline, Headlines, Report, Table, render
-from simulation.report.figures import NamedCurve, det_figure, roc_figure
+from simulation.faces.lfw import EmbeddedSamples, embed_samples, read_pairs
+from simulation.faces.pretrained import sface_path
+from simulation.pages import Column, Facts, Figure, Headline, Headlines, Report, Table, render
+from simulation.pages.figures import NamedCurve, det_figure, roc_figure
 
 REFERENCE: Final = 0.9942
 REFERENCE_NAME: Final = "0.9942 +- 0.0037: same weights and images, alignment and embedding by OpenCV 4.12"

@@ -28,8 +28,8 @@ from mien.evaluation.scores import all_pairs
 from mien.evaluation.verification import det_curve, point_at_fmr
 from mien.methods.base import Embeddings
 from mien.methods.personal_branch import BranchSpec, Judgement, judge, template
-from simulation.datasets import digest, find_people, read_people
-from simulation.pretrained import sface_path
+from simulation.faces.datasets import digest, find_people, read_people
+from simulation.faces.pretrained import sface_path
 
 FMR: Final = 1e-3
 MIN_IMAGES: Final = 6

@@ -25,9 +25,9 @@ from benchmarks import _common
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
-from simulation.datasets import read_people
-from simulation.stores import CropStore
-from simulation.stores.writer import Imported, StoreTerms, StoreWriter
+from simulation.faces.datasets import read_people
+from simulation.faces.store import CropStore
+from simulation.faces.writer import Imported, StoreTerms, StoreWriter
 from simulation.synthetic import committed_faces
 
 TERMS: Final = StoreTerms("CC0", "the faces that come with the package", is_synthetic=True)

@@ -16,7 +16,7 @@ from mien.errors import TABLE, ConfigError, CorruptDataError, MienError, Missing
 from mien.evaluation.gates import Evidence
 from mien.records import from_mapping
 
-_MODULE: Final = "simulation.worker"
+_MODULE: Final = "simulation.program.worker"
 _BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
 
 

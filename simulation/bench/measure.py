@@ -18,13 +18,13 @@ from mien.specs import CohortSpec
 from simulation.bench import loops
 from simulation.bench.cases import Case, face_network, small
 from simulation.bench.gpu import Gpu, watched_gpu
-from simulation.cohort import Cohort
-from simulation.engine import rounds as run_rounds
 from simulation.engines.base import Engine
+from simulation.engines.cohort import Cohort
+from simulation.engines.engine import rounds as run_rounds
 from simulation.engines.fused import FusedEngine, why_not_fused
+from simulation.engines.population import PhoneNames, select
 from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
-from simulation.population import PhoneNames, select
 
 REGISTERED: Final = 1_000_000
 DRAWN: Final = 100

@@ -25,9 +25,9 @@ from mien.evaluation.protocols.folders import PairSample, sample_pairs
 from mien.layout import Vector
 from mien.methods.base import Runtime
 from mien.specs import FaceInputSpec
-from simulation.datasets import LabelledCrops, find_people, read_people
-from simulation.models import Model
-from simulation.report.demo_page import ModelResult, OwnPopulation
+from simulation.faces.datasets import LabelledCrops, find_people, read_people
+from simulation.faces.models import Model
+from simulation.pages.demo_page import ModelResult, OwnPopulation
 
 OWN_PAIRS: Final = 300
 OWN_FOLDS: Final = 10

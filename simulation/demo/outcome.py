@@ -21,11 +21,11 @@ from mien.methods import METHODS
 from mien.methods.base import Runtime
 from mien.shell import cli
 from mien.specs import TaskSpec, to_mapping
-from simulation.datasets import LabelledCrops, read_people
 from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
 from simulation.demo.stage import Stage
-from simulation.models import Model
-from simulation.report.demo_page import DemoReport, OwnPopulation, PhoneCheck, Population, RoundCost
+from simulation.faces.datasets import LabelledCrops, read_people
+from simulation.faces.models import Model
+from simulation.pages.demo_page import DemoReport, OwnPopulation, PhoneCheck, Population, RoundCost
 
 
 def measure(

@@ -13,7 +13,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.people.enroll import DEFAULT_MIN_IMAGES
 from mien.errors import EmptyFolderError, InputError
 from mien.specs import FaceInputSpec
-from simulation.datasets import People, find_people, split_people
+from simulation.faces.datasets import People, find_people, split_people
 from simulation.synthetic import committed_faces
 
 # Each phone keeps its last images for verification: what it trains on is never what it is tested on.

@@ -19,17 +19,17 @@ from mien.errors import TABLE, LateError, LowQualityError, MultipleFacesError, N
 from mien.shell import cli
 from mien.shell.files import write_atomically
 from mien.specs import CohortSpec, TaskSpec, to_mapping
-from simulation.datasets import People
 from simulation.demo.outcome import conclude, measure
 from simulation.demo.people import people_from, synthetic_people
 from simulation.demo.programs import Programs
 from simulation.demo.servers import start_servers
 from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
-from simulation.models import Model
-from simulation.pretrained import sface_path
-from simulation.report.demo_page import PhoneCheck, render_demo
+from simulation.faces.datasets import People
+from simulation.faces.models import Model
+from simulation.faces.pretrained import sface_path
+from simulation.pages.demo_page import PhoneCheck, render_demo
 
-DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "experiments" / "demo" / "fedface.toml"
+DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "papers" / "demo" / "fedface.toml"
 TARGET_FMR: Final = 0.01
 COARSE_FMR: Final = 0.1
 """Where the public people are too few to measure the other: 30 false matches have to be expected."""

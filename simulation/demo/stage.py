@@ -23,7 +23,7 @@ from mien.specs import TaskSpec
 from simulation.demo.guard import LOCK
 from simulation.demo.people import DemoPeople
 from simulation.demo.programs import Programs
-from simulation.models import Model, read_model
+from simulation.faces.models import Model, read_model
 
 MARKER: Final = ".mien-demo"
 

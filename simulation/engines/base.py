@@ -21,15 +21,15 @@ from mien.layout import ParameterPart
 from mien.methods import find_method
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState
 from mien.specs import TaskSpec
-from simulation.cohort import Cohort
-from simulation.sums import CohortSum, Sums, cohort_sum
+from simulation.engines.cohort import Cohort
+from simulation.engines.sums import CohortSum, Sums, cohort_sum
 
 
 @dataclass(frozen=True)
 class RoundWork:
     """What a cohort, or a shard of one, is asked to do: round `number` of a task, on the model of `state`.
 
-    `sums` says how contributions are added up (see `simulation.sums`).
+    `sums` says how contributions are added up (see `simulation.engines.sums`).
     """
 
     task: TaskSpec

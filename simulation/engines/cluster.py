@@ -22,7 +22,7 @@ from mien.errors import MienError, MissingDependencyError, UnavailableError
 from mien.methods.base import Runtime
 from simulation.engines.base import RoundResult, RoundWork, combined
 from simulation.engines.placement import PER_SHARD, Shard, shards_of
-from simulation.population import num_images
+from simulation.engines.population import num_images
 
 # Before Ray is imported: it says nothing to anybody, and nothing of GPUs that a worker does not have.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -45,7 +45,7 @@ from simulation.engines.cluster_worker import (
     Statics,
     Worker,
 )
-from simulation.engines.last_words import does_not_start, raised_at_start
+from simulation.engines.crash_report import does_not_start, raised_at_start
 
 LOOPBACK: Final = "127.0.0.1"
 MOST_LOSSES: Final = 3

@@ -20,10 +20,10 @@ from mien.contribution import Arrays
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, ServerState
 from mien.specs import TaskSpec
-from simulation.cohort import Cohort, PublicFaces
 from simulation.engines.base import Engine, RoundWork
 from simulation.engines.choice import Choice
-from simulation.sums import Sums
+from simulation.engines.cohort import Cohort, PublicFaces
+from simulation.engines.sums import Sums
 
 MakeEngine = Callable[[str], Engine | Choice]
 """Makes what a worker runs its shard with, on device "cpu" or "cuda"; with the reason, where there was a choice."""

@@ -48,7 +48,7 @@ from simulation.engines.stacking import (
     trained_parameters,
     why_not_stacked,
 )
-from simulation.sums import ExactSum, Sums
+from simulation.engines.sums import ExactSum, Sums
 
 MEMORY_BYTES: Final = 1024 * 2**20
 DELTA: Final = "delta"

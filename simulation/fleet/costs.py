@@ -13,8 +13,8 @@ from mien.methods import find_method
 from mien.rounds.machine import Stage
 from mien.secagg.planner import RoundIds, StageBytes, largest_group, plan_round, stage_bytes
 from mien.specs import TaskSpec
+from simulation.faces.models import Model
 from simulation.fleet.profile import Work
-from simulation.models import Model
 
 _NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
 _DIM: Final = 128

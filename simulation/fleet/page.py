@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 
 from simulation.fleet.records import Fate, History
 from simulation.fleet.windows import HOUR_S
-from simulation.report.figures import DASHES, Role
-from simulation.report.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
+from simulation.pages.figures import DASHES, Role
+from simulation.pages.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
 
 if TYPE_CHECKING:
-    from simulation.fleet.command import Tried
+    from simulation.program.fleet import Tried
 
 _ROLES: Final[tuple[Role, ...]] = ("after", "before", "mated", "non_mated", "guide")
 _MAX_POINTS: Final = 400
@@ -23,7 +23,7 @@ _MAX_POINTS: Final = 400
 
 def fleet_page(tried: Sequence[Tried], about: Mapping[str, Any]) -> str:
     """Return a self-contained HTML page of policies that were tried on one fleet."""
-    from simulation.fleet.command import ROWS, cell, verdict
+    from simulation.program.fleet import ROWS, cell, verdict
 
     first = tried[0].summary
     rows = tuple((row.name, *(cell(row, each.summary, first) for each in tried)) for row in ROWS)

@@ -12,7 +12,7 @@ from coordinator.commands.tasks import read_task
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.specs import TaskSpec
-from simulation.settings import value_of
+from simulation.runs.settings import value_of
 
 _NEXT: Final = re.compile(r",(?=[^,=\[\]{}\"']+=)")
 """A comma after which another field begins; commas within a value stay."""

@@ -1,8 +1,8 @@
 """A fleet's history, trained: the cohorts that closed, on the models that each began with, at their virtual times.
 
 Timing comes first and knows nothing of faces. Here the phones that were counted train in the order in which their sums
-were applied, by the method's own halves and through an engine, as in `simulation.engine`; a stale cohort trains on its
-old base and weighs less.
+were applied, by the method's own halves and through an engine, as in `simulation.engines.engine`; a stale cohort trains
+on its old base and weighs less.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mien.methods import find_method
 from mien.methods.base import ServerState
 from mien.rounds.buffered import weighed
 from mien.specs import TaskSpec
-from simulation.cohort import Cohort
 from simulation.engines.base import Engine, RoundWork
-from simulation.experiment import ExperimentSpec, load
+from simulation.engines.cohort import Cohort
+from simulation.faces.partitions import Holding
 from simulation.fleet.records import Attempt, History
-from simulation.partitions import Holding
+from simulation.runs.experiment import ExperimentSpec, load
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Trainer:
 
     def __init__(self, path: Path, root: Path) -> None:
         """Read an experiment and who holds what; `root` is where the paths of its faces start."""
-        from simulation.experiment import make_plan
-        from simulation.sources import counts_of
+        from simulation.faces.sources import counts_of
+        from simulation.runs.experiment import make_plan
 
         self.spec: ExperimentSpec = load(path)
         self._root = root
@@ -106,8 +106,8 @@ class Trainer:
         """
         from device_sdk.runtimes.torch_runtime import TorchRuntime
         from simulation.engines.sequential import SequentialEngine
-        from simulation.measuring import eer_of
-        from simulation.runs import comparisons, model_of, read_faces
+        from simulation.runs.measuring import eer_of
+        from simulation.runs.runs import comparisons, model_of, read_faces
 
         model = model_of(self.spec.model, self._root)
         faces = read_faces(self._plan, model.spec, self._root)

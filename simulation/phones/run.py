@@ -27,12 +27,12 @@ from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpe
 from simulation.demo.programs import Programs
 from simulation.demo.servers import COORDINATOR, start_servers
 from simulation.demo.stage import ended_by_signals, state_folder, step
-from simulation.models import Model, write_model
-from simulation.outputs import refuse_others
+from simulation.faces.models import Model, write_model
 from simulation.phones.fleet import FleetOptions
 from simulation.phones.notes import ProcessNotes, attempts, summary
 from simulation.phones.usage import peak_bytes
 from simulation.phones.worker import WorkerPlan
+from simulation.runs.outputs import refuse_others
 
 RECORDS: Final = "records.jsonl"
 FIGURES: Final = "phones.json"
@@ -119,8 +119,8 @@ def release(folder: Path, programs: Programs, model: Path | None) -> None:
 
 
 def _random_model() -> Model:
-    from simulation.experiment import ModelSource
-    from simulation.runs import model_of
+    from simulation.runs.experiment import ModelSource
+    from simulation.runs.runs import model_of
 
     made = model_of(ModelSource("new", backbone="mobilefacenet_folded", dim=128), Path())
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, trainable=("embedding.*",)))

@@ -16,9 +16,9 @@ from mien.protocol.canonical import parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_private
 from mien.specs import FaceInputSpec
-from simulation.datasets import read_people
+from simulation.faces.datasets import read_people
+from simulation.faces.store import CropStore
 from simulation.phones.fleet import FleetOptions, PhoneFleet
-from simulation.stores import CropStore
 from simulation.synthetic import committed_faces
 
 M_ARENA_MAX: Final = -8

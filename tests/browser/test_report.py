@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simulation.report.demo_page import render_demo
+from simulation.pages.demo_page import render_demo
 from tests.browser.chromium import Browser, Page, needs_chromium, running
-from tests.simulation.report.synthetic_demo import demo_report
+from tests.simulation.pages.synthetic_demo import demo_report
 
 pytestmark = needs_chromium
 

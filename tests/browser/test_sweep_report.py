@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.commands import report
+from simulation.program.commands import report
 from tests.browser.chromium import Browser, Page, needs_chromium, running
 from tests.browser.test_report import LEGIBILITY
-from tests.simulation.report.synthetic_sweep import write_sweep_folder
+from tests.simulation.pages.synthetic_sweep import write_sweep_folder
 
 pytestmark = needs_chromium
 NUM_FIGURES = {"sweep": 4, "run": 6}

@@ -15,7 +15,7 @@ import pytest
 import mien.methods
 from mien.methods.base import Method
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, run_task
+from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding-a-method.md"

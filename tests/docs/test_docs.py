@@ -18,7 +18,7 @@ import typer.main
 import coordinator.commands.cli
 import coordinator.commands.registrar_cli
 import device_sdk.program.cli
-import simulation.cli
+import simulation.program.cli
 from coordinator.home.config import CoordinatorConfig
 from coordinator.registrar.config import RegistrarConfig
 from device_sdk.config import DeviceConfig
@@ -36,7 +36,7 @@ PROGRAMS = {
     "mien-registrar": coordinator.commands.registrar_cli.app,
     "mien-coordinator": coordinator.commands.cli.app,
     "mien-device": device_sdk.program.cli.app,
-    "mien-sim": simulation.cli.app,
+    "mien-sim": simulation.program.cli.app,
 }
 PAGES = sorted(
     page for under in ("", "docs/**/", "simulation/**/", "android_demo/") for page in ROOT.glob(f"{under}*.md")

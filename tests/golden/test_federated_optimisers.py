@@ -22,7 +22,7 @@ from mien.methods.pfm_fv import (
 )
 from mien.methods.weightings import simplex_draw
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, Run, run_task
+from simulation.engines.engine import Cohort, Run, run_task
 from tests.golden import _reference_optimisers as reference
 from tests.tiny import made_up_crops, tiny_linear
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mien.methods.base import Crops
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from simulation.engine import Cohort, run_task
+from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_linear
 
 Matrix = NDArray[np.float64]

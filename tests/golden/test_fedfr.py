@@ -16,7 +16,7 @@ from mien.methods.base import Crops
 from mien.methods.fedfr import hard_negatives
 from mien.methods.personal import personal_model
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, run_task
+from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.golden import _reference_losses as paper
 from tests.tiny import made_up_crops, tiny_linear
 

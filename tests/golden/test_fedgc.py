@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mien.methods.spreadout import cosine_regulariser, softmax_regulariser
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, run_task
+from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.golden.test_fedface import quarters, unit
 from tests.tiny import made_up_crops, tiny_linear
 

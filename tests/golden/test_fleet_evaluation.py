@@ -32,8 +32,8 @@ from mien.evaluation.fleet import (
 from mien.evaluation.rollout_spec import FleetGates, RollOutSpec
 from mien.methods.federated_evaluation import FEDERATED_EVALUATION, figures_of, measured, privacy_of
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, run_task
-from simulation.sums import cohort_sum
+from simulation.engines.engine import Cohort, PublicFaces, run_task
+from simulation.engines.sums import cohort_sum
 from tests.tiny import made_up_crops, tiny_cnn
 
 BINS = 200

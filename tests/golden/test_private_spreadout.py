@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, run_task
+from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.golden.test_fedface import CLIENTS, LR, MARGIN, PRIVATE_LR, Matrix, local_step, quarters, unit
 from tests.tiny import made_up_crops, tiny_linear
 

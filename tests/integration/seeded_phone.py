@@ -22,7 +22,7 @@ from device_sdk.runtimes import load_runtime
 from device_sdk.server.client import RoundRef
 from mien.secagg.masks import WordStream
 from mien.specs import TaskSpec
-from simulation.engine import device_seed
+from simulation.engines.engine import device_seed
 
 DRAW_OF_ROUNDING: Final = 7
 """An attempt draws two keys, a nonce, b, two polynomials, and then the seed of its rounding (`mien.secagg.device`)."""
@@ -38,7 +38,7 @@ class SimulatedChance:
 
     def local_seed(self, device_id: str, task: TaskSpec, ref: RoundRef) -> int:
         """Return the simulator's seed of a local round, and begin to count the attempt's draws."""
-        # As `simulation.sums.RingSum` has it.
+        # As `simulation.engines.sums.RingSum` has it.
         name = f"{task.name}/{task.seed}/{ref.round}/{device_id}"
         stream = WordStream(hashlib.sha256(name.encode()).digest())
         self._draws, self._rounding = 0, stream.take(SEED_BYTES // 4).tobytes()

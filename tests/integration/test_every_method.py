@@ -22,7 +22,7 @@ from mien.protocol.canonical import model_to_json
 from mien.protocol.tensors import PublicShard, unpack_tensors
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, device_seed, run_task
+from simulation.engines.engine import Cohort, PublicFaces, device_seed, run_task
 from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import LightDevice
 from tests.integration.test_rounds import outcome

@@ -21,7 +21,7 @@ from tests.integration.house import House, run, tiny_task
 from tests.integration.light_device import Credentials, LightDevice
 from tests.integration.real_fleet import small_model
 from tests.integration.test_operating import program
-from tests.simulation.test_worker import people_in
+from tests.simulation.program.test_worker import people_in
 
 GATES: dict[str, Any] = {"sets": ("rendered",), "fmr": 0.1, "delta": 0.1, "max_cosine_rise": 0.3}
 TWO: dict[str, Any] = {"cohort": CohortSpec(size=2, min_reports=2)}

@@ -20,7 +20,7 @@ from mien.methods.base import Crops
 from mien.methods.pfm_fv import own_faces
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, run_task
+from simulation.engines.engine import Cohort, run_task
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 from tests.tiny import made_up_crops
 

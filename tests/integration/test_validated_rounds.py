@@ -25,7 +25,7 @@ from mien.protocol.canonical import model_to_json, task_from_json
 from mien.protocol.tensors import unpack_tensors
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, Run, device_seed, run_task
+from simulation.engines.engine import Cohort, Run, device_seed, run_task
 from tests.integration.house import SHORT_S, House, run, short, tiny_task
 from tests.integration.light_device import LightDevice, patiently, raised
 from tests.integration.test_rounds import outcome

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulation import runs, sweep
-from simulation.journal import num_rounds
-from simulation.study import Job
+from simulation.runs import runs, sweep
+from simulation.runs.journal import num_rounds
+from simulation.runs.study import Job
 from tests.integration.house import ROOT
 
 LIMIT_S = 240.0
@@ -55,7 +55,7 @@ def _write_the_first(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    from simulation.cli import main
+    from simulation.program.cli import main
 
     stand()
     # A sweep's processes import this module by its name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.specs import ModelSpec
-from simulation.models import Model
+from simulation.faces.models import Model
 
 
 def untrained_model(seed: int = 0) -> Model:

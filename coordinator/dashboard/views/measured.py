@@ -1,7 +1,7 @@
 """What the kept records of measurements say, whoever made them.
 
-A folder of faces and LFW are measured by `simulation.worker`, candidates by their gates, fleets by their phones.
-Records come from outside and may be newer than this program: what it does not know is left out.
+A folder of faces and LFW are measured by `simulation.program.worker`, candidates by their gates, fleets by their
+phones. Records come from outside and may be newer than this program: what it does not know is left out.
 """
 
 from __future__ import annotations

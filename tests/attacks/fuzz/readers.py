@@ -101,16 +101,16 @@ NO_READER: Final = {
     "coordinator.release.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
     "device_sdk.faces.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
-    "simulation.experiments.demo.tune:LfwCrops.read": "a folder of pictures",
-    "simulation.lfw:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
-    "simulation.experiment:load": "a file of simulation.experiment:parse",
-    "simulation.experiment:load_data": "a file of simulation.experiment:parse_data",
-    "simulation.sweep:load_sweep": "a file of simulation.experiment:parse_data",
-    "simulation.sweep:read_sweep": "a folder that the same program wrote, as simulation.reproduce:read",
+    "simulation.papers.demo.tune:LfwCrops.read": "a folder of pictures",
+    "simulation.faces.lfw:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
+    "simulation.runs.experiment:load": "a file of simulation.runs.experiment:parse",
+    "simulation.runs.experiment:load_data": "a file of simulation.runs.experiment:parse_data",
+    "simulation.runs.sweep:load_sweep": "a file of simulation.runs.experiment:parse_data",
+    "simulation.runs.sweep:read_sweep": "a folder that the same program wrote, as simulation.program.reproduce:read",
     "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
     "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
     "simulation.engines.cluster:ClusterEngine.opened": "opens what the run's own key has sealed, and nothing else",
-    "simulation.reproduce:read": "a folder that the same program wrote, of simulation.runs:read_json",
+    "simulation.program.reproduce:read": "a folder that the same program wrote, of simulation.runs.runs:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
 }
@@ -252,7 +252,7 @@ def record_archive() -> bytes:
 
 def read_records(data: bytes) -> object:
     """Read a record archive whose index is right."""
-    from simulation.recordio import RecordArchive
+    from simulation.faces.recordio import RecordArchive
 
     def read(path: Path) -> object:
         path.with_suffix(".idx").write_text("1\t0\n")
@@ -264,7 +264,7 @@ def read_records(data: bytes) -> object:
 
 def read_index(data: bytes) -> object:
     """Read the index of a record archive, and people by it."""
-    from simulation.recordio import RecordArchive
+    from simulation.faces.recordio import RecordArchive
 
     def read(path: Path) -> object:
         path.with_suffix(".rec").write_bytes(record_archive())
@@ -286,7 +286,7 @@ def model_folder(file: str) -> Callable[[bytes], object]:
         whole = {"model.json": model_to_json(SPEC, LAYOUT), "theta.f32": bytes(4 * LAYOUT.size)}
         for name in whole.keys() - {file}:
             (path.parent / name).write_bytes(whole[name])
-        return _named("simulation.models:read_model")(path.parent)
+        return _named("simulation.faces.models:read_model")(path.parent)
 
     return through(file, read)
 
@@ -586,7 +586,8 @@ PHONES_PLAN: Final = b'{"invites": ["mien://join?"], "folder": "m", "options": {
 
 def _of_data_sets() -> dict[str, Reader]:
     """Data sets of which one file is changed, opened and read to their end; and the journal of an import."""
-    from simulation.stores import CropStore, manifest, writer
+    from simulation.faces import manifest, writer
+    from simulation.faces.store import CropStore
 
     terms, whole = writer.StoreTerms("CC0", "made up", is_synthetic=True), dict[str, bytes]()
     with tempfile.TemporaryDirectory(prefix="mien-fuzz-") as folder:
@@ -617,10 +618,14 @@ def _of_data_sets() -> dict[str, Reader]:
             return resumed.finish("")
 
     return {
-        "simulation.stores.manifest:read_manifest": Reader(opened(manifest.MANIFEST), [whole[manifest.MANIFEST]]),
-        **{f"+simulation.stores:CropStore {n}": Reader(opened(n), [d]) for n, d in whole.items() if n.endswith("t")},
-        "+simulation.stores:CropStore index": Reader(opened(manifest.INDEX), [whole[manifest.INDEX]]),
-        "+simulation.stores:StoreWriter journal": Reader(through(writer.JOURNAL, go_on), [journal]),
+        "simulation.faces.manifest:read_manifest": Reader(opened(manifest.MANIFEST), [whole[manifest.MANIFEST]]),
+        **{
+            f"+simulation.faces.store:CropStore {n}": Reader(opened(n), [d])
+            for n, d in whole.items()
+            if n.endswith("t")
+        },
+        "+simulation.faces.store:CropStore index": Reader(opened(manifest.INDEX), [whole[manifest.INDEX]]),
+        "+simulation.faces.writer:StoreWriter journal": Reader(through(writer.JOURNAL, go_on), [journal]),
     }
 
 
@@ -646,12 +651,12 @@ def _of_simulation() -> dict[str, Reader]:
         b'clients = 10\ntest = 20\n[task]\nmethod = "fedavg"\nrounds = 3\n[evaluation]\nevery = 1\n'
     )
     return {
-        "simulation.experiment:parse": Reader(texts("simulation.experiment:parse"), [experiment]),
-        "simulation.experiment:parse_data": Reader(texts("simulation.experiment:parse_data"), [experiment]),
-        "simulation.models:read_model": Reader(model_folder("model.json"), [model_to_json(SPEC, LAYOUT)]),
-        "+simulation.models:read_model theta": Reader(model_folder("theta.f32"), [bytes(4 * LAYOUT.size)]),
-        "simulation.runs:read_json": Reader(
-            through("r.json", lambda path: _named("simulation.runs:read_json")(path)), [b'{"round": 1}']
+        "simulation.runs.experiment:parse": Reader(texts("simulation.runs.experiment:parse"), [experiment]),
+        "simulation.runs.experiment:parse_data": Reader(texts("simulation.runs.experiment:parse_data"), [experiment]),
+        "simulation.faces.models:read_model": Reader(model_folder("model.json"), [model_to_json(SPEC, LAYOUT)]),
+        "+simulation.faces.models:read_model theta": Reader(model_folder("theta.f32"), [bytes(4 * LAYOUT.size)]),
+        "simulation.runs.runs:read_json": Reader(
+            through("r.json", lambda path: _named("simulation.runs.runs:read_json")(path)), [b'{"round": 1}']
         ),
         "simulation.phones.run:read_invites": Reader(
             through("invites", lambda path: _named("simulation.phones.run:read_invites")(path, 1)), [b"mien://join?\n"]
@@ -661,8 +666,8 @@ def _of_simulation() -> dict[str, Reader]:
         ),
         **_of_data_sets(),
         **_of_the_fleet(),
-        "+simulation.recordio:RecordArchive": Reader(read_records, [record_archive()]),
-        "+simulation.recordio:RecordArchive index": Reader(read_index, [b"1\t0\n"]),
+        "+simulation.faces.recordio:RecordArchive": Reader(read_records, [record_archive()]),
+        "+simulation.faces.recordio:RecordArchive index": Reader(read_index, [b"1\t0\n"]),
     }
 
 

@@ -44,9 +44,9 @@ from mien.rounds.records import (
 from mien.rounds.verdicts import after_abort
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, DpSpec, GateSpec, PrivacySpec, TaskSpec, Threshold
-from simulation.datasets import LabelledCrops
-from simulation.folder_protocol import folder_record
-from simulation.models import Model
+from simulation.faces.datasets import LabelledCrops
+from simulation.faces.folder_protocol import folder_record
+from simulation.faces.models import Model
 from tests.integration.light_device import LAYOUT, SPEC, THETA
 
 PASSWORD = "correct horse battery"
@@ -164,7 +164,7 @@ class Fleet:
         )  # fmt: skip
 
     def measure(self, model: str, *, gain: float, dataset: str = "public-faces", dims: int = 64) -> None:
-        """Keep what simulation.worker says of a model: the better, the larger `gain`; few `dims` are a collapse."""
+        """Keep what simulation.program.worker says: the better, the larger `gain`; few `dims` are a collapse."""
         self.keep(model, people_measured(gain=gain, dims=dims, dataset=dataset).record)
 
     def keep(self, model: str, record: Mapping[str, Any]) -> None:

@@ -24,15 +24,15 @@ from mien.protocol.canonical import to_canonical_json
 from mien.rounds.records import CandidateRecord, CandidateState
 from mien.rounds.thresholds import thresholds_of
 from mien.specs import GateSpec, TaskSpec
-from simulation.folder_protocol import evaluate_folder
-from simulation.gating import EvaluationSet, gather
-from simulation.models import Model
+from simulation.faces.folder_protocol import evaluate_folder
+from simulation.faces.models import Model
+from simulation.program.gating import EvaluationSet, gather
+from simulation.program.worker import evaluate_lfw
 from simulation.synthetic import committed_faces
-from simulation.worker import evaluate_lfw
 from tests.coordinator.dashboard.made_up import Fleet
 from tests.coordinator.dashboard.test_views import part, texts
 from tests.integration.light_device import LAYOUT, THETA
-from tests.simulation.test_worker import people_in
+from tests.simulation.program.test_worker import people_in
 from tests.simulation.untrained import untrained_model
 
 GATES = GateSpec(fmr=0.1, max_change=1e6)

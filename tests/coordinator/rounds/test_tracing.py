@@ -26,7 +26,7 @@ from mien.rounds.records import RoundRecord
 from tests.integration.house import House, masked_task, run, short
 from tests.integration.light_device import contribution
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass

@@ -35,9 +35,9 @@ from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import common_pb2, models_pb2
 from mien.specs import ModelSpec, Threshold
 from tests.device_sdk.made_up_variants import graph, variant
+from tests.device_sdk.models.test_release_switch import KEY, LAYOUT, Projection
 from tests.device_sdk.people import SPEC, noise_crops
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
-from tests.device_sdk.models.test_release_switch import KEY, LAYOUT, Projection
 
 DYING = """
 import os, signal, sys

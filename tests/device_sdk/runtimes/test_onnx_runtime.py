@@ -26,7 +26,7 @@ from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of, tiny_onnx_
 from tests.mien.backbones._models import mobilefacenet_file, real_crops, wheel_model
 from tests.tiny import made_up_crops, tiny_cnn
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TINY = tiny_cnn()
 CROPS = made_up_crops(6, seed=1)
 # Batches of 5 and 1, mirrored, three epochs with a drop of the rate.

@@ -13,7 +13,7 @@ from mien.errors import ConfigError
 from mien.methods import fedavg
 from mien.methods.base import Crops, DeviceInput
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from simulation.engine import Cohort, run_task
+from simulation.engines.engine import Cohort, run_task
 from tests.golden import _reference_losses as paper
 from tests.tiny import made_up_crops, tiny_linear
 

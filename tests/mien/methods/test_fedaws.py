@@ -10,7 +10,7 @@ from mien.methods.base import DeviceInput
 from mien.methods.fedaws import FEDAWS
 from mien.methods.fedface import FEDFACE, W
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, run_task
+from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY, DIM = tiny_cnn(8), 8

@@ -40,7 +40,7 @@ from mien.specs import (
     from_mapping,
     to_mapping,
 )
-from simulation.engine import Cohort, run_task
+from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()

@@ -18,7 +18,7 @@ from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime
 from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.methods.spreadout import PAPER, RELEASED_CODE, spread_out
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, run_task
+from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 FEDFACE = METHODS["fedface"]

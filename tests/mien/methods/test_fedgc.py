@@ -11,7 +11,7 @@ from mien.methods import METHODS
 from mien.methods.base import DeviceInput
 from mien.methods.fedgc import FEDGC, W, corrected, options_of
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, Run, run_task
+from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY, DIM = tiny_cnn(8), 8

@@ -20,7 +20,7 @@ from mien.secagg.masks import WordStream
 from mien.secagg.quantise import NumberFormat
 from mien.secagg.vector import ContributionMap, decode, encode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, Run, run_task
+from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY, DIM = tiny_cnn(8), 8

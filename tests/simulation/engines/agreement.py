@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mien.contribution import Arrays
-from simulation.engine import Run
+from simulation.engines.engine import Run
 
 TOLERANCE = 5e-5
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from mien.methods.pfm_fv import validation_faces
 from mien.specs import AsynchronousSpec, CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engine import Cohort, PublicFaces, Run, run_task
 from simulation.engines.base import Engine
-from simulation.sums import Sums
+from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
+from simulation.engines.sums import Sums
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()

@@ -12,12 +12,12 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import ConfigError
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.choice import InWorker, choose, opened
-from simulation.experiment import ExperimentSpec, FacesSource, with_changes
-from simulation.models import read_model
-from simulation.partitions import PartitionSpec
-from simulation.runs import model_of, run_experiment
-from simulation.runtimes import OncePerRound, PublicOnly
-from simulation.sums import Sums
+from simulation.engines.runtimes import OncePerRound, PublicOnly
+from simulation.engines.sums import Sums
+from simulation.faces.models import read_model
+from simulation.faces.partitions import PartitionSpec
+from simulation.runs.experiment import ExperimentSpec, FacesSource, with_changes
+from simulation.runs.runs import model_of, run_experiment
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.untrained import untrained_model
 

@@ -12,12 +12,12 @@ import pytest
 
 from mien.errors import ConfigError
 from simulation.engines.choice import InWorker, Place, opened
-from simulation.experiment import parse, with_changes
-from simulation.models import read_model
-from simulation.population import num_images
-from simulation.runs import RunFolder, model_of, open_cohort, run_experiment
+from simulation.engines.population import num_images
+from simulation.faces.models import read_model
+from simulation.runs.experiment import parse, with_changes
+from simulation.runs.runs import RunFolder, model_of, open_cohort, run_experiment
 from tests.simulation.engines.cases import PART, TASK, TINY
-from tests.simulation.test_experiment import SMALL
+from tests.simulation.runs.test_experiment import SMALL
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.timeout(900)

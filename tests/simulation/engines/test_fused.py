@@ -11,8 +11,8 @@ import pytest
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods import METHODS
 from mien.specs import LocalSpec, PrivacySpec
-from simulation.engine import Cohort
 from simulation.engines.base import RoundWork, combined
+from simulation.engines.engine import Cohort
 from simulation.engines.fused import FusedEngine, why_not_fused
 from simulation.engines.sequential import SequentialEngine
 from tests.simulation.engines.agreement import assert_same

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from mien.backbones import Backbone
 from mien.methods import find_method
 from mien.specs import CohortSpec, FaceInputSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.cohort import Cohort
 from simulation.engines import linear_maps
 from simulation.engines.base import RoundWork
+from simulation.engines.cohort import Cohort
 from simulation.engines.linear_maps import LinearMaps, linear
 from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine

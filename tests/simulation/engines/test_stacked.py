@@ -18,13 +18,13 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.methods import METHODS
 from mien.methods.base import Crops
 from mien.specs import LocalSpec, TaskSpec
-from simulation.engine import Cohort, rounds
 from simulation.engines.base import Engine, RoundWork
+from simulation.engines.engine import Cohort, rounds
 from simulation.engines.features import FeatureBlocks
 from simulation.engines.fused import FusedEngine
 from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
-from simulation.sums import Sums
+from simulation.engines.sums import Sums
 from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import CASES, DIM, ONE, PART, SIZES, TASK, TINY, one, run
 from tests.tiny import made_up_crops, tiny_cnn

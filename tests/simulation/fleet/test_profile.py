@@ -13,11 +13,11 @@ from mien.methods import find_method
 from mien.rounds.machine import Stage
 from mien.secagg.planner import RoundIds, estimate, plan_round
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.faces.models import Model
 from simulation.fleet.costs import round_cost
 from simulation.fleet.phones import DrawnPhones, draw_capacity
 from simulation.fleet.profile import default_text, parse_profile, read_profile
 from simulation.fleet.windows import DAY_S, HOUR_S, Coming, Diurnal
-from simulation.models import Model
 from tests.tiny import tiny_cnn
 
 TASK = TaskSpec("t", method="fedavg", local=LocalSpec(steps=10, batch_size=8))

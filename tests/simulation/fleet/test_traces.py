@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from mien.errors import ConfigError, CorruptDataError
-from simulation.cli import app
 from simulation.fleet import traces
 from simulation.fleet.profile import read_profile
 from simulation.fleet.traces import TracePresence, capacity_of, parse_behaviour, parse_speeds, read_behaviour
 from simulation.fleet.windows import DAY_S, Coming
+from simulation.program.cli import app
 
 CLIENT = {"active": [10, 500], "inactive": [90, 900], "finish_time": 1000, "duration": 3, "model": "x"}
 

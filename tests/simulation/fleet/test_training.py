@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from mien.methods import find_method
 from mien.specs import AsynchronousSpec, CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.cli import app
-from simulation.cohort import Cohort
-from simulation.engine import run_task
+from simulation.engines.cohort import Cohort
+from simulation.engines.engine import run_task
 from simulation.engines.sequential import SequentialEngine
 from simulation.fleet.records import Attempt, History, PhoneCounts
 from simulation.fleet.training import landings
+from simulation.program.cli import app
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY, DIM = tiny_cnn(), 8

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from mien.errors import ConfigError, MienError
-from simulation.cli import app
+from simulation.faces.importing import ImportSource, import_faces
+from simulation.faces.writer import StoreTerms
 from simulation.phones.client import Faults
 from simulation.phones.fleet import FleetOptions
 from simulation.phones.run import PhonesOptions, run_phones, task_for
-from simulation.stores.importing import ImportSource, import_faces
-from simulation.stores.writer import StoreTerms
-from tests.simulation.stores.archives import folder_of_people
+from simulation.program.cli import app
+from tests.simulation.faces.archives import folder_of_people
 
 PROGRAM = Path(sys.executable).parent / "mien-sim"
 

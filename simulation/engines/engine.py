@@ -1,0 +1,222 @@
+"""Rounds of a task without a network: the same method halves as on phones and coordinator, in a loop.
+
+How a cohort's devices are run is an engine's business (`simulation.engines`); what they make is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from mien.contribution import Total
+from mien.errors import ConfigError
+from mien.layout import ParameterPart, Vector
+from mien.methods import find_method
+from mien.methods.base import Runtime, ServerState, Validation, ValidationInput
+from mien.rounds.buffered import staleness, weighed
+from mien.specs import TaskSpec
+from simulation.engines.base import Engine, RoundResult, RoundWork, device_seed, received
+from simulation.engines.cohort import Cohort, PublicFaces
+from simulation.engines.overlap import OLDEST_FIRST, Overlap, overlapping
+from simulation.engines.population import names_of, select
+from simulation.engines.sequential import SequentialEngine
+from simulation.engines.sums import CohortSum, Sums, cohort_sum
+
+__all__ = [
+    "Cohort",
+    "PublicFaces",
+    "RoundRecord",
+    "Run",
+    "Step",
+    "as_engine",
+    "device_seed",
+    "rounds",
+    "run_task",
+    "select",
+]
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is known of a round afterwards: who took part, and weighted means of the devices' losses.
+
+    `staleness` is how many models were made, in asynchronous mode, since the one that they trained on. `workers` names
+    the engines of a cluster's workers.
+    """
+
+    round: int
+    devices: tuple[str, ...]
+    weight: float
+    loss_before: float
+    loss_after: float
+    staleness: int = 0
+    workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: the server's last state, the phones as they are now, and one record a round."""
+
+    state: ServerState = field(repr=False)
+    cohort: Cohort = field(repr=False)
+    records: tuple[RoundRecord, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one round left: the server's state, the phones with what they keep, and the round's record."""
+
+    state: ServerState = field(repr=False)
+    cohort: Cohort = field(repr=False)
+    record: RoundRecord
+
+
+def run_task(
+    task: TaskSpec,
+    part: ParameterPart,
+    dim: int,
+    theta: Vector,
+    cohort: Cohort,
+    engine: Engine | Runtime,
+    *,
+    sums: Sums = "exact",
+    overlap: Overlap = OLDEST_FIRST,
+    after_round: Callable[[ServerState, RoundRecord], None] = lambda _state, _record: None,
+) -> Run:
+    """Return `task.rounds` rounds of the task's method from `theta`; clients and their draws follow `task.seed`.
+
+    A runtime in the place of an engine runs one device after another, as the sequential engine does.
+    `sums` "ring" adds up as secure aggregation does, with the clips, rounding and noise of the task. Cohorts of an
+    asynchronous task `overlap`, by default always as many as it allows; a round is then the making of one model.
+    Raises ConfigError for an unknown method or option, or for fewer clients than the task's smallest cohort.
+    """
+    state = find_method(task.method).server_start(task, part, theta)
+    records = []
+    for step in rounds(task, part, dim, state, cohort, engine, sums=sums, overlap=overlap):
+        state, cohort = step.state, step.cohort
+        records.append(step.record)
+        after_round(state, step.record)
+    return Run(state, cohort, tuple(records))
+
+
+def rounds(
+    task: TaskSpec,
+    part: ParameterPart,
+    dim: int,
+    state: ServerState,
+    cohort: Cohort,
+    engine: Engine | Runtime,
+    *,
+    first: int = 1,
+    sums: Sums = "exact",
+    overlap: Overlap = OLDEST_FIRST,
+) -> Iterator[Step]:
+    """Yield rounds `first` to `task.rounds` from a state and a cohort, such as an earlier step left them.
+
+    A run that goes on from a step equals one that never stopped. An asynchronous one cannot: it begins at 1. Raises as
+    `run_task`.
+    """
+    method, engine = find_method(task.method), as_engine(engine)
+    if len(cohort.crops) < task.cohort.min_reports:
+        raise ConfigError(
+            f"there are {len(cohort.crops)} clients and cohort.min_reports is {task.cohort.min_reports}; "
+            "add clients or lower it"
+        )
+    if method.needs_validators(task) and not cohort.validators:
+        raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
+    if task.asynchronous is not None:
+        if first > 1:
+            raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
+        yield from _asynchronous_rounds(task, part, dim, state, cohort, engine, sums, overlap)
+        return
+    everybody = names_of(cohort.crops)
+    for number in range(first, task.rounds + 1):
+        devices = select(task, everybody, number)
+        trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
+        total, revealed = trained.total, trained.revealed
+        cohort = replace(cohort, private={**cohort.private, **trained.private})
+        if method.validation is not None and method.needs_validators(task):
+            scores = _scores(method.validation, task, sums, number)
+            state, cohort = _validated_step(method.validation, task, part, state, total, cohort, engine.runtime, scores)
+        else:
+            state = method.server_step(task, part, state, total, revealed)
+        yield Step(state, cohort, _record(number, devices, trained))
+
+
+def _asynchronous_rounds(
+    task: TaskSpec,
+    part: ParameterPart,
+    dim: int,
+    state: ServerState,
+    cohort: Cohort,
+    engine: Engine,
+    sums: Sums,
+    overlap: Overlap,
+) -> Iterator[Step]:
+    """Yield a step for each model: of a cohort that may have trained on an older one, weighed by its staleness."""
+    method, spec = find_method(task.method), task.asynchronous
+    assert spec is not None
+    if why := method.why_synchronous(task):
+        raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave asynchronous out")
+
+    def train(number: int, devices: tuple[str, ...]) -> RoundResult:
+        return engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
+
+    landings = overlapping(task, names_of(cohort.crops), select, overlap, train)
+    for version, landing in enumerate(landings):
+        trained = landing.trained
+        cohort = replace(cohort, private={**cohort.private, **trained.private})
+        total = weighed(spec, trained.total, version, landing.base)
+        state = method.server_step(task, part, state, total, trained.revealed)
+        record = _record(version + 1, landing.devices, trained)
+        yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
+
+
+def as_engine(engine: Engine | Runtime) -> Engine:
+    """Return an engine as it is, and for a runtime the one that runs one device after another on it."""
+    return engine if isinstance(engine, Engine) else SequentialEngine(engine)
+
+
+def _scores(stage: Validation, task: TaskSpec, sums: Sums, number: int) -> CohortSum:
+    """Return the empty sum of validators' scores; in the ring it is that of the task's own validators."""
+    theirs = stage.validators_task(task) if sums == "ring" else task
+    return cohort_sum(theirs, stage.contribution_layout(task), sums, number)
+
+
+def _validated_step(
+    stage: Validation,
+    task: TaskSpec,
+    part: ParameterPart,
+    state: ServerState,
+    total: Total,
+    cohort: Cohort,
+    runtime: Runtime,
+    scores: CohortSum,
+) -> tuple[ServerState, Cohort]:
+    """Return the server's state after every validator has judged the candidates, and what validators keep now."""
+    candidates, layout = stage.candidates(task, part, state, total), stage.contribution_layout(task)
+    private = dict(cohort.validator_private)
+    for name in sorted(cohort.validators):
+        inp = ValidationInput(task, candidates, cohort.validators[name], private.get(name, {}))
+        output = stage.validate(inp, runtime)
+        scores.add(name, received(layout, {}, name, output))
+        private[name] = output.private
+    return stage.server_step(task, part, state, total, scores.total()), replace(cohort, validator_private=private)
+
+
+def _record(number: int, devices: tuple[str, ...], trained: RoundResult) -> RoundRecord:
+    total = trained.total
+    return RoundRecord(
+        round=number,
+        devices=devices,
+        weight=float(total["weight"][0]),
+        loss_before=_mean(total, "loss_before"),
+        loss_after=_mean(total, "loss_after"),
+        workers=trained.workers,
+    )
+
+
+def _mean(total: Total, lane: str) -> float:
+    """Return a lane's mean; not a number for a method that trains nothing and so has no loss."""
+    return float(total.mean(lane)[0]) if lane in total.layout.slices else math.nan

@@ -1,4 +1,0 @@
-"""What a server can do with what it holds in each mode: recognise, redraw and count people, measured by attacking.
-
-`python -m simulation.experiments.leakage --help`. Every figure is a lower bound: a better attack may find more.
-"""

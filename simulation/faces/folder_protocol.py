@@ -1,0 +1,70 @@
+"""The protocol that compares every two images of a folder name/*.jpg, and the record of what it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.runtimes import load_runtime
+from mien.evaluation import Comparisons, NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
+from mien.evaluation.gates import monitors
+from mien.evaluation.records import Provenance
+from simulation.faces import provenance
+from simulation.faces.datasets import LabelledCrops, digest, find_people, read_people
+from simulation.faces.models import Model
+
+NAME: Final = "folder-all-pairs"
+VERSION: Final = "1"
+TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
+
+
+def evaluate_folder(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
+    """Return EER and operating points over all pairs of a folder name/*.jpg, failures to enrol counted."""
+    people = find_people(folder)
+    faces = read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
+    embeddings = load_runtime(model.spec, model.layout).embed(model.theta, faces.crops)
+    comparisons = all_pairs(embeddings, faces.labels)
+    dataset = folder.resolve().name
+    return folder_record(model, faces, embeddings, comparisons, dataset=dataset, dataset_sha256=digest(people))
+
+
+def folder_record(
+    model: Model,
+    faces: LabelledCrops,
+    embeddings: NDArray[np.float32],
+    comparisons: Comparisons,
+    *,
+    dataset: str,
+    dataset_sha256: str,
+) -> dict[str, Any]:
+    """Return the record of a model's comparisons: counts, EER, operating points, monitors, and where they are from."""
+    curve = det_curve(comparisons)
+    return {
+        **origin((NAME, VERSION), dataset, dataset_sha256, model),
+        "identities": len(faces.names),
+        "images": len(faces.labels) + len(faces.failures),
+        "fte": len(faces.failures),
+        "mated": comparisons.num_mated,
+        "non_mated": comparisons.num_non_mated,
+        "eer": equal_error_rate(curve).value,
+        "points": [
+            {"target_fmr": point.target_fmr, "not_measurable": point.reason}
+            if isinstance(point, NotMeasurable)
+            else {**dataclasses.asdict(point), "fmr": point.fmr, "fnmr": point.fnmr}
+            for point in tar_at_fmrs(curve, TARGETS)
+        ],
+        "monitors": dataclasses.asdict(monitors(embeddings, comparisons)),
+    }
+
+
+def origin(protocol: tuple[str, str], dataset: str, dataset_sha256: str, model: Model) -> dict[str, Any]:
+    """Return what every record says of where its figures come from. No protocol here draws anything: its seed is 0."""
+    name, version = protocol
+    command = provenance.command("python", "-m", "simulation.program.worker")
+    found = Provenance(dataset, dataset_sha256, model.model_id, provenance.commit(), command)
+    return {"protocol": name, "protocol_version": version, **dataclasses.asdict(found)}

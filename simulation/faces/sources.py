@@ -1,0 +1,281 @@
+"""The faces that an experiment names, read where they lie: counted without opening an image, decoded when needed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
+from device_sdk.people.recogniser import fit_crops
+from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
+from mien.methods.base import Crops
+from mien.specs import FaceInputSpec
+from simulation.faces.datasets import digest, find_people
+from simulation.faces.manifest import read_manifest
+from simulation.faces.partitions import Counts, Holding
+from simulation.faces.recordio import RecordArchive
+from simulation.faces.store import CropStore, taken
+from simulation.faces.workbench import people_of
+from simulation.runs.experiment import FacesSource
+
+T = TypeVar("T")
+KEEP_BYTES: Final = 4 << 30
+"""Decoded crops that stay in memory; a larger cohort is decoded client by client, each round anew."""
+
+
+def place_of(source: FacesSource, root: Path) -> Path:
+    """Return where a source lies: its path, taken from `root` unless it is absolute."""
+    return root / source.path
+
+
+def is_there(source: FacesSource, root: Path) -> bool:
+    """Return whether a source's data are on this machine."""
+    return source.kind == "shipped" or place_of(source, root).exists()
+
+
+class Image(Protocol):
+    """An encoded image, wherever it lies."""
+
+    def read_bytes(self) -> bytes:
+        """Return the image as it is encoded."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArchivedImage:
+    """An image of a record archive, by its key."""
+
+    archive: Path
+    key: int
+
+    def read_bytes(self) -> bytes:
+        """Return the encoded image; raises as `RecordArchive.read`."""
+        return _opened(self.archive).read(self.key).image
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """One person's crops in a data set of `mien-sim data import`."""
+
+    store: CropStore = field(repr=False)
+    number: int
+
+    def __len__(self) -> int:
+        return int(self.store.starts[self.number + 1] - self.store.starts[self.number])
+
+    def crops(self, images: Sequence[int]) -> Crops:
+        """Return some of them (N, H, W, 3): a view of the mapped file where they stand together."""
+        return taken(self.store.crops_of(self.number), images)
+
+
+PersonImages = Sequence[Image] | StoredImages
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(archive: Path) -> RecordArchive:
+    return RecordArchive(archive)
+
+
+def counts_of(source: FacesSource, root: Path) -> Counts:
+    """Return identity -> number of images of a source, without its excluded identities."""
+    return {name: len(images) for name, images in images_of(source, root).items()}
+
+
+def images_of_all(sources: Sequence[FacesSource], root: Path) -> Mapping[str, PersonImages]:
+    """Return identity -> images of several sources, the last one's where two name the same person."""
+    return {name: images for source in sources for name, images in images_of(source, root).items()}
+
+
+def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
+    """Return identity -> images of a source; raises NotFoundError where its data or its exclusions are missing.
+
+    Raises ConfigError where `synthetic` contradicts a data set's own word. People of an archive are named DOMAIN_KEY by
+    the key of their record, or by the archive's name without a domain.
+    """
+    people: dict[str, PersonImages]
+    _check_there(source, root)
+    if source.kind == "rec":
+        people = _archived(source, place_of(source, root))
+    elif source.kind == "store":
+        store = CropStore(place_of(source, root))
+        people = {name: StoredImages(store, number) for number, name in enumerate(store.names())}
+    else:
+        found = people_of(None) if source.kind == "shipped" else find_people(place_of(source, root))
+        people = {name: list[Image](files) for name, files in found.items()}
+    if not source.exclude:
+        return people
+    listed = root / source.exclude
+    try:
+        excluded = set(listed.read_text(encoding="utf-8").split())
+    except OSError as error:
+        raise NotFoundError(f"{listed} cannot be read ({error.strerror}); it lists identities to leave out") from error
+    return {name: images for name, images in people.items() if name not in excluded}
+
+
+def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
+    """Return one digest of all sources' faces: of the names and contents of files; of an archive its index and length;
+    of a data set its own.
+
+    Raises as `images_of`.
+    """
+    total = hashlib.sha256()
+    for source in sources:
+        _check_there(source, root)
+        if source.kind == "rec":
+            archive = place_of(source, root)
+            _opened(archive)  # raises for an archive without its index
+            total.update(archive.with_suffix(".idx").read_bytes() + str(archive.stat().st_size).encode())
+        elif source.kind == "store":
+            total.update(read_manifest(place_of(source, root)).content_sha256.encode())
+        else:
+            found = images_of(source, root).items()
+            files = {n: [p for p in each if isinstance(p, Path)] for n, each in found if isinstance(each, list)}
+            total.update(digest(files).encode())
+    return total.hexdigest()
+
+
+def _check_there(source: FacesSource, root: Path) -> None:
+    """Raise NotFoundError, which says where it was looked for, where a source's data are missing.
+
+    Raises ConfigError for a data set of real people that the experiment calls synthetic: reports would map them.
+    """
+    if not is_there(source, root):
+        raise NotFoundError(
+            f"there is no {source.path} in {root.resolve()}: relative paths of an experiment's faces start at --faces, "
+            "else at MIEN_DATA, else here; name that folder, or give an absolute path (--dry-run needs no faces)"
+        )
+    if source.kind == "store" and source.synthetic and not read_manifest(place_of(source, root)).is_synthetic:
+        raise ConfigError(
+            f"faces.synthetic is true, and the data set {source.path} was imported as one of real people; leave "
+            "synthetic out, or import the faces again with --synthetic if they are nobody's"
+        )
+
+
+def _archived(source: FacesSource, archive: Path) -> dict[str, PersonImages]:
+    prefix = source.domain or archive.parent.name
+    people: dict[str, PersonImages] = {}
+    for key, images in _opened(archive).people():
+        people[f"{prefix}_{key:08d}"] = list[Image]([ArchivedImage(archive, image) for image in images])
+    return {name: images for name, images in people.items() if len(images)}
+
+
+@dataclass
+class Reader:
+    """Decodes images of holdings; images that give no face are counted by their error's code, never silently lost."""
+
+    images: Mapping[str, PersonImages] = field(repr=False)
+    spec: FaceInputSpec
+    failures: Counter[str] = field(default_factory=Counter)
+    _pipelines: dict[bool, FacePipeline] = field(default_factory=dict, repr=False)
+
+    def read(self, held: tuple[Holding, ...]) -> tuple[Crops, NDArray[np.int64]]:
+        """Return crops (N, H, W, 3) and the number of each crop's holding; raises EmptyFolderError for no crop."""
+        parts, labels = [], []
+        for label, holding in enumerate(held):
+            crops = self._crops(self.images[holding.identity], holding.images)
+            parts.append(crops)
+            labels += [label] * len(crops)
+        if not labels:
+            raise EmptyFolderError(f"no image of {len(held)} people gives a face; use other images")
+        return parts[0] if len(parts) == 1 else np.concatenate(parts), np.array(labels, np.int64)
+
+    def _crops(self, images: PersonImages, numbers: Sequence[int]) -> Crops:
+        """Return one person's crops (N, H, W, 3); those of a data set are a view where nothing has to be cut."""
+        if isinstance(images, StoredImages):
+            return self._fitted(images.crops(numbers))
+        pipeline, crops = self._pipeline(self._is_aligned(images[0])), []
+        for number in numbers:
+            try:
+                crops.append(pipeline.acquire(decode_image(images[number].read_bytes())).crop)
+            except InputError as error:
+                self.failures[error.code] += 1
+        return np.stack(crops) if crops else np.empty((0, self.spec.height, self.spec.width, 3), np.uint8)
+
+    def _fitted(self, crops: Crops) -> Crops:
+        return crops if crops.shape[1:3] == (self.spec.height, self.spec.width) else fit_crops(crops, self.spec)
+
+    def _pipeline(self, aligned: bool) -> FacePipeline:
+        if aligned not in self._pipelines:
+            self._pipelines[aligned] = FacePipeline(self.spec, None, ChoiceRule.CENTRE, aligned=aligned)
+        return self._pipelines[aligned]
+
+    def _is_aligned(self, image: Image) -> bool:
+        try:
+            return decode_image(image.read_bytes()).shape[:2] == (self.spec.height, self.spec.width)
+        except (OSError, InputError):
+            return False
+
+
+class ClientFaces:
+    """Every client's crops and labels as two mappings that decode a client when it is asked for."""
+
+    def __init__(self, reader: Reader, clients: Mapping[str, tuple[Holding, ...]], image_bytes: int) -> None:
+        total = sum(len(h.images) for held in clients.values() for h in held) * image_bytes
+        self._clients = clients
+        self._read = functools.lru_cache(maxsize=None if total <= KEEP_BYTES else 1)(self._decode)
+        self._reader = reader
+
+    @property
+    def crops(self) -> Mapping[str, Crops]:
+        """Client -> crops; `num_images` tells how many images a client has without decoding them."""
+        return _LazyCrops(self._clients, lambda client: self._read(client)[0])
+
+    def labels_of(self, clients: Sequence[str]) -> Mapping[str, NDArray[np.int64]]:
+        """Return client -> the number of each crop's identity on that client, of these clients."""
+        return _Lazy(dict.fromkeys(clients), lambda client: self._read(client)[1])
+
+    def _decode(self, client: str) -> tuple[Crops, NDArray[np.int64]]:
+        crops, labels = self._reader.read(self._clients[client])
+        crops.flags.writeable = False  # so that engines know them by the array, and hash them once
+        return crops, np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+class _Lazy(Mapping[str, T]):
+    """A mapping whose values are made when they are asked for."""
+
+    def __init__(self, keys: Mapping[str, object], make: Callable[[str], T]) -> None:
+        self._keys = keys
+        self._make = make
+
+    def __getitem__(self, key: str) -> T:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class _ClientCrops(_Lazy[Crops]):
+    """Clients' crops, which can be counted before they are read: images that give no face are counted too."""
+
+    def __init__(self, clients: Mapping[str, tuple[Holding, ...]], make: Callable[[str], Crops]) -> None:
+        super().__init__(clients, make)
+        self._clients = clients
+
+    def num_images(self, name: str) -> int:
+        """Return how many images a client holds."""
+        return sum(len(holding.images) for holding in self._clients[name])
+
+
+class _LazyCrops(_Lazy[Crops]):
+    """Crops of clients, decoded when they are asked for."""
+
+    def __init__(self, clients: Mapping[str, tuple[Holding, ...]], make: Callable[[str], Crops]) -> None:
+        super().__init__(clients, make)
+        self._clients = clients
+
+    def num_images(self, client: str) -> int:
+        """Return how many images a client has; of those that give no face there is no crop."""
+        return sum(len(holding.images) for holding in self._clients[client])

@@ -1,0 +1,227 @@
+"""What the laptop-scale reproductions share: pretrained SFace, people by name, and features that are computed once.
+
+Every run of every study trains the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
+once a machine, into a private folder of the temporary directory, sealed (`simulation.faces.features`); deleting the
+folder costs the next start some minutes. No picture and no name of anybody lands there: each process reads the faces
+where they lie, which takes 0.6 ms of processor time an aligned picture and 6 ms one in which the face is to be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
+from device_sdk.runtimes.feature_cache import FeatureCache
+from device_sdk.runtimes.torch_runtime import INFERENCE_BATCH, DeviceName, TorchRuntime
+from mien.backbones.importers import import_model, with_adapter
+from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
+from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
+from mien.layout import ParameterPart, Vector
+from mien.methods.base import Crops
+from mien.shell.lock import held
+from simulation.engines.engine import Cohort, PublicFaces
+from simulation.faces.datasets import LabelledCrops, People, digest, find_people, read_people
+from simulation.faces.features import KeptFeatures, private_folder
+from simulation.faces.models import Model
+from simulation.faces.pretrained import sface_path
+from simulation.synthetic import SPLITS, committed_faces
+
+TRAINABLE: Final = ("adapter.*",)
+"""The linear map behind SFace: 16,512 parameters on features of length 128."""
+
+MODEL: Final = "SFace with an adapter"
+FORMAT: Final = 5
+MIN_IMAGES: Final = 4
+_CHUNK: Final = 10
+"""Batches between two writes to the disk."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workbench:
+    """A pretrained model, its trained part, a runtime with ready features, and people's crops by name.
+
+    `dataset_sha256` names the faces in records. The runtime's features are those of crops as they are: with
+    `local.flip` the mirrored ones are computed in every process.
+    """
+
+    model: Model
+    part: ParameterPart
+    runtime: TorchRuntime = field(repr=False)
+    crops: Crops = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    people: tuple[str, ...] = field(repr=False)
+    dataset_sha256: str
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.model.spec.input.dim
+
+    @property
+    def theta(self) -> Vector:
+        """The pretrained parameters."""
+        return self.model.theta
+
+    def crops_of(self, name: str) -> Crops:
+        """Return one person's crops (N, H, W, 3)."""
+        return np.asarray(self.crops[self.labels == self.people.index(name)])
+
+    def labelled(self, names: Sequence[str]) -> tuple[Crops, NDArray[np.int64]]:
+        """Return several people's crops, one person after another, with labels 0 ... len(names) - 1."""
+        each = [self.crops_of(name) for name in names]
+        return np.concatenate(each), np.repeat(np.arange(len(each)), [len(crops) for crops in each])
+
+    def cohort(self, clients: Mapping[str, Sequence[str]], public: Sequence[str] = ()) -> Cohort:
+        """Return simulated clients that hold these people, and the public people's faces."""
+        held = {client: self.labelled(names) for client, names in clients.items()}
+        for crops, _ in held.values():
+            crops.flags.writeable = False  # so that they are hashed once in a run
+        return Cohort(
+            {client: crops for client, (crops, _) in held.items()},
+            public=PublicFaces(*self.labelled(public)) if public else None,
+            labels={client: labels for client, (_, labels) in held.items()},
+        )
+
+    def split(self, seed: int, *counts: int) -> list[tuple[str, ...]]:
+        """Return disjoint groups of so many people, drawn by `seed`; raises EmptyFolderError for too few people."""
+        if sum(counts) > len(self.people):
+            raise EmptyFolderError(
+                f"the folder holds {len(self.people)} people and this experiment needs {sum(counts)}; "
+                "name a larger one with --faces, or use --quick"
+            )
+        order = np.random.default_rng([seed, 1]).permutation(len(self.people))
+        stops = list(itertools.accumulate(counts, initial=0))
+        return [tuple(self.people[i] for i in sorted(order[a:b])) for a, b in itertools.pairwise(stops)]
+
+    def comparisons(self, theta: Vector, names: Sequence[str]) -> Comparisons:
+        """Return all comparisons among these people's images."""
+        crops, labels = self.labelled(names)
+        return all_pairs(self.runtime.embed(theta, crops), labels)
+
+    def verification(self, theta: Vector, names: Sequence[str]) -> dict[str, float]:
+        """Return EER, TAR at FMR 1e-2 and 1e-3 (left out where not measurable), mean cosines, and counts.
+
+        A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
+        """
+        scores = self.comparisons(theta, names)
+        found = {
+            "mated": float(scores.num_mated),
+            "non_mated": float(scores.num_non_mated),
+            "cos_mated": float(scores.mated.mean()),
+            "cos_non_mated": float(scores.non_mated.mean()),
+        }
+        try:
+            curve = det_curve(scores)
+        except UndefinedMetricError:
+            return {**found, "eer": 0.5}
+        found["eer"] = equal_error_rate(curve).value
+        for name, target in (("tar_1e-2", 1e-2), ("tar_1e-3", 1e-3)):
+            with contextlib.suppress(UndefinedMetricError):
+                found[name] = point_at_fmr(curve, target).tar
+        return found
+
+
+def device() -> DeviceName:
+    """Return where studies train: on the CPU, or on a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
+    name = os.environ.get("MIEN_SIM_DEVICE", "cpu")
+    if name not in get_args(DeviceName):
+        raise ConfigError(f"MIEN_SIM_DEVICE is {name!r}; it must be one of {', '.join(get_args(DeviceName))}")
+    return cast("DeviceName", name)
+
+
+@functools.cache
+def sface() -> Model:
+    """Return pretrained SFace with an adapter, of which nothing else is trained."""
+    imported = with_adapter(import_model(sface_path().read_bytes(), sface_path().name))
+    return Model(imported.spec, imported.layout, imported.theta)
+
+
+@functools.lru_cache(maxsize=2)
+def open_workbench(faces: Path | None, max_people: int | None = None) -> Workbench:
+    """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
+
+    People with fewer than four images are left out; of the others, the first `max_people` by name are taken (a quick
+    run needs few). Features are made by the first process that asks, while the others wait.
+    """
+    people = people_of(faces)
+    chosen: People = {name: people[name] for name in sorted(people)[:max_people]}
+    model = sface()
+    read = _read(chosen, model)
+    read.crops.flags.writeable = False  # so that they are hashed once
+    dataset = digest(chosen)
+    return Workbench(
+        model,
+        model.layout.part(TRAINABLE),
+        TorchRuntime(model.spec, model.layout, cache=_features(read.crops, dataset), device=device()),
+        read.crops,
+        read.labels,
+        read.names,
+        dataset,
+    )
+
+
+def people_of(faces: Path | None) -> People:
+    """Return everybody in the folder, or all people of the shipped synthetic faces."""
+    if faces is not None:
+        return find_people(faces, min_images=MIN_IMAGES)
+    return {name: files for split in SPLITS for name, files in committed_faces(split).items()}
+
+
+@functools.cache
+def dataset_of(faces: Path | None) -> str:
+    """Return the digest of everybody's files, which names the data set in a study's records."""
+    return digest(people_of(faces))
+
+
+def _read(people: People, model: Model) -> LabelledCrops:
+    first = next(path for files in people.values() for path in files)
+    aligned = decode_image(first.read_bytes()).shape[:2] == (model.spec.input.height, model.spec.input.width)
+    return read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
+
+
+def _features(crops: Crops, dataset: str) -> FeatureCache:
+    """Return a cache with the features of these crops; where nothing can be kept privately, an empty one."""
+    root = private_folder()
+    if root is None:
+        return FeatureCache()
+    key = hashlib.sha256(json.dumps([FORMAT, TRAINABLE, dataset]).encode()).hexdigest()[:20]
+    target = root / key
+    with held(root / f"{key}.lock"):
+        if not target.is_dir():
+            making = Path(tempfile.mkdtemp(dir=root))
+            try:
+                _compute(crops, making)
+                making.rename(target)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+    return KeptFeatures(target, MODEL)
+
+
+def _compute(crops: Crops, folder: Path) -> None:
+    """Keep the features of these crops; batches are handed out whole, for a crop's last bits depend on its batch."""
+    model = sface()
+
+    def fill(firsts: NDArray[np.int64]) -> None:
+        runtime = TorchRuntime(model.spec, model.layout, cache=KeptFeatures(folder, MODEL))
+        for some in (firsts[at : at + _CHUNK] for at in range(0, len(firsts), _CHUNK)):
+            runtime.embed(model.theta, crops[some[0] : some[-1] + INFERENCE_BATCH])
+
+    batches = np.arange(0, len(crops), INFERENCE_BATCH)
+    num_threads = min(len(os.sched_getaffinity(0)), len(batches))
+    with ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(fill, np.array_split(batches, num_threads)))

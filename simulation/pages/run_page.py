@@ -1,0 +1,245 @@
+"""A run as a page: rounds, error curves before and after, operating points with counts, who held what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from mien.errors import UndefinedMetricError
+from mien.evaluation import DetCurve
+from mien.format import count, percent, points, score
+from simulation.pages.figures import NamedCurve, NamedSeries, Role, roc_figure, rounds_figure
+from simulation.pages.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
+from simulation.pages.study_figures import CurveBand, angles_figure, det_bands_figure, map_figure
+
+MAP_WORDS = {"pca": "the two directions of largest variance (PCA)", "tsne": "t-SNE, which keeps neighbours near"}
+
+
+def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> str:
+    """Return a self-contained HTML page of a run; `result` is None while it has not come to its end."""
+    sections: list[Section] = []
+    if result is None:
+        text = f"{len(records)} of {spec['task']['rounds']} rounds are done. Go on with mien-sim run --resume."
+        sections.append(Prose("Not finished", (text,), notice=True))
+    else:
+        sections += [_headlines(result), *_curves(result), _points(result)]
+    if records:
+        sections += _rounds(records, result, spec["task"]["method"])
+    if result is not None:
+        sections += [*_shown(result), *_privacy(result)]
+    sections.append(_facts(spec, result))
+    lede = spec.get("about") or f"{spec['task']['method']}, {spec['task']['rounds']} rounds."
+    return render(Report(spec["name"], lede, tuple(sections)))
+
+
+def _headlines(result: Mapping[str, Any]) -> Headlines:
+    before, after = result["before"], result["after"]
+    gap = after["eer"] - before["eer"]
+    return Headlines(
+        (
+            Headline(
+                "Equal error rate, test people",
+                percent(after["eer"]),
+                f"95 % over identities: {percent(after['eer_low'])} to {percent(after['eer_high'])}; "
+                f"{percent(before['eer'])} before training, {points(gap)}",
+                "plain" if gap == 0 else "good" if gap < 0 else "bad",
+            ),
+            Headline("Test people", count(result["test_people"]), f"{count(after['num_mated'])} mated comparisons"),
+            Headline("Clients", count(result["partition"]["clients"]), f"{result['rounds']} rounds"),
+        )
+    )
+
+
+def _curves(result: Mapping[str, Any]) -> list[Section]:
+    curves = [
+        curve_band("Before training", result["before"], "before"),
+        curve_band("After training", result["after"], "after"),
+    ]
+    rest = f"{count(result['after']['num_non_mated'])} non-mated comparisons of people whom nobody trained on."
+    roc = Figure(
+        "ROC",
+        roc_figure([each.curve for each in curves]),
+        f"True accept rate over false match rate. {rest}",
+        "The ROC before and after.",
+    )
+    try:
+        det = det_bands_figure(curves)
+    except UndefinedMetricError:  # no overlap of scores: nothing to draw on probit axes
+        return [roc]
+    caption = (
+        "False non-matches against false matches, both axes in probits; lower left is better. The bands are 95 % "
+        f"intervals of a bootstrap over people. {rest}"
+    )
+    return [Figure("Error trade-off", det, caption, "The error curves before and after, with their bands."), roc]
+
+
+def curve_band(name: str, measured: Mapping[str, Any], role: Role) -> CurveBand:
+    """Return a measured model's error curve with its band, where there is one."""
+    band = measured.get("band") or {"fmr": (), "low": (), "high": ()}
+    named = NamedCurve(name, curve_of(measured), role)
+    return CurveBand(named, tuple(band["fmr"]), tuple(band["low"]), tuple(band["high"]))
+
+
+def curve_of(measured: Mapping[str, Any]) -> DetCurve:
+    """Return the error curve that a record holds."""
+    kept = measured["curve"]
+    return DetCurve(
+        np.array(kept["thresholds"], np.float64),
+        np.array(kept["num_false_matches"], np.int64),
+        np.array(kept["num_false_non_matches"], np.int64),
+        measured["num_mated"],
+        measured["num_non_mated"],
+    )
+
+
+def _points(result: Mapping[str, Any]) -> Table:
+    rows = []
+    for before, after in zip(result["before"]["points"], result["after"]["points"], strict=True):
+        rows.append((percent(after["target_fmr"], 3), *_cells(before), *_cells(after)))
+    columns = (
+        Column("Target FMR", numeric=False),
+        Column("TAR before"),
+        Column("achieved FMR"),
+        Column("threshold"),
+        Column("TAR after"),
+        Column("achieved FMR"),
+        Column("threshold"),
+    )
+    return Table(
+        "Operating points",
+        "True accept rate at the smallest observed threshold that keeps the target.",
+        columns,
+        tuple(rows),
+        command=result["command"],
+    )
+
+
+def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
+    if "not_measurable" in point:
+        return ("not measurable", "", "")
+    return percent(point["tar"]), percent(point["fmr"], 3), score(point["threshold"])
+
+
+def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None, method: str) -> list[Section]:
+    numbers = tuple(int(record["round"]) for record in records)
+    sections: list[Section] = []
+    known = [name for name in _LOSSES if all(name in r for r in records)]  # engines leave out what they do not know
+    losses = [
+        NamedSeries(_LOSSES[name][0], numbers, tuple(r[name] for r in records), _LOSSES[name][1]) for name in known
+    ]
+    if losses:
+        figure = rounds_figure(losses, title="Training loss", percent=False)
+        caption = f"What {method} minimises on clients' own images: the weighted mean over each round's clients."
+        sections.append(Figure("Loss", figure, caption, "Clients' losses by round.", _log(records)))
+    measured = [(int(record["round"]), float(record["eer"])) for record in records if "eer" in record]
+    if measured:
+        if result is not None:
+            measured.insert(0, (0, float(result["before"]["eer"])))
+        series = NamedSeries("EER", tuple(n for n, _ in measured), tuple(eer for _, eer in measured), "after")
+        figure = rounds_figure([series], title="Equal error rate")
+        sections.append(Figure("Error by round", figure, "On the test people.", "Equal error rate by round."))
+    return sections
+
+
+def _shown(result: Mapping[str, Any]) -> list[Section]:
+    """Return what is known of classes and embeddings, as counts and as a map of nobody's faces."""
+    sections: list[Section] = []
+    if angles := result.get("angles"):
+        figure = angles_figure({"After training": angles["counts"]}, angles["edges_deg"])
+        caption = (
+            f"How often each angle lies between the class embeddings of two clients, of {count(angles['classes'])} "
+            "classes; a right angle is as far apart as many people can be on average. Counts of pairs only."
+        )
+        sections.append(Figure("Angles between classes", figure, caption, "The distribution of angles."))
+    if flat := result.get("map"):
+        caption = (
+            f"Embeddings of {len(set(flat['people']))} test people who do not exist, on {MAP_WORDS[flat['kind']]}; "
+            "one mark a picture, one colour and shape a person. Two of many dimensions: what lies apart is apart, what "
+            "lies together need not be near."
+        )
+        described = f"A map of {len(flat['points'])} embeddings of {len(set(flat['people']))} people."
+        sections.append(Figure("Embeddings", map_figure(flat["points"], flat["people"]), caption, described))
+    return sections
+
+
+def _privacy(result: Mapping[str, Any]) -> list[Section]:
+    """Return what the noise of the sums amounts to; nothing for sums without noise."""
+    spent = result.get("privacy")
+    if not spent:
+        return []
+    items = (
+        ("Epsilon", f"{spent['epsilon']:.3g} at delta {spent['delta']:g}, by Renyi accounting"),
+        ("Noise", f"{spent['noise_multiplier']:g} times the clip, {spent['mechanism']}"),
+        ("Clip", f"{spent['l2_clip']:g}"),
+        ("Sums of one phone", f"{spent['num_sums']} of {spent['num_rounds']} rounds"),
+        ("Losses", "withheld: phones tell none under differential privacy"),
+    )
+    intro = "As a coordinator counts, which keeps a phone out of further sums; a simulation keeps nobody out."
+    return [Facts("Differential privacy", items, intro)]
+
+
+_LOSSES: Final[Mapping[str, tuple[str, Role]]] = {
+    "loss_before": ("Before local training", "before"),
+    "loss_after": ("After local training", "after"),
+}
+
+
+def _loss(record: Mapping[str, Any], name: str) -> str:
+    return f"{record[name]:.4f}" if name in record else ""
+
+
+def _log(records: Sequence[Mapping[str, Any]]) -> Table:
+    rows = tuple(
+        (str(r["round"]), count(r["clients"]), f"{r['weight']:g}", _loss(r, "loss_before"), _loss(r, "loss_after"))
+        for r in records
+    )
+    columns = (
+        Column("Round"),
+        Column("Clients"),
+        Column("Weight"),
+        Column("Loss before"),
+        Column("Loss after"),
+    )
+    return Table("Rounds", "One record a round.", columns, rows)
+
+
+def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
+    items = [("Method", spec["task"]["method"]), ("Model", _model(spec["model"])), ("Paper", spec.get("paper", ""))]
+    items.append(("Faces", ", ".join(source.get("path") or source["kind"] for source in spec["faces"])))
+    if result is not None:
+        items += [(name.replace("_", " ").capitalize(), count(n)) for name, n in result["partition"].items()]
+        failed = ", ".join(f"{code} ({number})" for code, number in result["failures"].items())
+        items += [
+            ("Images without a usable face", failed or "none"),
+            ("Model before", result["before"]["model_id"]),
+            ("Model after", result["after"]["model_id"]),
+            ("Seed", str(result["seed"])),
+            ("Processor time", _times(result["run"]["cpu_s"])),
+            ("Wall clock", f"{sum(result['run']['wall_s'].values()):.0f} s"),
+            ("Machine", result["run"]["machine"]),
+            ("Code", result["commit"]),
+            ("Faces, SHA-256", result["run"]["data_sha256"]),
+            ("Command", result["command"]),
+        ]
+    return Facts("How it was made", tuple((term, text) for term, text in items if text))
+
+
+_PARTS: Final = {
+    "faces": "finding and reading faces",
+    "before": "measuring the model before training",
+    "rounds": "training",
+    "after": "measuring while and after training",
+}
+
+
+def _times(spent: Mapping[str, float]) -> str:
+    """Return the time of each part of a run, in the order of the parts."""
+    return ", ".join(f"{text} {spent[name]:.0f} s" for name, text in _PARTS.items() if name in spent)
+
+
+def _model(source: Mapping[str, Any]) -> str:
+    if source["source"] == "sface":
+        return "pretrained SFace"
+    return source.get("path") or f"{source['backbone']}, new weights, seed {source['seed']}"

@@ -1,0 +1,120 @@
+"""A study as a page: its tables beside the paper's figures, its claims with their verdicts, how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulation.pages.figures import SERIES
+from simulation.pages.html import Column, Facts, Figure, Outcome, Outcomes, Prose, Report, Section, Table, Tone, render
+from simulation.pages.study_figures import angles_figure, band_of, bands_figure, weights_figure
+from simulation.runs.study import Results, Row, claim_cells, heading, table_cells
+from simulation.runs.study import Table as StudyTable
+
+_TONES: dict[str, Tone] = {"holds": "good", "does not hold": "bad"}
+
+
+def study_page(results: Results, *, command: str) -> str:
+    """Return a self-contained HTML page of a study's results."""
+    study = results.study
+    sections: list[Section] = [Prose("What was measured", study.notes)] if study.notes else []
+    if study.claims:
+        sections.append(_claims(results))
+    sections += [study_table(results, table, command) for table in study.tables]
+    sections += study_sections(results)
+    if results.failures:
+        failed = tuple(f"{f.row}, seed {f.seed}: {f.reason}" for f in results.failures)
+        sections.append(Prose("Not measured", failed, notice=True))
+    sections.append(_provenance(results, command))
+    lede = f"Figures of the paper stand beside what was measured here. Source: {study.source}." if study.source else ""
+    return render(Report(study.title, lede or "What was measured.", tuple(sections)))
+
+
+def _claims(results: Results) -> Outcomes:
+    items = tuple(
+        Outcome(text, verdict, found, _TONES.get(verdict, "plain")) for text, found, verdict in claim_cells(results)
+    )
+    intro = (
+        "Paired differences over seeds. `Holds`: the 95 % t-interval lies above zero, or an equality is within its "
+        "bound; `holds on average`: only the mean does."
+    )
+    return Outcomes("What the paper claims, and whether it holds here", items, intro)
+
+
+def study_table(results: Results, table: StudyTable, command: str) -> Table:
+    """Return a study's table, the paper's figures beside what was measured."""
+    columns = (
+        Column("System", numeric=False),
+        *(Column(f"Paper: {name}") for name in table.paper_columns),
+        *(Column(heading(column)) for column in table.columns),
+        Column("Runs"),
+    )
+    caption = "Mean over seeds ± half of its 95 % t-interval."
+    return Table(table.title, caption, columns, tuple(table_cells(results, table)), note=table.note, command=command)
+
+
+def study_sections(results: Results) -> list[Section]:
+    """Return the figures of what a study's records hold beside numbers: traces, angles and weightings."""
+    rows = [row for row in results.study.rows if any((row.name, seed) in results.records for seed in results.seeds)]
+    return [*_traces(results, rows), *_angles(results, rows), *_weights(results, rows)]
+
+
+def _of(results: Results, row: Row, metric: str) -> list[Any]:
+    """Return a row's records of a metric, one a seed, where there are any."""
+    found = (results.records.get((row.name, seed), {}).get("metrics", {}).get(metric) for seed in results.seeds)
+    return [value for value in found if value]
+
+
+def _traces(results: Results, rows: Sequence[Row]) -> list[Section]:
+    held = [(row, traces) for row in rows if (traces := _of(results, row, "trace"))][: len(SERIES)]
+    bands = [band_of(row.label, [dict(trace) for trace in traces]) for row, traces in held]
+    if not any(band.x for band in bands):
+        return []
+    figure = bands_figure(bands, x_title="Round", y_title="Equal error rate", percent=True)
+    caption = "On validation people. Means over seeds; the bands are 95 % t-intervals."
+    return [Figure("Error by round", figure, caption, f"Equal error rate by round of {len(bands)} systems.")]
+
+
+def _angles(results: Results, rows: Sequence[Row]) -> list[Section]:
+    held = [(row, found) for row in rows if (found := _of(results, row, "angles"))][: len(SERIES)]
+    if not held:
+        return []
+    counts: dict[str, list[int]] = {}
+    for row, found in held:
+        label = f"{row.label} ({row.name})" if row.label in counts else row.label
+        counts[label] = [sum(each) for each in zip(*(f["counts"] for f in found), strict=True)]
+    caption = (
+        "How often each angle lies between the class embeddings of two clients after training, of all seeds together "
+        "(FedGC, Figure 3). Counts of pairs only."
+    )
+    figure = angles_figure(counts, held[0][1][0]["edges_deg"])
+    return [Figure("Angles between classes", figure, caption, f"Distributions of angles of {len(held)} systems.")]
+
+
+def _weights(results: Results, rows: Sequence[Row]) -> list[Section]:
+    for row in rows:
+        found = _of(results, row, "weights")
+        if found and len(found[0][0][1]) <= len(SERIES):
+            weights = {
+                client: [(int(number), shares[client]) for number, shares in found[0]] for client in found[0][0][1]
+            }
+            caption = f"{row.label}, seed {results.seeds[0]}: each party's share of the weighting (Figure 6)."
+            return [Figure("Weighting by round", weights_figure(weights), caption, "Each party's weight by round.")]
+    return []
+
+
+def _provenance(results: Results, command: str) -> Facts:
+    records = list(results.records.values())
+    commits = sorted({str(record.get("commit", "unknown")) for record in records})
+    seconds = sum(float(record.get("cpu_s", 0.0)) for record in records)
+    return Facts(
+        "How it was made",
+        (
+            ("Command", command),
+            ("Seeds", ", ".join(map(str, results.seeds))),
+            ("Runs", f"{len(records)} of {len(results.study.rows) * len(results.seeds)}"),
+            ("Processor time", f"{seconds / 3600:.1f} h"),
+            ("Code", ", ".join(commits) or "none"),
+            ("Faces, SHA-256", results.study.data_sha256 or "not recorded"),
+        ),
+    )

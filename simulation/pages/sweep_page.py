@@ -1,0 +1,153 @@
+"""A sweep as a page: its settings side by side in a table, over rounds, as error curves and as angles of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from mien.errors import UndefinedMetricError
+from mien.format import count, percent
+from simulation.pages.figures import SERIES
+from simulation.pages.html import Column, Facts, Figure, Prose, Report, Section, Table, render
+from simulation.pages.run_page import curve_band
+from simulation.pages.study_figures import (
+    angles_figure,
+    band_of,
+    bands_figure,
+    det_bands_figure,
+)
+from simulation.pages.study_page import study_table
+from simulation.runs.collected import CollectedRun, collect
+from simulation.runs.study import Results
+from simulation.runs.sweep import Sweep
+
+MOST: Final = len(SERIES)
+
+
+def sweep_page(sweep: Sweep, results: Results, folder: Path, *, command: str) -> str:
+    """Return a self-contained HTML page of a sweep's runs in `folder`, of those that are there."""
+    runs = collect(folder)
+    shown, left_out = _shown(sweep, runs)
+    sections: list[Section] = []
+    missing = len(sweep.points) * len(sweep.seeds) - len(results.records)
+    if missing:
+        text = f"{missing} of {len(sweep.points) * len(sweep.seeds)} runs are not done. The same command goes on."
+        sections.append(Prose("Not finished", (text,), notice=True))
+    sections += [study_table(results, table, command) for table in results.study.tables]
+    if left_out:
+        sections.append(Prose("", (f"Figures show the {MOST} settings of the lowest error, of {len(sweep.points)}.",)))
+    sections += _rounds(shown, "eer", "Error by round", "Equal error rate", percent_axis=True)
+    sections += _curves(shown)
+    sections += _rounds(shown, "loss_after", "Loss by round", "Training loss after local training", percent_axis=False)
+    sections += _angles(shown)
+    sections.append(_facts(sweep, results, runs, command))
+    lede = sweep.spec.about or f"{len(sweep.points)} settings of {sweep.spec.task.method} side by side."
+    return render(Report(sweep.spec.name, lede, tuple(sections)))
+
+
+def _shown(sweep: Sweep, runs: Sequence[CollectedRun]) -> tuple[dict[str, list[CollectedRun]], bool]:
+    """Return label -> runs of as many settings as a figure can show: the best ones, in the sweep's order."""
+    of = {point.name: [run for run in runs if run.name == point.name] for point in sweep.points}
+    held = [name for name, each in of.items() if each]
+    best = sorted(held, key=lambda name: min((r.figures.get("after.eer", 1.0) for r in of[name]), default=1.0))[:MOST]
+    labels = {point.name: point.label for point in sweep.points}
+    return {labels[name]: of[name] for name in held if name in best}, len(held) > MOST
+
+
+def _rounds(
+    shown: Mapping[str, list[CollectedRun]], metric: str, title: str, axis: str, *, percent_axis: bool
+) -> list[Section]:
+    bands = [band for label, runs in shown.items() if (band := band_of(label, [_series(r, metric) for r in runs])).x]
+    if not bands:
+        return []
+    figure = bands_figure(bands, x_title="Round", y_title=axis, percent=percent_axis)
+    caption = "Means over seeds; the bands are 95 % t-intervals."
+    if not any(b.low for b in bands):
+        caption = _seeds_in_words([r.seed for runs in shown.values() for r in runs if _series(r, metric)])
+    rows = tuple(
+        (b.name, *(f"{v * 100:.2f}" if percent_axis else f"{v:.4f}" for v in (b.mean[0], b.mean[-1]))) for b in bands
+    )
+    columns = (Column("Setting", numeric=False), Column("First measured round"), Column("Last"))
+    described = f"{axis} by round of {len(bands)} settings."
+    return [Figure(title, figure, caption, described, Table("The ends in numbers", axis, columns, rows))]
+
+
+def _seeds_in_words(seeds: Sequence[int]) -> str:
+    """Return which seed a figure shows, where it shows one run of each setting."""
+    named = sorted(set(seeds))
+    return f"Seed {named[0]} alone." if len(named) == 1 else f"One seed each, of {', '.join(map(str, named))}."
+
+
+def _series(run: CollectedRun, metric: str) -> dict[float, float]:
+    """Return a run's figure by round; the equal error rate also before training, as round 0."""
+    start = {0.0: run.figures["before.eer"]} if metric == "eer" and "before.eer" in run.figures else {}
+    return start | {float(r["round"]): float(r[metric]) for r in run.rounds if metric in r}
+
+
+def _curves(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
+    curves, seeds = [], []
+    for role, (label, runs) in zip(SERIES, shown.items(), strict=False):
+        done = [run for run in runs if run.evaluation]
+        if done:
+            after = done[0].evaluation["after"]
+            curves.append(curve_band(label, after, role))
+            seeds.append(done[0].seed)
+    if not curves:
+        return []
+    try:
+        figure = det_bands_figure(curves)
+    except UndefinedMetricError:  # scores do not overlap: nothing to draw on probit axes
+        return []
+    caption = (
+        "False non-matches against false matches of the test people, both axes in probits; lower left is better. "
+        f"{_seeds_in_words(seeds)} The bands are 95 % intervals of a bootstrap over people."
+    )
+    return [Figure("Error trade-off", figure, caption, f"Error curves of {len(curves)} settings.")]
+
+
+def _angles(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
+    counts, edges = {}, []
+    for label, runs in shown.items():
+        found = [run.evaluation["angles"] for run in runs if run.evaluation.get("angles")]
+        if found:
+            edges = found[0]["edges_deg"]
+            counts[label] = [sum(each) for each in zip(*(f["counts"] for f in found), strict=True)]
+    if not counts:
+        return []
+    caption = (
+        "How often each angle lies between the class embeddings of two clients after training, of all seeds together; "
+        "a right angle is as far apart as many people can be on average. Counts of pairs only."
+    )
+    figure = angles_figure(counts, edges)
+    return [Figure("Angles between classes", figure, caption, "Distributions of angles between clients' classes.")]
+
+
+def _before(done: Sequence[CollectedRun]) -> str:
+    """Return the error of the models that training began with: one, or from which to which over the runs."""
+    errors = sorted(run.evaluation["before"]["eer"] for run in done)
+    if not errors:
+        return ""
+    low, high = percent(errors[0]), percent(errors[-1])
+    return low if low == high else f"{low} to {high}, over {count(len(errors))} runs"
+
+
+def _facts(sweep: Sweep, results: Results, runs: Sequence[CollectedRun], command: str) -> Facts:
+    done = [run for run in runs if run.evaluation]
+    machines = sorted({run.evaluation["run"]["machine"] for run in done})
+    commits = sorted({run.evaluation["run"]["commit"] for run in done})
+    seconds = sum(v for run in done for name, v in run.figures.items() if name.endswith("_cpu_s"))
+    items = [
+        ("Command", command),
+        ("Paper", sweep.spec.paper),
+        ("Settings", count(len(sweep.points))),
+        ("Seeds", ", ".join(map(str, sweep.seeds))),
+        ("Runs", f"{len(results.records)} of {len(sweep.points) * len(sweep.seeds)}"),
+        ("Test people", count(done[0].evaluation["test_people"]) if done else ""),
+        ("Error before training", _before(done)),
+        ("Processor time", f"{seconds / 60:.1f} min"),
+        ("Machine", "; ".join(machines)),
+        ("Code", ", ".join(commits)),
+        ("Faces, SHA-256", results.study.data_sha256),
+    ]
+    return Facts("How it was made", tuple((term, text) for term, text in items if text))

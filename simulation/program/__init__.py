@@ -1,0 +1,1 @@
+"""The program `mien-sim` and the worker that the coordinator starts."""

@@ -1,0 +1,429 @@
+"""mien-sim: the demo, experiments, reproductions of the papers, and data sets for models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from mien.errors import ConfigError
+from mien.shell import cli
+
+# Never pretty exceptions: they may print what variables hold, and here these are faces.
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Emulate phones and measure what training does.",
+)
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepare data sets.")
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def main() -> None:
+    """Run the program."""
+    cli.run(app)
+
+
+@app.command()
+def demo(
+    faces: Annotated[Path | None, typer.Option(help="Your own faces: a folder of folders, name/*.jpg.")] = None,
+    phones: Annotated[int, typer.Option(min=4, max=32, help="How many phones take part.")] = 10,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training; default: the task's own.")] = None,
+    task: Annotated[Path | None, typer.Option(help="Another task in TOML.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the report, logs and state go.")] = Path("out/demo"),
+    seed: Annotated[int, typer.Option(help="Which people play which part, with --faces.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Start a registrar, a coordinator and phones on this machine; enrol, train together, verify before and after.
+
+    Example: mien-sim demo --faces ./lfw/images --phones 12
+    """
+    from simulation.demo.run import run_demo
+    from simulation.demo.stage import DemoOptions
+
+    run_demo(DemoOptions(out, faces, phones, rounds, task, seed), as_json=as_json)
+
+
+@app.command("run")
+def run_command(
+    experiment: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    out: Annotated[Path | None, typer.Option(help="Where records go; default: out/runs/NAME.")] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help="Where the paths of faces start; default: MIEN_DATA, else this folder.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run that the folder holds.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Another seed of partition and training.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="How clients are run: auto, sequential, stacked, fused or cluster.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="In what a GPU multiplies: float32 or bfloat16.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine cluster: a running cluster of Ray's; default: this machine.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment: one record a round, resumable after a kill, a report at the end.
+
+    Example: mien-sim run simulation/papers/fedface/phones.toml --out out/phones
+    """
+    from simulation.program.commands import run
+
+    run(
+        experiment,
+        out,
+        faces,
+        resume=resume,
+        dry_run=dry_run,
+        seed=seed,
+        rounds=rounds,
+        engine=engine,
+        precision=precision,
+        address=address,
+        tensorboard=tensorboard,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def sweep(
+    experiment: Annotated[Path, typer.Argument(help="The experiment, a TOML file; its table [sweep] is swept.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A field and its values: FIELD=VALUE,VALUE. May be repeated.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every setting; default: the file's seeds.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Where runs go; default: out/sweeps/NAME.")] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help="Where the paths of faces start; default: MIEN_DATA, else this folder.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files, a folder a run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment under several settings and seeds; the same command goes on where it stopped.
+
+    Example: mien-sim sweep simulation/papers/fedface/phones.toml --set task.local.lr=0.1,0.3 --seeds 3 --jobs 2
+    """
+    from simulation.program.commands import faces_root
+    from simulation.program.sweep_commands import sweep as run_sweep
+
+    run_sweep(
+        experiment,
+        out,
+        faces_root(faces),
+        settings=settings or [],
+        num_seeds=seeds,
+        jobs=jobs,
+        tensorboard=tensorboard,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
+    csv: Annotated[Path | None, typer.Option(help="Write this file, one line a figure: run, seed, round, ...")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard's files into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the records in a folder for other programs: a CSV file, TensorBoard's event files, or both.
+
+    Example: mien-sim export out/sweeps/fedface-phones --csv phones.csv
+    """
+    from simulation.program.sweep_commands import export as write_export
+
+    write_export(folder, csv, tensorboard, as_json=as_json)
+
+
+@app.command()
+def bench(
+    clients: Annotated[int | None, typer.Option(min=2, help="Phones a round; default: 100, or 20 if quick.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch; default: all cores.")] = None,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to train.")] = "cpu",
+    quick: Annotated[bool, typer.Option(help="Less of everything: within a minute on two cores.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what an emulated phone costs on this machine, in each engine and beside bare torch.
+
+    Example: mien-sim bench --clients 200
+    """
+    from simulation.program.bench import bench as run_bench
+
+    run_bench(clients=clients, threads=threads, device=device, quick=quick, as_json=as_json)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write all tables of sweeps and reproductions to this file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the HTML report anew from the records in a folder; a run that is not finished is shown as far as it is.
+
+    Example: mien-sim report out/reproduce --markdown docs/results.md
+    """
+    from simulation.program.commands import report as write_report
+
+    write_report(folder, markdown, as_json=as_json)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment; --list names them.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Say which experiments there are.")] = False,
+    quick: Annotated[bool, typer.Option(help="A toy scale that shows only that everything runs.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every row; three or more give intervals.")] = 3,
+    faces: Annotated[
+        Path | None, typer.Option(help="Faces, a folder name/*.jpg; default: synthetic112 of MIEN_DATA.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where records, tables and reports go.")] = Path("out/reproduce"),
+    as_json: Json = False,
+) -> None:
+    """Measure a paper's tables at a laptop's scale; what is measured already is not repeated.
+
+    Example: mien-sim reproduce fedface --faces ./synthetic112 --jobs 8
+    """
+    from simulation.program import reproduce as reproductions
+
+    if list_them or name is None:
+        reproductions.show_list(as_json=as_json)
+        return
+    reproductions.run(name, quick=quick, jobs=jobs, seeds=seeds, faces=faces, out=out, as_json=as_json)
+
+
+@app.command()
+def fleet(
+    tasks: Annotated[list[Path] | None, typer.Argument(help="Tasks in TOML; several are compared.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One more policy: the task with field=value, several with commas between them."),
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="What phones are like, a TOML file; see --show-profile.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A folder that `mien-coordinator model export` wrote, for its sizes.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="When phones are there: FedScale's trace as JSON or CSV.")] = None,
+    capacity: Annotated[Path | None, typer.Option(help="How fast phones are: FedScale's file as JSON or CSV.")] = None,
+    phones: Annotated[
+        int | None, typer.Option(min=1, help="Registered phones; default: 10000, or as the trace has.")
+    ] = None,
+    days: Annotated[float, typer.Option(help="How long, by the virtual clock.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Which phones are drawn, and how their rounds go.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where records go; default: out/fleet/NAME.")] = None,
+    experiment: Annotated[
+        Path | None, typer.Option(help="Train, too: this experiment's clients are the phones, on its model and faces.")
+    ] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help="Where the paths of its faces start; default: MIEN_DATA, else this folder.")
+    ] = None,
+    show_profile: Annotated[bool, typer.Option("--show-profile", help="Print the default profile.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Try a task's policy on emulated phones and a virtual clock, under the coordinator's own round code.
+
+    Example: mien-sim fleet docs/examples/fleet.toml --phones 2000 --days 0.25 --set cohort.over_selection=1.1
+    """
+    from simulation.program import fleet
+
+    if show_profile:
+        fleet.show_profile()
+        return
+    options = fleet.Options(
+        tuple(tasks or ()),
+        tuple(change or ()),
+        profile,
+        model,
+        trace,
+        capacity,
+        phones,
+        days,
+        seed,
+        out,
+        experiment,
+        faces,
+    )
+    fleet.fleet(options, as_json=as_json)
+
+
+@app.command()
+def enrolment(
+    folder: Annotated[Path, typer.Argument(help="Faces, a folder of folders, name/*.jpg.")],
+    model: Annotated[
+        Path | None, typer.Option(help="A folder that `mien-coordinator model export` wrote; default: SFace.")
+    ] = None,
+    counts: Annotated[str, typer.Option(help="Numbers of enrolled pictures, with commas.")] = "1,2,3,5,8",
+    fmr: Annotated[
+        float, typer.Option(help="The false match rate at which misses are counted; 0.001 is 0.1 %.")
+    ] = 1e-3,
+    aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
+    seed: Annotated[int, typer.Option(help="Which pictures enrol.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure how many pictures an enrolment needs: misses over the number of pictures in a template.
+
+    Example: mien-sim enrolment ./lfw --counts 1,3,5,9
+    """
+    from simulation.faces.enrolment import sweep
+
+    try:
+        numbers = [int(number) for number in counts.split(",")]
+    except ValueError:
+        raise ConfigError(f"--counts is {counts!r}; give whole numbers with commas, such as 1,3,5") from None
+    found = sweep(folder, model, numbers, aligned=aligned, target_fmr=fmr, seed=seed)
+
+    def human() -> None:
+        table = Table("pictures", f"missed at FMR {fmr * 100:g} %", "EER", "of comparisons")
+        for point in found["points"]:
+            at = point["at_fmr"]
+            counted = f"{at['num_mated']:,} / {at['num_non_mated']:,}"
+            table.add_row(str(point["num_images"]), f"{point['fnmr']:.2%}", f"{point['eer']:.2%}", counted)
+        cli.OUT.print(table)
+
+    cli.emit(found, as_json=as_json, human=human)
+
+
+@app.command()
+def phones(
+    count: Annotated[int, typer.Option(min=1, help="How many phones.")] = 40,
+    processes: Annotated[int, typer.Option(min=1, help="Over how many processes they are spread.")] = 1,
+    local: Annotated[
+        bool, typer.Option("--local", help="Start a registrar and a coordinator on this machine.")
+    ] = False,
+    invites: Annotated[Path | None, typer.Option(help="A file of invites, one a line, of another coordinator.")] = None,
+    operator: Annotated[Path | None, typer.Option(help="A coordinator's folder, which can make the invites.")] = None,
+    population: Annotated[str, typer.Option(help="With --operator: the population of the invites.")] = "default",
+    rounds: Annotated[int, typer.Option(min=0, help="Stop when so many rounds closed; 0: when nothing happens.")] = 3,
+    task: Annotated[Path | None, typer.Option(help="With --local: the task in TOML; default: the last layer.")] = None,
+    model: Annotated[Path | None, typer.Option(help="With --local: a folder of model export.")] = None,
+    faces: Annotated[Path | None, typer.Option(help="Crops, a folder of data import; default: shipped faces.")] = None,
+    images: Annotated[int, typer.Option(min=1, help="Crops a phone.")] = 4,
+    replay_updates: Annotated[
+        bool, typer.Option("--replay-updates", help="Train nothing, send random numbers of the right shape: pure load.")
+    ] = False,
+    drop_out: Annotated[float, typer.Option(help="How likely a phone vanishes in a round, at a random stage.")] = 0.0,
+    away: Annotated[float, typer.Option(help="Seconds until a phone that vanished is back.")] = 2.0,
+    reconnect: Annotated[float, typer.Option(help="How likely a phone loses its connection in a round.")] = 0.0,
+    slow: Annotated[float, typer.Option(help="Seconds that a phone takes before each answer, on average.")] = 0.0,
+    idle: Annotated[float, typer.Option(help="Stop after so many seconds without a word of any round.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="What goes wrong.")] = 0,
+    out: Annotated[Path, typer.Option(help="A new folder for records, figures and logs.")] = Path("out/load"),
+    as_json: Json = False,
+) -> None:
+    """Run hundreds of phones that speak the real protocol against a coordinator: as load, and as proof.
+
+    Ends with 1 if fewer rounds closed than were asked for.
+
+    Example: mien-sim phones --local --count 200 --rounds 5 --drop-out 0.1
+    """
+    from simulation.phones.client import Faults
+    from simulation.phones.fleet import FleetOptions
+    from simulation.phones.run import PhonesOptions, run_phones
+
+    fleet = FleetOptions(rounds, idle, replay_updates, seed, Faults(drop_out, reconnect, slow, away))
+    options = PhonesOptions(
+        out, count, processes, fleet, local, invites, operator, population, task, model, faces, images
+    )
+    if not run_phones(options, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command("phones-worker", hidden=True)
+def phones_worker(plan: Path, as_json: Json = False) -> None:
+    """Run one process of phones; mien-sim phones starts it.
+
+    Example: mien-sim phones-worker plan.json --json
+    """
+    from simulation.phones.worker import run_worker
+
+    run_worker(plan)
+
+
+@data_app.command("import")
+def data_import(
+    source: Annotated[Path, typer.Argument(help="People as folders name/*.jpg, LFW (images, protocol), or a .rec.")],
+    to: Annotated[Path, typer.Option(help="A new folder for the data set.")],
+    licence: Annotated[str, typer.Option(help="The faces' terms, which travel with them.")],
+    origin: Annotated[str, typer.Option(help="Where they come from; default: the source's name.")] = "",
+    aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
+    synthetic: Annotated[bool, typer.Option(help="They are nobody's faces, and may lie in a git work tree.")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes that detect and align; 0: one a core.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a data set of aligned crops in one memory-mapped file, with hashes. After a kill the same command goes on.
+
+    Example: mien-sim data import ~/data/lfw --to ~/data/lfw.crops --licence "research only"
+    """
+    from simulation.program.data import make_data_set
+
+    make_data_set(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
+
+
+@data_app.command("info")
+def data_info(
+    folder: Annotated[Path, typer.Argument(help="A folder of data import.")],
+    as_json: Json = False,
+) -> None:
+    """Say what a data set holds, under which terms, and which images gave no face.
+
+    Example: mien-sim data info ~/data/lfw.crops
+    """
+    from simulation.program.data import show_data_set
+
+    show_data_set(folder, as_json=as_json)
+
+
+@data_app.command("verify")
+def data_verify(
+    folder: Annotated[Path, typer.Argument(help="A folder of data import.")],
+    as_json: Json = False,
+) -> None:
+    """Check every byte of a data set against its hashes.
+
+    Example: mien-sim data verify ~/data/lfw.crops
+    """
+    from simulation.program.data import check_data_set
+
+    check_data_set(folder, as_json=as_json)
+
+
+@data_app.command("pack")
+def pack(
+    folder: Annotated[Path, typer.Argument(help="A folder of folders, name/*.jpg, of people who may be public.")],
+    out: Annotated[Path, typer.Option(help="The shard to write (safetensors).")],
+    licence: Annotated[str, typer.Option(help="Their licence, which travels with them.")],
+    source: Annotated[str, typer.Option(help="Where they come from.")],
+    aligned: Annotated[bool, typer.Option(help="The images are aligned 112x112 crops already.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Pack public faces into the shard that goes with a model: mien-coordinator model import --public.
+
+    Example: mien-sim data pack ./public --out public.safetensors --licence CC0 --source "our renders"
+    """
+    from simulation.faces.shards import pack_shard
+
+    packed = pack_shard(folder, out, licence=licence, source=source, aligned=aligned)
+    cli.emit(
+        packed,
+        as_json=as_json,
+        human=lambda: cli.OUT.print(
+            f"{out}: {packed['images']} crops of {packed['identities']} people, {packed['fte']} refused",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""What `mien-sim fleet` does: policies over one fleet, as a table with ratios, records as files, and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.table import Table
+
+from mien.errors import ConfigError
+from mien.records import to_mapping
+from mien.shell import cli
+from mien.shell.files import make_folder, write_atomically
+from mien.specs import TaskSpec
+from simulation.faces import provenance
+from simulation.faces.models import Model, read_model
+from simulation.fleet.costs import round_cost
+from simulation.fleet.fleet import Fleet
+from simulation.fleet.phones import DrawnPhones, check_number
+from simulation.fleet.policies import Policy, policies
+from simulation.fleet.profile import Profile, default_text, read_profile
+from simulation.fleet.records import Attempt, Fate, History
+from simulation.fleet.summary import Summary, summarise, time_to
+from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
+from simulation.fleet.training import Point, Trainer
+from simulation.fleet.windows import DAY_S
+from simulation.runs.locking import only_writer
+from simulation.runs.outputs import refuse_others
+
+OUT: Final = Path("out/fleet")
+SUMMARY: Final = "summary.json"
+ATTEMPTS: Final = ".attempts.jsonl"
+MAX_DAYS: Final = 366.0
+NAME_LENGTH: Final = 80
+MAX_SEED: Final = 2**63 - 1
+MOST_ROUNDS: Final = 100_000
+"""The most that a task can ask for: policies run for as long as the others, and not until a task's rounds are over."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for; `phones` is None for as many as the trace or the experiment has, or 10,000.
+
+    With an `experiment` its clients are the phones, and cohorts train; paths of its faces start at `faces`, by default
+    at MIEN_DATA.
+    """
+
+    tasks: tuple[Path, ...]
+    changes: tuple[str, ...] = ()
+    profile: Path | None = None
+    model: Path | None = None
+    trace: Path | None = None
+    capacity: Path | None = None
+    phones: int | None = None
+    days: float = 1.0
+    seed: int = 0
+    out: Path | None = None
+    experiment: Path | None = None
+    faces: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ConfigError("name the task to try, a TOML file as mien-coordinator task submit takes it")
+        if not 0 < self.days <= MAX_DAYS:
+            raise ConfigError(f"--days is {self.days:g}; it must be positive and at most {MAX_DAYS:g}")
+        if self.phones is not None:
+            check_number(self.phones)
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"--seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A policy, and what it did."""
+
+    policy: Policy
+    summary: Summary
+    history: History
+    points: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The fleet that all policies meet."""
+
+    profile: Profile
+    model: Model | None
+    behaviour: Behaviour | None
+    speeds: Speeds | None
+    num_phones: int
+    days: float
+    seed: int
+    trainer: Trainer | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Setting:
+        """Return what the options name, read from their files."""
+        behaviour = None if options.trace is None else read_behaviour(options.trace)
+        speeds = None if options.capacity is None else read_speeds(options.capacity)
+        trainer = None if options.experiment is None else _trainer(options.experiment, options.faces)
+        known = 10_000 if behaviour is None else behaviour.num_clients
+        if trainer is not None:
+            known = len(trainer.clients)
+            if options.phones not in (None, known):
+                raise ConfigError(f"--phones is {options.phones}, and the experiment has {known} clients; leave it out")
+        return cls(
+            read_profile(options.profile),
+            None if options.model is None else read_model(options.model),
+            behaviour,
+            speeds,
+            options.phones or known,
+            options.days,
+            options.seed,
+            trainer,
+        )
+
+
+def _trainer(experiment: Path, faces: Path | None) -> Trainer:
+    from simulation.program.commands import faces_root  # with torch, which timing alone does not need
+
+    return Trainer(experiment, faces_root(faces))
+
+
+def show_profile() -> None:
+    """Print the default profile, for a file of one's own."""
+    cli.OUT.print(default_text(), end="", markup=False, highlight=False, soft_wrap=True)
+
+
+def fleet(options: Options, *, as_json: bool) -> None:
+    """Try policies on a fleet; write records and the page; print the table."""
+    setting, folder = Setting.of(options), options.out or OUT / options.tasks[0].stem
+    wanted = policies(options.tasks, options.changes)
+    refuse_others(folder, but=SUMMARY)
+    make_folder(folder)
+    with only_writer(folder):
+        tried = [try_policy(policy, setting) for policy in wanted]
+        write(tried, setting, folder)
+    answer = {
+        "folder": str(folder),
+        "report": str(folder / "report.html"),
+        "policies": [_plain(each) for each in tried],
+    }
+    cli.emit(answer, as_json=as_json, human=lambda: _print(tried, folder))
+
+
+def try_policy(policy: Policy, setting: Setting) -> Tried:
+    """Return what a policy does to the fleet in all of its days; those of the task's rounds train, where any do."""
+    phones = phones_of(policy.task, setting)
+    task = dataclasses.replace(policy.task, rounds=MOST_ROUNDS)
+    history = Fleet(task, phones, setting.profile.coordinator, until_s=setting.days * DAY_S, seed=setting.seed).run()
+    tried = Tried(policy, summarise(history, phones), history)
+    if setting.trainer is None:
+        return tried
+    devices = [phones.name(phone) for phone in range(setting.num_phones)]
+    trained = first_rounds(history, policy.task.rounds)
+    return dataclasses.replace(tried, points=setting.trainer.points(policy.task, trained, devices))
+
+
+def first_rounds(history: History, rounds: int) -> History:
+    """Return a history without the models after a task's last round."""
+    kept = tuple(each for each in history.attempts if each.version is None or each.version <= rounds)
+    return dataclasses.replace(history, attempts=kept, rounds_closed=min(history.rounds_closed, rounds))
+
+
+def phones_of(task: TaskSpec, setting: Setting) -> DrawnPhones:
+    """Return the fleet's phones under a task: drawn from the profile, or as the traces have them."""
+    profile, num, seed = setting.profile, setting.num_phones, setting.seed
+    cost = round_cost(task, profile.work, setting.model)
+    capacity = None if setting.speeds is None else capacity_of(setting.speeds, profile, num)
+    share = profile.availability.offline_share
+    presence = None if setting.behaviour is None else TracePresence(setting.behaviour, num, share, seed)
+    images = None if setting.trainer is None else setting.trainer.images
+    return DrawnPhones(profile, task, cost, num, seed, capacity=capacity, presence=presence, images=images)
+
+
+def write(tried: Sequence[Tried], setting: Setting, folder: Path) -> None:
+    """Write `summary.json`, one line an attempt for each policy, and the page, in the place of an earlier fleet's."""
+    from simulation.fleet.page import fleet_page
+
+    for earlier in folder.glob(f"*{ATTEMPTS}"):
+        earlier.unlink()
+    about = {
+        "command": provenance.command("mien-sim"),
+        "commit": provenance.commit(),
+        "phones": setting.num_phones,
+        "days": setting.days,
+        "seed": setting.seed,
+        "profile": to_mapping(setting.profile),
+    }
+    found = {"run": about, "policies": [{**_plain(each), "task": to_mapping(each.policy.task)} for each in tried]}
+    write_atomically(folder / SUMMARY, _json(found))
+    for each in tried:
+        lines = b"".join(_json(_attempt(attempt)) for attempt in each.history.attempts)
+        write_atomically(folder / f"{_file_name(each.policy.name)}{ATTEMPTS}", lines)
+    write_atomically(folder / "report.html", fleet_page(tried, about).encode())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what it shows, how, and whether it is compared by its ratio."""
+
+    name: str
+    value: Callable[[Summary], float]
+    form: str
+    has_ratio: bool = True
+
+
+def lost_by(fate: Fate) -> Callable[[Summary], float]:
+    """Return what gives the share of chosen phones that were lost in one way."""
+    return lambda summary: summary.lost[str(fate)]
+
+
+def mean_staleness(summary: Summary) -> float:
+    """Return the mean staleness of the cohorts that made a model."""
+    closed = sum(summary.staleness.values())
+    return sum(tau * number for tau, number in summary.staleness.items()) / closed if closed else 0.0
+
+
+ROWS: Final = (
+    Row("rounds a day", lambda s: s.rounds_per_day, "{:,.1f}"),
+    Row("round, median (s)", lambda s: s.round_s[0], "{:,.0f}"),
+    Row("round, 90 % (s)", lambda s: s.round_s[1], "{:,.0f}"),
+    Row("gathering, median (s)", lambda s: s.gathering_s, "{:,.0f}"),
+    Row("attempts aborted", lambda s: s.aborted / max(s.attempts, 1), "{:.1%}", has_ratio=False),
+    Row("phones in a sum", lambda s: s.counted_mean, "{:,.1f}"),
+    Row("work wasted", lambda s: s.wasted_share, "{:.1%}"),
+    *(Row(f"lost: {fate}", lost_by(fate), "{:.1%}", has_ratio=False) for fate in Fate if fate is not Fate.COUNTED),
+    Row("phones ever chosen", lambda s: s.chosen_share, "{:.1%}"),
+    Row("Gini of contributions", lambda s: s.gini, "{:.3f}"),
+    Row("received per contribution (MB)", lambda s: s.received_bytes / 1e6, "{:,.2f}"),
+    Row("sent per contribution (MB)", lambda s: s.sent_bytes / 1e6, "{:,.2f}"),
+    Row("traffic a day (GB)", lambda s: s.gigabytes_per_day, "{:,.2f}"),
+    Row("staleness, mean", mean_staleness, "{:.2f}", has_ratio=False),
+    Row("check-ins a second", lambda s: s.check_ins_per_s, "{:,.1f}"),
+)
+
+
+def cell(row: Row, summary: Summary, first: Summary) -> str:
+    """Return a policy's value, with its ratio to the first policy's."""
+    value, base = row.value(summary), row.value(first)
+    if not math.isfinite(value):
+        return "-"
+    text = row.form.format(value)
+    if row.has_ratio and summary is not first and math.isfinite(base) and base:
+        text += f" ({value / base:.2f}x)"
+    return text
+
+
+def verdict(tried: Tried) -> str:
+    """Return how a task stood at the end, in words, and when the rounds that it asks for were over."""
+    summary, rounds = tried.summary, tried.policy.task.rounds
+    over_s = time_to(tried.history, rounds)
+    over = f"; the {rounds:,} of the task were over after {over_s / DAY_S:.2f} days" if over_s is not None else ""
+    text = f"{summary.state} after {summary.days:.2f} days, {summary.rounds_closed:,} rounds{over}"
+    return (
+        f"{text}; last paused after {summary.pauses[-1][0] / DAY_S:.2f} days: {summary.pauses[-1][1]}"
+        if summary.pauses
+        else text
+    )
+
+
+def _print(tried: Sequence[Tried], folder: Path) -> None:
+    table = Table("policy", *map(str, range(1, len(tried) + 1)))
+    for row in ROWS:
+        table.add_row(row.name, *(cell(row, each.summary, tried[0].summary) for each in tried))
+    cli.OUT.print(table)
+    for number, each in enumerate(tried, 1):
+        _say(f"{number}  {each.policy.name}: {verdict(each)}")
+        if each.points:
+            _say(f"  EER {each.points[0].eer:.2%} before, {each.points[-1].eer:.2%} at {each.points[-1].hours:.1f} h")
+    _say(f"All were measured for {tried[0].summary.days:g} days, also beyond the rounds that a task asks for.")
+    _say("Emulated phones: compare policies, and measure your own phones before you count on a figure.")
+    _say(str(folder / "report.html"))
+
+
+def _say(text: str) -> None:
+    cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _plain(tried: Tried) -> dict[str, Any]:
+    rounds = tried.policy.task.rounds
+    over = {"task_rounds": rounds, "task_rounds_s": time_to(tried.history, rounds)}
+    points = {"eer": [dataclasses.asdict(point) for point in tried.points]} if tried.points else {}
+    return {"policy": tried.policy.name, **over, **_finite({**dataclasses.asdict(tried.summary), **points})}
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """Return an attempt as a line holds it; who was in it is left out."""
+    names = [field.name for field in dataclasses.fields(attempt) if field.name not in ("fates", "stages", "devices")]
+    return {
+        **{name: getattr(attempt, name) for name in names},
+        "stages": {str(stage): at_s for stage, at_s in attempt.stages},
+        "fates": {str(fate): number for fate, number in attempt.fates.items()},
+        "staleness": attempt.staleness,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data in which what is not a number is missing, as JSON has it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(_finite(value), allow_nan=False).encode() + b"\n"
+
+
+def _file_name(policy: str) -> str:
+    """Return a file's name for a policy: its own, or what a file may be called of it and a digest of the whole."""
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "_", policy)[:NAME_LENGTH]
+    return name if name == policy else f"{name}-{hashlib.sha256(policy.encode()).hexdigest()[:8]}"

@@ -1,0 +1,166 @@
+"""What the coordinator has done for it in a child process: read a public model file, measure a model on faces.
+
+    python -m simulation.program.worker import FILE --out DIR
+    python -m simulation.program.worker evaluate --model DIR --data FOLDER --protocol folder|lfw --json
+    python -m simulation.program.worker check --reference DIR --candidate DIR --gates GATES.json \
+        --set NAME=FOLDER --json
+
+The last line on standard output is one JSON object; the last line on standard error is one too where the work failed,
+and the exit code is the error's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from device_sdk.export.build import export_graphs
+from mien.backbones import build_backbone, load_theta
+from mien.backbones.importers import import_model, with_adapter
+from mien.errors import ConfigError, NonFiniteError, NotFoundError
+from mien.evaluation import Evidence
+from mien.evaluation.protocols import lfw
+from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
+from mien.records import from_mapping, to_mapping
+from mien.shell import cli
+from mien.shell.files import read_limited
+from mien.specs import GateSpec
+from simulation.faces.folder_protocol import evaluate_folder, origin
+from simulation.faces.lfw import embed_samples, read_pairs
+from simulation.faces.models import Model, read_model, write_model
+from simulation.program.gating import EvaluationSet, gather
+
+MAX_MODEL_BYTES: Final = 1 << 30
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Work that the coordinator does in a child process.",
+)
+Json = Annotated[bool, typer.Option("--json", help="Nothing but JSON is printed, with this option or without.")]
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="A public ONNX or TFLite model file.")],
+    out: Annotated[Path, typer.Option(help="Folder for model.json and theta.f32.")],
+    adapter: Annotated[bool, typer.Option(help="Put a linear adapter behind it and train that alone.")] = False,
+    graphs: Annotated[bool, typer.Option(help="Also make the graphs that phones without torch run.")] = False,
+    int8_faces: Annotated[Path | None, typer.Option(help="Public faces for an int8 variant, made as well.")] = None,
+    aligned: Annotated[bool, typer.Option(help="These faces are aligned crops already.")] = False,
+    as_json: Json = True,
+) -> None:
+    """Unpack a public model file into a new model folder, or copy a model folder; DIR and DIR adds to what is there."""
+    if file.is_dir():
+        model = read_model(file)
+    elif file.is_file():
+        imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
+        if adapter:
+            imported = with_adapter(imported)
+        model = Model(imported.spec, imported.layout, imported.theta)
+    else:
+        raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
+    if file.resolve() != out.resolve():
+        write_model(model, out)
+    added = add_for_phones(model, out, graphs=graphs, int8_faces=int8_faces, aligned=aligned)
+    cli.emit({"model_id": model.model_id, "terms": model.spec.terms, **added}, as_json=True, human=lambda: None)
+
+
+def add_for_phones(
+    model: Model, folder: Path, *, graphs: bool, int8_faces: Path | None, aligned: bool
+) -> dict[str, object]:
+    """Write a model's graphs and its int8 variant into its folder, as far as they are wanted; returns what was made."""
+    added: dict[str, object] = {}
+    if graphs:
+        manifest = export_graphs(model.spec, model.layout, folder, tell=_tell)
+        added["num_graphs"] = len(manifest.graphs)
+    if int8_faces is not None:
+        from device_sdk.export.variants import faces_in, make_int8
+
+        faces = faces_in(int8_faces, model.spec.input, aligned=aligned)
+        _tell(f"int8 variant: {len(faces.crops)} faces")
+        variant = make_int8(model.spec, model.layout, model.theta, faces, folder, datetime.now(UTC))
+        _tell(f"int8 variant: {variant.cost}")
+        added["variants"] = [to_mapping(variant)]
+    return added
+
+
+def _tell(text: str) -> None:
+    cli.ERR.print(text, highlight=False)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Option(help="A model folder.")],
+    data: Annotated[Path, typer.Option(help="Folder with the faces.")],
+    protocol: Annotated[str, typer.Option(help="folder or lfw.")] = "folder",
+    aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
+    as_json: Json = True,
+) -> None:
+    """Measure a model on faces and print one JSON object."""
+    protocols = {"folder": evaluate_folder, "lfw": evaluate_lfw}
+    if protocol not in protocols:
+        raise ConfigError(f"--protocol is {protocol!r}; known: {', '.join(protocols)}")
+    cli.emit(protocols[protocol](read_model(model), data, aligned=aligned), as_json=True, human=lambda: None)
+
+
+@app.command()
+def check(
+    reference: Annotated[Path, typer.Option(help="Model folder of the model that the candidate would replace.")],
+    candidate: Annotated[Path, typer.Option(help="Model folder of the candidate.")],
+    gates: Annotated[Path, typer.Option(help="What is measured and put up with, as JSON.")],
+    raw: Annotated[list[str] | None, typer.Option("--set", help="NAME=FOLDER of pictures name/*.jpg.")] = None,
+    crops: Annotated[list[str] | None, typer.Option("--crops", help="The same, of aligned crops.")] = None,
+    as_json: Json = True,
+) -> None:
+    """Print what gates judge a candidate by, and the records of its measurements, as one JSON object."""
+    value = parse_json(read_limited(gates, MAX_JSON_BYTES, what="the gates"), what="the gates")
+    spec = from_mapping(GateSpec, value if isinstance(value, dict) else {})
+    sets = [*_sets(raw or [], aligned=False), *_sets(crops or [], aligned=True)]
+    before = read_model(reference)
+    try:
+        after = read_model(candidate)
+    except NonFiniteError:
+        evidence, records = Evidence(is_finite=False, change=0.0, sets=()), list[dict[str, Any]]()
+    else:
+        evidence, records = gather(spec, before, after, sets)
+    cli.emit({"evidence": to_mapping(evidence), "records": records}, as_json=True, human=lambda: None)
+
+
+def _sets(named: list[str], *, aligned: bool) -> Iterator[EvaluationSet]:
+    for text in named:
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder):
+            raise ConfigError(f"{text!r} is no evaluation set; write NAME=FOLDER")
+        yield EvaluationSet(name, Path(folder), aligned)
+
+
+def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
+    """Return ten-fold accuracy on LFW View 2 (`folder`/images, `folder`/protocol/pairs.txt)."""
+    if aligned:
+        raise ConfigError("--aligned does not go with --protocol lfw, whose images are raw")
+    pairs = read_pairs(folder)
+    backbone = build_backbone(model.spec.backbone, model.spec.input)
+    load_theta(backbone, model.layout, model.theta)
+    embedded = embed_samples(backbone, folder, pairs, lambda text: cli.ERR.print(text, highlight=False))
+    result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed).system
+    return {
+        **origin((lfw.PROTOCOL, lfw.VERSION), "LFW View 2", embedded.dataset_sha256, model),
+        "accuracy": result.mean,
+        "std": result.std_population,
+        "standard_error": result.standard_error,
+        "mated": result.num_mated,
+        "non_mated": result.num_non_mated,
+        "fte": len(embedded.failed),
+        "terms": "LFW: research, non-commercial use",
+    }
+
+
+if __name__ == "__main__":
+    cli.run(app, json_errors=True)

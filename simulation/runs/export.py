@@ -1,0 +1,108 @@
+"""Records for other programs: a CSV file in long format, and TensorBoard's event files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from mien.errors import AlreadyExistsError, MissingDependencyError
+from mien.shell.files import storage_errors, write_atomically
+from simulation.runs.collected import CollectedRun
+
+FIXED: Final = ("run", "seed")
+MEASURED: Final = ("round", "metric", "value")
+
+
+def csv_text(runs: Sequence[CollectedRun]) -> str:
+    """Return one line a figure: run, seed, each parameter that differs, round (empty for the end's), metric, value."""
+    parameters = sorted({name for run in runs for name in run.parameters})
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*FIXED, *parameters, *MEASURED])
+    for run in runs:
+        row = [run.name, run.seed, *(_cell(run.parameters.get(name, "")) for name in parameters)]
+        for number, metric, value in run.values():
+            writer.writerow([*row, "" if number is None else number, metric, repr(value)])
+    return out.getvalue()
+
+
+def write_csv(runs: Sequence[CollectedRun], path: Path) -> None:
+    """Write the CSV file; raises DiskFullError where it does not fit."""
+    write_atomically(path, csv_text(runs).encode())
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+class TensorBoard:
+    """One run's event files: losses and error rates by round."""
+
+    def __init__(self, folder: Path, *, next_round: int = 1) -> None:
+        """Begin at a round: what an earlier process wrote of it and later ones is not shown.
+
+        Raises MissingDependencyError without the package `tensorboard`, AlreadyExistsError for a file in the way.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependencyError("event files need TensorBoard; install mien[simulation]") from error
+        try:
+            with storage_errors(str(folder)):
+                self._writer = SummaryWriter(str(folder), purge_step=next_round)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise AlreadyExistsError(f"{folder} cannot be a folder: a file is in the way; name another one") from error
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    @classmethod
+    def watching(cls, folder: Path) -> Callable[[Mapping[str, Any]], None]:
+        """Return what writes the records of a run that goes on, from the first one that it is given."""
+        boards: list[TensorBoard] = []
+
+        def write(record: Mapping[str, Any]) -> None:
+            if not boards:
+                boards.append(cls(folder, next_round=int(record["round"])))
+            boards[0].round(record)
+
+        return write
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        """Write one round's record, to be seen at once."""
+        number = int(record["round"])
+        for name, tag in _TAGS.items():
+            if name in record:
+                self._writer.add_scalar(tag, float(record[name]), number)
+        self._writer.flush()
+
+
+_TAGS: Final = {
+    "loss_before": "loss/before local training",
+    "loss_after": "loss/after local training",
+    "eer": "test people/equal error rate",
+    "clients": "round/clients",
+    "wall_s": "round/seconds",
+}
+
+
+def write_events(runs: Sequence[CollectedRun], folder: Path) -> list[Path]:
+    """Write every run's rounds into a folder of its own and return these; what was there before is not shown."""
+    written = []
+    for run in runs:
+        place = folder / f"{run.name}-s{run.seed}" if len(runs) > 1 else folder
+        with TensorBoard(place) as board:
+            for record in run.rounds:
+                board.round(record)
+        written.append(place)
+    return written

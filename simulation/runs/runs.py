@@ -1,0 +1,452 @@
+"""Experiments that are run: one JSON line a round, a sealed checkpoint to go on from, one evaluation at the end.
+
+A run's folder holds `experiment.json` (what was run), `records.jsonl` (a header and one line a round),
+`evaluation.json`, the trained model in `model/`, and until it is finished `checkpoint.bin` with `checkpoint.key`. What
+clients keep to themselves (class embeddings) is in the checkpoint only, and there encrypted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.store.sealing import KEY_BYTES, Sealer
+from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.backbones import build_backbone, layout_of, theta_of
+from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, MienError, NotFoundError
+from mien.evaluation import Comparisons, all_pairs
+from mien.layout import Vector, model_id
+from mien.methods import find_method
+from mien.methods.base import Crops, Runtime, ServerState
+from mien.protocol.tensors import pack_tensors, unpack_tensors
+from mien.records import from_mapping, to_mapping
+from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
+from mien.specs import ModelSpec
+from simulation.engines.budget import epsilon_spent
+from simulation.engines.choice import InWorker, Place, opened
+from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
+from simulation.engines.runtimes import OncePerRound, PublicOnly
+from simulation.faces import provenance
+from simulation.faces.features import kept_features
+from simulation.faces.models import Model, read_model, write_model
+from simulation.faces.partitions import Holding
+from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
+from simulation.faces.workbench import device, sface
+from simulation.runs.class_figures import MAP_PEOPLE, class_angles, embedding_map
+from simulation.runs.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
+from simulation.runs.journal import Header, Journal
+from simulation.runs.locking import only_writer
+from simulation.runs.measuring import Measured, eer_of, measured
+from simulation.runs.outputs import refuse_others
+from simulation.runs.recorded import check_evaluation, check_rounds
+
+MAX_JSON_BYTES: Final = 16 << 20
+MAX_CHECKPOINT_BYTES: Final = 8 << 30
+
+
+class RunFolder:
+    """A run's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal = Journal(folder / "records.jsonl")
+        self.experiment = folder / "experiment.json"
+        self.evaluation = folder / "evaluation.json"
+        self.model = folder / "model"
+        self._checkpoint = folder / "checkpoint.bin"
+        self._key = folder / "checkpoint.key"
+
+    def start(self, spec: ExperimentSpec, header: Header) -> None:
+        """Make the folder of a new run; raises AlreadyExistsError for one that holds records."""
+        self.check_free()
+        make_folder(self.folder)
+        self.journal.begin(header)
+        write_atomically(self.experiment, _json(describe(spec)))
+
+    def check_free(self) -> None:
+        """Raise AlreadyExistsError for a folder that holds records; a run that never came to a round has none."""
+        refuse_others(self.folder, but=self.experiment.name)
+        if self.experiment.exists() and not self._is_blank():
+            raise AlreadyExistsError(
+                f"{self.folder} holds a run already; go on with it by --resume, or name a new folder with --out"
+            )
+
+    def _is_blank(self) -> bool:
+        if self.evaluation.exists() or self._checkpoint.exists() or self.model.exists():
+            return False
+        try:
+            return bool(self.journal.header()) and not self.journal.rounds()
+        except MienError:  # damaged or not ours: to be looked at, not to be lost
+            return False
+
+    def spec(self) -> ExperimentSpec:
+        """Return what was run; raises NotFoundError where there is no run."""
+        if not self.experiment.is_file():
+            raise NotFoundError(f"{self.folder} holds no run; start one with mien-sim run")
+        return from_mapping(ExperimentSpec, read_json(self.experiment))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one record a round, in order; raises CorruptDataError for records of another form."""
+        records = self.journal.rounds()
+        check_rounds(records, self.journal.path)
+        return records
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the evaluation, None before the end; raises CorruptDataError for one of another form."""
+        if not self.evaluation.is_file():
+            return None
+        evaluation = read_json(self.evaluation)
+        check_evaluation(evaluation, self.evaluation)
+        return evaluation
+
+    def save(self, step: Step, record: Mapping[str, Any]) -> None:
+        """Write a round's record, then the sealed checkpoint to go on from."""
+        self.journal.append(record)
+        if not self._key.exists():
+            create_private(self._key, np.random.default_rng().bytes(KEY_BYTES))
+        tensors: dict[str, NDArray[Any]] = {"theta": step.state.theta, "round": np.array([step.record.round])}
+        _put(tensors, "array", {"": step.state.arrays})
+        _put(tensors, "revealed", step.state.revealed)
+        _put(tensors, "private", step.cohort.private)
+        _put(tensors, "validator", step.cohort.validator_private)
+        sealed = self._sealer().seal(pack_tensors(tensors), place=b"checkpoint")
+        write_atomically(self._checkpoint, sealed, private=True)
+
+    def load(self, cohort: Cohort) -> tuple[ServerState, Cohort, int] | None:
+        """Return state, cohort and number of the last finished round; None where no round was finished.
+
+        Raises CorruptDataError for a damaged checkpoint.
+        """
+        if not self._checkpoint.is_file():
+            return None
+        sealed = read_limited(self._checkpoint, MAX_CHECKPOINT_BYTES, what="checkpoint")
+        try:
+            tensors = unpack_tensors(self._sealer().open(sealed, place=b"checkpoint"), what="checkpoint")
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"{self._checkpoint} is damaged or its key is another one; begin again in a new folder with --out"
+            ) from error
+        number = int(tensors["round"][0])
+        arrays = _take(tensors, "array").get("", {})
+        state = ServerState(tensors["theta"], arrays, _take(tensors, "revealed"), number)
+        private, validator = _take(tensors, "private"), _take(tensors, "validator")
+        return state, dataclasses.replace(cohort, private=private, validator_private=validator), number
+
+    def finish(self) -> None:
+        """Remove what was needed to go on: nothing of a client stays behind."""
+        self._checkpoint.unlink(missing_ok=True)
+        self._key.unlink(missing_ok=True)
+
+    def _sealer(self) -> Sealer:
+        return Sealer(read_private(self._key, what="checkpoint key"), "checkpoint")
+
+
+def run_experiment(
+    spec: ExperimentSpec,
+    folder: Path,
+    root: Path,
+    *,
+    resume: bool = False,
+    tell: Callable[[str], None],
+    after_round: Callable[[Mapping[str, Any], int], None] = lambda _record, _total: None,
+    address: str | None = None,
+) -> dict[str, Any]:
+    """Run an experiment to its end and return its evaluation; `root` is where the paths of its faces start.
+
+    With `resume` a run that was stopped goes on from its last finished round, and one that is finished only answers.
+    `after_round` gets each round's record, and how many rounds there will be. `address` is that of a running cluster,
+    for the cluster engine. Raises AlreadyExistsError for a folder that is not free, or that another process writes.
+    """
+    run = RunFolder(folder)
+    if resume:
+        _check_same(run.spec(), spec)
+    else:
+        run.check_free()
+    header = Header.now(spec.name, describe(spec), data_sha256(spec.faces, root), spec.partition.seed)
+    make_folder(folder)
+    with only_writer(folder):
+        return _run(run, spec, header, root, resume=resume, tell=tell, after_round=after_round, address=address)
+
+
+def _run(
+    run: RunFolder,
+    spec: ExperimentSpec,
+    header: Header,
+    root: Path,
+    *,
+    resume: bool,
+    tell: Callable[[str], None],
+    after_round: Callable[[Mapping[str, Any], int], None],
+    address: str | None,
+) -> dict[str, Any]:
+    if resume:
+        run.journal.check(header)
+        if (finished := run.result()) is not None:
+            run.finish()
+            return finished
+    # 1. Who holds what.
+    spent = Spent()
+    plan = make_plan(spec, lambda source: counts_of(source, root))
+    model = model_of(spec.model, root)
+    task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
+    private = epsilon_spent(task, find_method(task.method).contribution_layout(task, part, model.spec.input.dim))
+    faces = read_faces(plan, model.spec, root)
+    state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
+    if resume:
+        run.journal.take_up(header, done)
+    else:
+        run.start(spec, header)
+    spent.note("faces")
+    # 2. The model before training.
+    cache = kept_features(model.spec.input, model.spec.backbone)
+    trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
+    runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=device(), precision=spec.precision)
+    before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
+    tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
+    if private is not None:
+        tell(str(private))
+    spent.note("before")
+    # 3. Rounds, from the last finished one.
+    state = state or find_method(task.method).server_start(task, part, model.theta)
+    in_worker = InWorker(trained_spec, model.layout, task, part, spec.sums, spec.precision)
+    place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
+    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker, place, spec.sums) as choice:
+        tell(str(choice))
+        started = time.monotonic()
+        dim, first = model.spec.input.dim, done + 1
+        for step in rounds(task, part, dim, state, cohort, choice.engine, first=first, sums=spec.sums):
+            state, cohort = step.state, step.cohort
+            record = {
+                **_round_record(step.record, with_losses=private is None),
+                "engine": choice.engine.name,
+                **spent.note("rounds"),
+            }
+            if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
+                record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
+                spent.note("after")
+            run.save(step, record)
+            left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
+            tell(_line(record, task.rounds, left))
+            after_round(record, task.rounds)
+    # 4. The model after training.
+    after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
+    shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
+    if private is not None:
+        shown["privacy"] = dataclasses.asdict(private)
+    spent.note("after")
+    trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
+    if not (run.model / "model.json").exists():
+        write_model(trained, run.model)
+    found = _evaluation(plan, model, trained, before, after, faces)
+    inner = sorted({name for record in run.records() for name in record.get("workers", ())})
+    engine = {"name": choice.engine.name, "reason": choice.reason, **({"workers": inner} if inner else {})}
+    provenance_of_run = {
+        **to_mapping(run.journal.header()),
+        "engine": engine,
+        "cpu_s": spent.cpu_s,
+        "wall_s": spent.wall_s,
+    }
+    write_atomically(run.evaluation, _json({**found, **shown, "run": provenance_of_run}))
+    run.finish()
+    return read_json(run.evaluation)
+
+
+class Spent:
+    """What a run's parts took, in seconds of processor and of wall clock; of a resumed run, this process's share."""
+
+    def __init__(self) -> None:
+        self.cpu_s: dict[str, float] = {}
+        self.wall_s: dict[str, float] = {}
+        self._last = (time.process_time(), time.monotonic())
+
+    def note(self, part: str) -> dict[str, float]:
+        """Count the time since the last note to `part` and return it."""
+        now = (time.process_time(), time.monotonic())
+        cpu, wall = (round(b - a, 3) for a, b in zip(self._last, now, strict=True))
+        self._last = now
+        self.cpu_s[part] = round(self.cpu_s.get(part, 0.0) + cpu, 3)
+        self.wall_s[part] = round(self.wall_s.get(part, 0.0) + wall, 3)
+        return {"cpu_s": cpu, "wall_s": wall}
+
+
+def _trainer(spec: ExperimentSpec, runtime: TorchRuntime) -> Runtime:
+    """Return what phones train with: in a control their own pictures are left out."""
+    return PublicOnly(OncePerRound(runtime)) if spec.control == "public_only" else OncePerRound(runtime)
+
+
+def _map(spec: ExperimentSpec, runtime: TorchRuntime, theta: Vector, faces: Faces) -> Mapping[str, Any]:
+    if spec.map_kind == "none":
+        return {}
+    chosen = faces.test_labels < MAP_PEOPLE
+    return embedding_map(runtime.embed(theta, faces.test_crops[chosen]), faces.test_labels[chosen], spec.map_kind)
+
+
+def model_of(source: ModelSource, root: Path) -> Model:
+    """Return the model that an experiment starts from; raises as `read_model` and `build_backbone` do."""
+    if source.source == "sface":
+        return sface()
+    if source.source == "folder":
+        return read_model(root / source.path)
+    backbone = build_backbone(source.backbone, dim=source.dim, seed=source.seed)
+    layout = layout_of(backbone)
+    spec = ModelSpec(
+        source.backbone, layout.sha256, backbone.input_spec, f"new weights, seed {source.seed}", "none", ("*",)
+    )
+    return Model(spec, layout, theta_of(backbone))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a record; raises CorruptDataError for a file that is none."""
+    try:
+        data = json.loads(read_limited(path, MAX_JSON_BYTES, what=path.name))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"{path} is damaged; run the experiment again into a new folder") from error
+    if not isinstance(data, dict):
+        raise CorruptDataError(f"{path} is no record; run the experiment again into a new folder")
+    return data
+
+
+@dataclass(frozen=True)
+class Faces:
+    """The cohort, and the test people's crops."""
+
+    cohort: Cohort = field(repr=False)
+    test_crops: Crops = field(repr=False)
+    test_labels: NDArray[np.int64] = field(repr=False)
+    num_test_people: int
+    reader: Reader = field(repr=False)
+
+
+def open_cohort(spec: ExperimentSpec, root: Path) -> Cohort:
+    """Return an experiment's phones, in any process that has its faces below `root`: for workers of a cluster."""
+    plan = make_plan(spec, lambda source: counts_of(source, root))
+    return _cohort(plan, Reader(images_of_all(spec.faces, root), model_of(spec.model, root).spec.input))
+
+
+def _cohort(plan: Plan, reader: Reader) -> Cohort:
+    clients = ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
+    needs_public = find_method(plan.spec.task.method).needs_public_faces(plan.spec.task)
+    public = _public(reader, plan.partition.public) if needs_public else None
+    labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
+    return Cohort(clients.crops, public=public, labels=labels)
+
+
+def read_faces(plan: Plan, model: ModelSpec, root: Path) -> Faces:
+    """Return the crops of an experiment's phones and test people; raises EmptyFolderError without the latter."""
+    if not plan.partition.test:
+        raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
+    reader = Reader(images_of_all(plan.spec.faces, root), model.input)
+    limit = plan.spec.evaluation.max_people or len(plan.partition.test)
+    test = plan.partition.test[:limit]
+    cohort = _cohort(plan, reader)
+    crops, test_labels = reader.read(test)
+    return Faces(cohort, crops, test_labels, len(test), reader)
+
+
+def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:
+    """Return the labels of clients that know who is who; decoded when they are asked for."""
+    unlabelled = {source.domain for source in plan.spec.faces if not source.labelled}
+    held = plan.partition.clients
+    return clients.labels_of([c for c, held_by in held.items() if plan.domains[held_by[0].identity] not in unlabelled])
+
+
+def _public(reader: Reader, held: tuple[Holding, ...]) -> PublicFaces:
+    return PublicFaces(*reader.read(held))
+
+
+def _check_same(kept: ExperimentSpec, wanted: ExperimentSpec) -> None:
+    old, new = _fields(describe(kept)), _fields(describe(wanted))
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    if changed:
+        differ = ", ".join(f"{name} {_value(old, name)}, now {_value(new, name)}" for name in changed)
+        fixed = "; a run that has begun keeps its number of rounds" if "task.rounds" in changed else ""
+        raise AlreadyExistsError(
+            f"the folder holds a run with other settings ({differ}){fixed}; name a new folder with --out"
+        )
+
+
+def _fields(data: Any, where: str = "") -> dict[str, Any]:
+    """Return path -> value of plain data, lists as they are."""
+    if not isinstance(data, Mapping):
+        return {where: data}
+    inner = (_fields(value, f"{where}.{key}" if where else key) for key, value in data.items())
+    return {name: value for each in inner for name, value in each.items()}
+
+
+def _value(fields: Mapping[str, Any], name: str) -> str:
+    return json.dumps(fields[name]) if name in fields else "not set"
+
+
+def comparisons(runtime: TorchRuntime, theta: Vector, faces: Faces) -> Comparisons:
+    """Return the comparisons of all pairs of test people under a model."""
+    return all_pairs(runtime.embed(theta, faces.test_crops), faces.test_labels, keep_subjects=True)
+
+
+def _evaluation(
+    plan: Plan, model: Model, trained: Model, before: Measured, after: Measured, faces: Faces
+) -> dict[str, Any]:
+    return {
+        "experiment": plan.spec.name,
+        "method": plan.spec.task.method,
+        "rounds": plan.spec.task.rounds,
+        "protocol": "partition-test-all-pairs",
+        "protocol_version": "1",
+        "seed": plan.spec.partition.seed,
+        "partition": plan.partition.summary(),
+        "test_people": faces.num_test_people,
+        "failures": dict(faces.reader.failures),
+        "before": {"model_id": model.model_id, **dataclasses.asdict(before)},
+        "after": {"model_id": model_id(trained.layout.sha256, trained.theta), **dataclasses.asdict(after)},
+        "commit": provenance.commit(),
+        "command": provenance.command("mien-sim"),
+    }
+
+
+def _round_record(record: RoundRecord, *, with_losses: bool) -> dict[str, Any]:
+    """Return a round's record; a loss that the engine does not know, or that phones do not tell, is left out."""
+    losses = {"loss_before": record.loss_before, "loss_after": record.loss_after} if with_losses else {}
+    return {
+        "round": record.round,
+        "clients": len(record.devices),
+        "weight": record.weight,
+        **{name: loss for name, loss in losses.items() if not math.isnan(loss)},
+        **({"staleness": record.staleness} if record.staleness else {}),
+        **({"workers": list(record.workers)} if record.workers else {}),
+    }
+
+
+def _line(record: Mapping[str, Any], num_rounds: int, left_s: float) -> str:
+    eer = f", EER {record['eer']:.2%}" if "eer" in record else ""
+    losses = [f"{record[name]:.4f}" for name in ("loss_before", "loss_after") if name in record]
+    loss = f", loss {' -> '.join(losses)}" if losses else ""
+    return f"round {record['round']}/{num_rounds}: {record['clients']} clients{loss}{eer}; about {left_s:.0f} s left"
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _put(tensors: dict[str, NDArray[Any]], kind: str, arrays: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+    for owner, named in arrays.items():
+        for name, values in named.items():
+            tensors[json.dumps([kind, owner, name])] = np.asarray(values)
+
+
+def _take(tensors: Mapping[str, NDArray[Any]], kind: str) -> dict[str, dict[str, NDArray[Any]]]:
+    found: dict[str, dict[str, NDArray[Any]]] = {}
+    for key, values in tensors.items():
+        if key.startswith("["):
+            of, owner, name = json.loads(key)
+            if of == kind:
+                found.setdefault(owner, {})[name] = values
+    return found

@@ -1,0 +1,310 @@
+"""The HTML report: one file, no requests, hostile text harmless, numbers as given."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from mien import format as fmt
+from mien.errors import ConfigError, UndefinedMetricError
+from mien.evaluation import Comparisons, det_curve, equal_error_rate
+from simulation.pages import (
+    Column,
+    Facts,
+    Figure,
+    Headline,
+    Headlines,
+    Outcome,
+    Outcomes,
+    Prose,
+    Report,
+    Table,
+    figures,
+    render,
+)
+from simulation.pages.demo_page import RoundCost, render_demo
+from tests.simulation.pages.synthetic_demo import comparisons, demo_report
+
+HOSTILE = "</script><script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>\"'&<!--"
+
+
+class Page(HTMLParser):
+    """What a test asks of a page: its elements, its text, its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self._raw: str | None = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._raw = tag if tag in ("script", "style") else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = None
+
+    def handle_data(self, data: str) -> None:
+        if self._raw == "script":
+            self.scripts.append((self.elements[-1][1], data))
+        elif self._raw is None:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"[ \n\t]+", " ", " ".join(self.words))  # narrow spaces inside numbers stay
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def demo_html() -> str:
+    return render_demo(demo_report())
+
+
+def test_page_asks_for_nothing(demo_html: str) -> None:
+    page = Page(demo_html)
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "form", "base", "img")
+        for name in ("src", "srcset", "href", "action", "poster", "background"):
+            assert name not in attributes, (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    style = re.search(r"<style>(.*?)</style>", demo_html, re.DOTALL)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+    # Outside plotly's own text there is no address at all.
+    ours = [text for _, text in page.scripts if "plotly.js v" not in text[:500]]
+    assert len(ours) == len(page.scripts) - 1
+    assert "://" not in " ".join([*page.words, *ours, style[1]])
+
+
+def test_policy_lets_only_the_pages_own_scripts_run(demo_html: str) -> None:
+    page = Page(demo_html)
+    policy = next(m["content"] for m in page.of("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    running = [text for attributes, text in page.scripts if attributes.get("type") != "application/json"]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in running]
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert len(hashes) == 2
+    assert "unsafe-eval" not in policy
+    assert "connect-src" not in policy
+
+
+def test_size_is_that_of_plotly_once(demo_html: str, record_property: pytest.RecordProperty) -> None:
+    size = len(demo_html.encode())
+    record_property("size_bytes", size)
+    plotly = max(len(text.encode()) for _, text in Page(demo_html).scripts)
+    assert 4_000_000 < plotly < 6_000_000
+    assert size - plotly < 150_000
+
+
+def test_report_without_figures_is_small_and_runs_no_script() -> None:
+    page = render(Report("t", "l", (Prose("a", ("b",)),)))
+    assert len(page) < 15_000
+    assert "script-src 'none'" in html.unescape(page)
+    assert "<script" not in page
+
+
+def test_hostile_text_stays_text() -> None:
+    cells = Table(HOSTILE, HOSTILE, (Column(HOSTILE),), ((HOSTILE,),), (HOSTILE,), HOSTILE, HOSTILE)
+    cells = dataclasses.replace(cells, details=cells)
+    curve = figures.NamedCurve(HOSTILE, det_curve(comparisons(0.3, seed=0)), "before")
+    figure = figures.det_figure([curve])
+    scores = figures.score_figure([figures.NamedScores(HOSTILE, comparisons(0.3, seed=0))])
+    rounds = figures.rounds_figure([figures.NamedSeries(HOSTILE, (0, 1), (0.1, 0.2), "after")], title=HOSTILE)
+    report = Report(
+        HOSTILE,
+        HOSTILE,
+        (
+            Headlines((Headline(HOSTILE, HOSTILE, HOSTILE),), HOSTILE),
+            Prose(HOSTILE, (HOSTILE,), notice=True),
+            Facts(HOSTILE, ((HOSTILE, HOSTILE),), HOSTILE),
+            cells,
+            Outcomes(HOSTILE, (Outcome(HOSTILE, HOSTILE, HOSTILE),), HOSTILE),
+            *(Figure(HOSTILE, f, HOSTILE, HOSTILE, cells, HOSTILE) for f in (figure, scores, rounds)),
+        ),
+        (HOSTILE,),
+    )
+    page = Page(render(report))
+    assert not page.of("img")
+    assert len(page.of("script")) == 3 + 2  # three figures' data, plotly and ours
+    for attributes, text in page.scripts:
+        if attributes.get("type") == "application/json":
+            assert "<" not in text
+            # Plotly reads tags in labels: they reach it escaped.
+            assert "<script>" not in json.dumps(json.loads(text))
+    assert page.text.count("alert(1)") > 20
+
+
+def test_tables_and_figures_are_accessible(demo_html: str) -> None:
+    page = Page(demo_html)
+    assert all(th.get("scope") in ("row", "col") for th in page.of("th"))
+    plots = [d for d in page.of("div") if d.get("class") == "plot"]
+    assert len(plots) == 3
+    assert all(p.get("role") == "img" and len(p.get("aria-label") or "") > 40 for p in plots)
+    assert len(page.of("figcaption")) == 3
+    assert page.of("html")[0].get("lang") == "en"
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.elements:
+        reference = attributes.get("aria-labelledby")
+        assert reference is None or reference in ids
+
+
+def test_demo_page_says_what_was_measured(demo_html: str) -> None:
+    report, text = demo_report(), Page(demo_html).text
+    for result in (report.before, report.after):
+        assert fmt.percent(equal_error_rate(det_curve(result.comparisons)).value) in text
+        assert result.model_id in text
+    for expected in (
+        "1\u202f350 mated, 43\u202f500 non-mated comparisons",
+        "7 of 8",
+        "class embeddings",
+        "on: the coordinator sees the sum of a cohort, no single contribution",
+        "99.00\u202f% before training, −0.33 points",
+        "Match score 0.687, at or above the threshold 0.412",
+        "Not this person score 0.114, below the threshold 0.412",
+        "research, non-commercial",
+        "8 phones, 8 rounds",
+        "make demo",
+    ):
+        assert expected in text, expected
+
+
+def test_demo_page_is_a_function_of_its_report(demo_html: str) -> None:
+    assert render_demo(demo_report()) == demo_html
+
+
+def test_demo_page_does_not_praise_what_got_worse() -> None:
+    report = demo_report()
+    worse = dataclasses.replace(
+        report,
+        before=report.after,
+        after=report.before,
+        own_population=None,
+        own_population_skipped="MIEN_DATA is unset.",
+        rounds=(*report.rounds, RoundCost(9, 8, 3, 1000, 10, 5.0, None, "aborted: quorum")),
+    )
+    page = Page(render_demo(worse))
+    tiles = [d.get("class") for d in page.of("div") if (d.get("class") or "").startswith("tile ")]
+    assert tiles == ["tile bad", "tile bad", "tile plain"]
+    assert "8 phones, 8 rounds" in page.text
+    assert "aborted: quorum" in page.text
+    assert "MIEN_DATA is unset." in page.text
+
+
+def test_demo_page_with_rates_below_resolution() -> None:
+    few = dataclasses.replace(
+        demo_report().before, comparisons=comparisons(0.3, seed=0, num_mated=40, num_non_mated=50)
+    )
+    text = Page(render_demo(dataclasses.replace(demo_report(), before=few))).text
+    assert text.count("not measurable") == 2
+    assert "Accepted at FMR 10\u202f%" in text
+
+
+def test_demo_report_refuses_gaps() -> None:
+    with pytest.raises(ConfigError, match="own_population_skipped"):
+        dataclasses.replace(demo_report(), own_population=None)
+    with pytest.raises(ConfigError, match="no rounds"):
+        dataclasses.replace(demo_report(), rounds=())
+
+
+def test_det_points_lie_on_the_curve() -> None:
+    curve = det_curve(comparisons(0.3, seed=5))
+    figure = figures.det_figure([figures.NamedCurve("m", curve, "after")])
+    fmr, fnmr, thresholds = np.asarray(figure.data[0].customdata).T
+    assert 100 < thresholds.size <= 400
+    for f, m, t in zip(fmr, fnmr, thresholds, strict=True):
+        k = int(np.searchsorted(curve.thresholds, t))
+        assert curve.thresholds[k] == t
+        assert f == pytest.approx(curve.fmr[k] * 100)
+        assert m == pytest.approx(curve.fnmr[k] * 100)
+    # Phi^-1: 2.275 % is two standard deviations out.
+    assert float(figures.probit(0.022750131948179195)) == pytest.approx(-2.0)
+
+
+def test_det_of_separated_scores_has_nothing_to_draw() -> None:
+    curve = det_curve(Comparisons(np.array([0.9, 0.8]), np.array([0.1, 0.2])))
+    with pytest.raises(UndefinedMetricError, match="no DET"):
+        figures.det_figure([figures.NamedCurve("m", curve, "after")])
+
+
+def test_roc_and_histogram_hold_the_scores() -> None:
+    scores = Comparisons(np.array([0.9, 0.8, 0.3]), np.array([0.11, 0.2, 0.85, 0.0]))
+    roc = figures.roc_figure([figures.NamedCurve("m", det_curve(scores), "after")])
+    assert (25.0, pytest.approx(100 / 3)) in list(zip(roc.data[0].x, roc.data[0].y, strict=True))
+    histogram = figures.score_figure([figures.NamedScores("m", scores, 0.5)])
+    non_mated, mated = histogram.data
+    assert float(np.sum(mated.y)) == pytest.approx(100)
+    assert non_mated.y[44] == 25.0  # bin of 0.11: floor(1.11 * 40)
+
+
+def test_every_trace_has_a_role() -> None:
+    """The page colours by role; a trace without one would break its script."""
+    page = Page(render_demo(demo_report()))
+    css = (Path(figures.__file__).parent / "assets" / "report.css").read_text()
+    for attributes, text in page.scripts:
+        if attributes.get("type") == "application/json":
+            for trace in json.loads(text)["data"]:
+                assert f"--{trace['meta']['role'].replace('_', '-')}:" in css
+
+
+def test_bad_sections_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 cells for 1 columns"):
+        Table("t", "c", (Column("a"),), (("1", "2"),))
+    with pytest.raises(ConfigError, match="tone"):
+        Headline("a", "b", tone="great")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="language"):
+        Report("t", "l", (), language='en"><script>')
+    with pytest.raises(ConfigError, match="2 rounds and 1 values"):
+        figures.NamedSeries("n", (0, 1), (0.1,), "after")
+    with pytest.raises(ConfigError, match="at least one model"):
+        figures.score_figure([])
+
+
+def test_figures_with_nan_are_refused() -> None:
+    figure = go.Figure()
+    figure.add_scatter(x=[0.0], y=[float("nan")], meta={"role": "after"})
+    page = Page(render(Report("t", "l", (Figure("f", figure, "c", "d"),))))
+    data = next(text for attributes, text in page.scripts if attributes.get("type") == "application/json")
+    assert "NaN" not in data  # a gap in the line, null in JSON
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (fmt.count(1234567), "1\u202f234\u202f567"),
+        (fmt.percent(0.01234), "1.23\u202f%"),
+        (fmt.points(-0.004), "−0.40 points"),
+        (fmt.points(0.0), "±0.00 points"),
+        (fmt.size(999), "999\u202fB"),
+        (fmt.size(1000), "1.00\u202fkB"),
+        (fmt.size(12_845_120), "12.8\u202fMB"),
+        (fmt.size(999_700), "1.00\u202fMB"),
+        (fmt.size(5_000_000_000_000), "5000\u202fGB"),
+        (fmt.duration(8.44), "8.4\u202fs"),
+        (fmt.duration(119.4), "119\u202fs"),
+        (fmt.duration(119.6), "2\u202fmin 00\u202fs"),
+        (fmt.duration(200), "3\u202fmin 20\u202fs"),
+        (fmt.score(-0.25), "−0.250"),
+        (fmt.fraction(3, 1200), "3 of 1\u202f200"),
+    ],
+)
+def test_numbers_are_written_for_people(found: str, expected: str) -> None:
+    assert found == expected

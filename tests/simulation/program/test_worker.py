@@ -1,0 +1,263 @@
+"""The coordinator's child process: models in, measurements out, and errors that arrive whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.release import worker as parent
+from device_sdk.faces import ChoiceRule, FacePipeline
+from mien.backbones.importers import import_model
+from mien.errors import (
+    TABLE,
+    ConfigError,
+    CorruptDataError,
+    EmptyFolderError,
+    LayoutMismatchError,
+    MienError,
+    NonFiniteError,
+    NotFoundError,
+    UndefinedMetricError,
+)
+from mien.layout import ParameterLayout
+from simulation.faces.datasets import digest, find_people, read_people
+from simulation.faces.folder_protocol import evaluate_folder
+from simulation.faces.models import Model, read_model, write_model
+from simulation.faces.pretrained import sface_path
+from simulation.program import cli as sim
+from simulation.program import worker
+from simulation.synthetic import committed_faces
+from tests.golden import _reference_evaluation as reference
+from tests.golden import _reference_sface as reference_sface
+from tests.simulation.untrained import untrained_model
+
+ODD = Path(__file__).resolve().parents[2] / "data" / "faces"
+
+
+def people_in(folder: Path, num_people: int, num_images: int) -> Path:
+    """Return `folder` with some of the test people in it."""
+    for name, files in list(committed_faces("test").items())[:num_people]:
+        (folder / name).mkdir(parents=True)
+        for path in files[:num_images]:
+            shutil.copy(path, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sface(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SFace, unpacked by the child process that the coordinator starts."""
+    folder = tmp_path_factory.mktemp("models") / "sface"
+    parent.import_model(sface_path(), folder)
+    return folder
+
+
+class TestFromTheCoordinator:
+    def test_import_brings_the_whole_model(self, sface: Path) -> None:
+        model = read_model(sface)
+        expected = import_model(sface_path().read_bytes(), "sface.onnx")
+        assert (model.spec, model.layout) == (expected.spec, expected.layout)
+        assert np.array_equal(model.theta, expected.theta)
+        assert sorted(path.name for path in sface.iterdir()) == ["model.json", "theta.f32"]
+
+    def test_import_with_an_adapter_trains_that_alone(self, tmp_path: Path) -> None:
+        parent.import_model(sface_path(), tmp_path / "adapted", adapter=True)
+        model = read_model(tmp_path / "adapted")
+        assert (model.spec.backbone, model.spec.trainable) == ("sface_adapter", ("adapter.*",))
+        plain = import_model(sface_path().read_bytes(), "sface.onnx")
+        assert np.array_equal(model.theta[: plain.layout.size], plain.theta)
+        assert np.array_equal(model.theta[plain.layout.size :], np.append(np.eye(128, dtype=np.float32), np.zeros(128)))
+
+    def test_evaluation_equals_an_independent_one(
+        self, sface: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """ONNX Runtime on the file as published, and the definitions of EER and thresholds in plain loops."""
+        folder = people_in(tmp_path / "people", 7, 3)
+        shutil.copy(ODD / "no_face.jpg", folder / next(iter(find_people(folder))))
+        record = parent.evaluate(sface, folder, "folder")
+
+        people = find_people(folder)
+        faces = read_people(people, FacePipeline(read_model(sface).spec.input, None, ChoiceRule.CENTRE))
+        embeddings = reference_sface.embed(reference_sface.dequantised(sface_path().read_bytes()), faces.crops)
+        pairs = [(i, j) for i in range(len(embeddings)) for j in range(i)]
+        scores = [reference.cosine(embeddings[i].tolist(), embeddings[j].tolist()) for i, j in pairs]
+        same = [faces.labels[i] == faces.labels[j] for i, j in pairs]
+        mated = [score for score, is_same in zip(scores, same, strict=True) if is_same]
+        non_mated = [score for score, is_same in zip(scores, same, strict=True) if not is_same]
+
+        assert record["mated"] == len(mated) == 7 * 3
+        assert record["non_mated"] == len(non_mated) == 21 * 20 // 2 - 21
+        assert (record["identities"], record["images"], record["fte"]) == (7, 22, 1)
+        assert record["eer"] == pytest.approx(float(reference.eer(mated, non_mated)), abs=1e-9)
+        assert record["dataset_sha256"] == digest(people)
+        assert (record["dataset"], record["model_id"]) == ("people", read_model(sface).model_id)
+        assert (record["protocol"], record["protocol_version"], record["seed"]) == ("folder-all-pairs", "1", 0)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=ODD)
+        assert head.stdout.startswith(record["commit"]) or (head.returncode, record["commit"]) == (128, "unknown")
+        assert record["command"].startswith(
+            f"python -m simulation.program.worker evaluate --model {sface} --data {folder}"
+        )
+        first, *others = record["points"]
+        expected = reference.threshold_at_fmr(mated, non_mated, Fraction(1, 10))
+        assert first["threshold"] == pytest.approx(expected, abs=1e-4)
+        assert first["num_false_matches"] / first["num_non_mated"] == first["fmr"] <= first["target_fmr"] == 0.1
+        assert first["num_false_non_matches"] / first["num_mated"] == first["fnmr"]
+        assert all(point["not_measurable"] for point in others[1:])  # 189 comparisons cannot show an FMR of 0.1 %
+        printed = capfd.readouterr()
+        assert (printed.out, printed.err) == ("", "")
+
+    def test_error_of_the_child_arrives_whole(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "a model with a long name that would be wrapped on a narrow terminal.onnx"
+        file.write_bytes(b"\x08no model")
+        with pytest.raises(ConfigError) as raised:
+            parent.import_model(file, tmp_path / "out")
+        with pytest.raises(ConfigError) as expected:
+            import_model(file.read_bytes(), file.name)
+        assert raised.value.message == expected.value.message
+        assert not (tmp_path / "out").exists()
+        assert capfd.readouterr().err == ""  # it is told once, by whoever catches it
+
+    def test_defect_of_the_child_is_told_with_its_last_line(self) -> None:
+        """A traceback, a signal, silence: never a success, never an unknown class."""
+        for code, line, says in (
+            (1, "ZeroDivisionError: division by zero\n", r"exit code 1\): ZeroDivisionError"),
+            (-9, "", r"exit code -9\): it said nothing"),
+            (1, '{"no": "message"}', "exit code 1"),
+        ):
+            error = parent._error(code, line)
+            assert type(error) is CorruptDataError
+            with pytest.raises(CorruptDataError, match=says):
+                raise error
+
+    @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+    def test_a_number_that_is_not_finite_is_no_record(self, number: str) -> None:
+        assert parent._object('{"evidence": {"change": 1e-3}, "n": 2}') == {"evidence": {"change": 1e-3}, "n": 2}
+        for text in (f'{{"change": {number}}}', f'{{"evidence": {{"sets": [{{"chance": {number}}}]}}}}'):
+            with pytest.raises(CorruptDataError, match="no record"):
+                parent._object(text)
+
+    @pytest.mark.parametrize("cls", TABLE, ids=lambda cls: cls.code)
+    def test_every_error_keeps_its_class(self, cls: type[MienError]) -> None:
+        line = json.dumps({"error": cls.code, "message": "what to do"})
+        error = parent._error(TABLE[cls].exit_code, line)
+        assert type(error) is cls
+        assert error.message == "what to do"
+
+
+class TestCommand:
+    """One real process for each way out; what leads there is tested below, without one."""
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "simulation.program.worker", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+    def test_answer_is_one_json_object(self, tmp_path: Path) -> None:
+        write_model(untrained_model(), tmp_path / "model")
+        done = self.run("evaluate", "--model", tmp_path / "model", "--data", people_in(tmp_path / "people", 2, 2))
+        assert done.returncode == 0
+        assert done.stderr == ""
+        (line,) = done.stdout.splitlines()
+        assert json.loads(line)["mated"] == 2
+
+    def test_error_is_one_json_object_and_an_exit_code(self, tmp_path: Path) -> None:
+        model = untrained_model()
+        model.theta[5] = np.nan
+        write_model(model, tmp_path / "model")
+        done = self.run("evaluate", "--model", tmp_path / "model", "--data", people_in(tmp_path / "people", 2, 2))
+        assert done.returncode == TABLE[NonFiniteError].exit_code
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert json.loads(line)["error"] == "non_finite"
+
+    @pytest.mark.parametrize("arguments", [["evaluate", "--modle", "x"], ["evaluate"], ["import"], ["measure"]])
+    def test_wrong_options_are_a_usage_error(self, arguments: list[str]) -> None:
+        done = CliRunner().invoke(worker.app, arguments)
+        assert done.exit_code == 2
+        assert "Error: " in done.stderr
+        assert done.stdout == ""
+
+    def test_a_crash_never_prints_what_variables_hold(self) -> None:
+        for app in (worker.app, sim.app, sim.data_app):
+            assert app.pretty_exceptions_show_locals is False
+        for app in (worker.app, sim.app):
+            assert app.pretty_exceptions_enable is False
+
+
+class TestWhatIsRefused:
+    def test_protocol(self, tmp_path: Path) -> None:
+        done = CliRunner().invoke(
+            worker.app, ["evaluate", "--model", str(tmp_path), "--data", str(tmp_path), "--protocol", "ijb"]
+        )
+        assert isinstance(done.exception, ConfigError)
+        assert "'ijb'; known: folder, lfw" in done.exception.message
+
+    def test_model_file_that_is_not_there(self, tmp_path: Path) -> None:
+        done = CliRunner().invoke(worker.app, ["import", str(tmp_path / "none.onnx"), "--out", str(tmp_path / "out")])
+        assert isinstance(done.exception, NotFoundError)
+        assert not (tmp_path / "out").exists()
+
+    def test_folder_that_holds_a_model(self, tmp_path: Path) -> None:
+        write_model(untrained_model(), tmp_path)
+        done = CliRunner().invoke(worker.app, ["import", str(sface_path()), "--out", str(tmp_path)])
+        assert isinstance(done.exception, MienError)
+        assert done.exception.code == "already_exists"
+        assert read_model(tmp_path).spec.source == "untrained"
+
+    def test_one_person_or_one_image_each_has_no_eer(self, tmp_path: Path) -> None:
+        with pytest.raises(UndefinedMetricError, match="non-mated"):
+            evaluate_folder(untrained_model(), people_in(tmp_path / "one", 1, 3))
+        with pytest.raises(UndefinedMetricError, match="mated"):
+            evaluate_folder(untrained_model(), people_in(tmp_path / "three", 3, 1))
+
+    def test_folder_without_faces(self, tmp_path: Path) -> None:
+        (tmp_path / "ada").mkdir()
+        with pytest.raises(EmptyFolderError, match="nobody"):
+            evaluate_folder(untrained_model(), tmp_path)
+        shutil.copy(ODD / "no_face.jpg", tmp_path / "ada")
+        with pytest.raises(EmptyFolderError, match="no_face"):
+            evaluate_folder(untrained_model(), tmp_path)
+
+    def test_raw_pictures_are_no_aligned_crops(self, tmp_path: Path) -> None:
+        with pytest.raises(EmptyFolderError, match=r"image \(2\)"):
+            evaluate_folder(untrained_model(), people_in(tmp_path, 1, 2), aligned=True)
+
+    @pytest.mark.parametrize("protocol", [evaluate_folder, worker.evaluate_lfw])
+    def test_model_of_another_layout(self, tmp_path: Path, protocol: object) -> None:
+        """Two equally large tensors that change places leave the size as it is: only the layout's hash tells."""
+        assert callable(protocol)
+        model = untrained_model()
+        entries = list(model.layout.entries)
+        i, j = next((i, j) for j, b in enumerate(entries) for i, a in enumerate(entries[:j]) if a.shape == b.shape)
+        entries[i], entries[j] = entries[j], entries[i]
+        layout = ParameterLayout(tuple(entries))
+        other = Model(dataclasses.replace(model.spec, layout_sha256=layout.sha256), layout, model.theta)
+        write_pairs(people_in(tmp_path, 2, 2))
+        with pytest.raises(LayoutMismatchError):
+            protocol(other, tmp_path)
+
+    def test_lfw_that_is_not_whole(self, tmp_path: Path) -> None:
+        with pytest.raises(NotFoundError, match=r"pairs\.txt"):
+            worker.evaluate_lfw(untrained_model(), tmp_path)
+        write_pairs(tmp_path)
+        with pytest.raises(NotFoundError, match="images of LFW are missing"):
+            worker.evaluate_lfw(untrained_model(), tmp_path)
+        with pytest.raises(ConfigError, match="--aligned"):
+            worker.evaluate_lfw(untrained_model(), tmp_path, aligned=True)
+
+
+def write_pairs(folder: Path) -> None:
+    """Write a pair list of LFW's form about people who are not there."""
+    lines = ["10\t300"]
+    for fold in range(10):
+        lines += [f"P{fold}_{i}\t1\t2" for i in range(300)]
+        lines += [f"P{fold}_{i}\t1\tQ{fold}_{i}\t1" for i in range(300)]
+    (folder / "protocol").mkdir()
+    (folder / "protocol" / "pairs.txt").write_text("\n".join(lines) + "\n")
