@@ -13,7 +13,7 @@ from device_sdk.people.backup import MAGIC, seal_backup, unseal_backup
 from device_sdk.people.gallery import Gallery
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import CorruptDataError, MienError
-from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
+from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 
 NAMES = ("Ada", "Bo")
 

@@ -31,7 +31,7 @@ from mien.protocol.canonical import model_to_json, task_to_json
 from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.clocks import ShiftedClock
-from tests.device_sdk.people import SPEC, noise_crops, project
+from tests.device_sdk.made_up_people import SPEC, noise_crops, project
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 from tests.integration.real_fleet import small_model
 

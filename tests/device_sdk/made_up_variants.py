@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mien.models.variants import ONNXRUNTIME, Variant, VariantCost, form_id
 from mien.specs import FaceInputSpec, Threshold
-from tests.device_sdk.people import SPEC
+from tests.device_sdk.made_up_people import SPEC
 
 COST = VariantCost("faces", "d" * 64, 30, 100, 30_000, 1e-3, 0.05, 0.04, 0.045, 0.0011, 0.99, 0.97)
 

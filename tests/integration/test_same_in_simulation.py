@@ -24,7 +24,7 @@ from mien.methods.base import Crops
 from mien.protocol.tensors import PublicShard
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, run_task
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 

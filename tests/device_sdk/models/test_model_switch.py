@@ -14,7 +14,7 @@ import pytest
 from device_sdk.people.enrolled import Template
 from device_sdk.people.gallery import Gallery
 from device_sdk.storage.keystore import FileKeyStore
-from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project
+from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, noise_crops, project
 
 NUM_PEOPLE = 6
 SEEDS = {MODEL_A: 1, MODEL_B: 2}
@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from device_sdk.people.gallery import Gallery
 from device_sdk.storage.keystore import FileKeyStore
-from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, project
+from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, project
 from tests.device_sdk.models.test_model_switch import NUM_PEOPLE, SEEDS
 
 home = Path(sys.argv[1])

@@ -32,7 +32,7 @@ from mien.models.bundles import BundleFile
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import common_pb2, models_pb2
 from mien.specs import ModelSpec, Threshold
-from tests.device_sdk.people import SPEC, noise_crops, project
+from tests.device_sdk.made_up_people import SPEC, noise_crops, project
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -34,9 +34,9 @@ from mien.models.variants import Variant, VariantList
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import common_pb2, models_pb2
 from mien.specs import ModelSpec, Threshold
+from tests.device_sdk.made_up_people import SPEC, noise_crops
 from tests.device_sdk.made_up_variants import graph, variant
 from tests.device_sdk.models.test_release_switch import KEY, LAYOUT, Projection
-from tests.device_sdk.people import SPEC, noise_crops
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
 DYING = """

@@ -35,7 +35,7 @@ from mien.errors import (
     NotFoundError,
 )
 from mien.specs import FaceInputSpec, Threshold
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, Engine, images_of, sface
 
 

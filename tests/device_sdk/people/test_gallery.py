@@ -36,7 +36,7 @@ from mien.errors import (
     VersionError,
 )
 from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
-from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
+from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 
 TEMPLATE_1 = '[{"name": "Ada", "enrolled_unix_s": 1, "templates": [{"id": 1}]}]'
 
@@ -478,7 +478,7 @@ from dataclasses import replace
 from pathlib import Path
 from device_sdk.people.gallery import Gallery
 from device_sdk.storage.keystore import FileKeyStore
-from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
+from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 
 home = Path(sys.argv[1])
 gallery = Gallery.open(home / "device.db", FileKeyStore(home / "keys"))

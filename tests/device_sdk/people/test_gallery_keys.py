@@ -19,7 +19,7 @@ from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import KeyStoreError, MienError, UnreachableError
 from mien.protocol.tensors import pack_tensors
 from mien.records import to_mapping
-from tests.device_sdk.people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
+from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
 from tests.integration.house import is_root
 
 

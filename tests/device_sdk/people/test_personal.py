@@ -26,7 +26,7 @@ from mien.methods.fedfr import PREVIOUS
 from mien.protocol.canonical import model_to_json, to_canonical_json
 from mien.protocol.tensors import PublicShard
 from simulation.synthetic import committed_faces
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of, sface
 
 OWNER, STRANGER = "caucasian_0002", "asian_0007"

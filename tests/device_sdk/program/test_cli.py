@@ -33,7 +33,7 @@ from mien.errors import (
     NotFoundError,
 )
 from mien.protocol.tensors import unpack_metadata
-from tests.device_sdk.people import noise_crops, template_of
+from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.device_sdk.programs import mien_device
 
 OPTIONS = {

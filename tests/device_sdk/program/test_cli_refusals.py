@@ -16,7 +16,7 @@ from device_sdk.people.gallery import Gallery
 from device_sdk.program.cli import app
 from device_sdk.storage.keystore import FileKeyStore, open_key_store
 from mien.errors import TABLE, ConfigError, CorruptDataError, InviteError, KeyStoreError, MienError, NotFoundError
-from tests.device_sdk.people import noise_crops, template_of
+from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.device_sdk.programs import ENVIRONMENT, command
 
 # Root may read and write everything, and so would see none of this.

@@ -12,7 +12,7 @@ from device_sdk.device import Device, DeviceStatus
 from device_sdk.program.cli import app
 from device_sdk.program.owner_status import LastRound, sentences
 from mien.errors import CorruptDataError
-from tests.device_sdk.people import noise_crops, template_of
+from tests.device_sdk.made_up_people import noise_crops, template_of
 
 NOW = 1_800_000_000
 FRESH = DeviceStatus("/home", "file", *(None,) * 6, 0, 0, None, 0, True, False, None, None)

@@ -20,7 +20,7 @@ from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.methods import METHODS
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from tests.device_sdk.people import noise_crops, template_of
+from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()

@@ -55,7 +55,7 @@ from mien.protocol.v1 import common_pb2, rounds_pb2
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
-from tests.device_sdk.people import SPEC, noise_crops, project, template_of
+from tests.device_sdk.made_up_people import SPEC, noise_crops, project, template_of
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script
 from tests.integration.real_fleet import small_model
 

@@ -20,9 +20,9 @@ from device_sdk.storage.keystore import open_key_store
 from mien.models import bundles
 from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
 from tests.device_sdk.clocks import HandClock, ShiftedClock
+from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.models.test_release_graphs import TINY, bundle
 from tests.device_sdk.models.test_variant_switch import KEY, PLAIN, Shop, opened
-from tests.device_sdk.people import noise_crops
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
 __all__ = ["bundle"]

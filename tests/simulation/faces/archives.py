@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from mien.methods.base import Crops
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.simulation.faces.test_recordio import image_record, range_record, write
 
 PEOPLE = {"Bo": 3, "Ada": 2, "Äpfel": 1, "Cid": 4}

@@ -32,7 +32,7 @@ from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256
 from simulation.faces.store import CropStore, StoreCrops, taken
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
 from simulation.runs.experiment import FacesSource
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.integration.house import ROOT
 from tests.simulation.faces.archives import PEOPLE, archive, crops_of, folder_of_people
 

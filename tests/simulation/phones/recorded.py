@@ -24,7 +24,7 @@ from mien.records import from_mapping, to_mapping
 from simulation.phones.fleet import Chance, EmulatedPhone, FleetOptions, PhoneFleet
 from simulation.phones.holdings import MemoryGallery
 from simulation.phones.notes import ProcessNotes
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.integration.seeded_phone import SimulatedChance
 
 IMAGES = 3

@@ -16,7 +16,7 @@ from mien.methods.base import Objective, Runtime
 from mien.secagg import RoundConfig
 from mien.specs import LocalSpec
 from simulation.phones.holdings import MemoryGallery, MemoryIdentity, ReplayRuntime, SharedRuntimes, SumsInMemory
-from tests.device_sdk.people import noise_crops
+from tests.device_sdk.made_up_people import noise_crops
 from tests.mien.secagg.cohort import make_config
 
 W = np.arange(4, dtype=np.float32)
