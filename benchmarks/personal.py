@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks import _common
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.people.recogniser import MASTER, fit_crops
+from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model
 from mien.evaluation.scores import all_pairs

@@ -33,7 +33,6 @@ from coordinator.service.access import AccessInterceptor, Gate
 from coordinator.service.health import Probes, listening
 from coordinator.service.limits import CallLimiter
 from coordinator.service.measured import MeasuredStore, MeasuredThread
-from coordinator.service.messages import software
 from coordinator.service.metrics import Metrics, Now
 from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
@@ -55,6 +54,7 @@ from mien.shell.lock import exclusive
 from mien.shell.memory import keep_freed_memory
 from mien.shell.systemd import notify
 from mien.shell.tls import refuse_tls12
+from mien.shell.version import software
 
 if TYPE_CHECKING:
     from coordinator.replicas.setup import Replication
@@ -105,7 +105,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
     At the block's end no new cohort is chosen; sums under way get `drain_s` to finish, and whatever was committed is
     there after the next start.
     """
-    metrics, traces = Metrics(software()), _traces(config)
+    metrics, traces = Metrics(software("mien-coordinator")), _traces(config)
     stores = dataclasses.replace(open_stores(home, config, clock, metrics), traces=traces)
     replication = None
     try:
@@ -186,12 +186,12 @@ def _traces(config: CoordinatorConfig) -> RoundTraces:
         return NO_TRACES
     from coordinator.rounds.tracing import OtlpTraces
 
-    return OtlpTraces(config.otlp_endpoint, config.otlp_share, software())
+    return OtlpTraces(config.otlp_endpoint, config.otlp_share, software("mien-coordinator"))
 
 
 def _enter_start(store: Store, config: CoordinatorConfig) -> None:
     """Enter the start in the audit log, and the log's head in this program's: an anchor kept elsewhere for free."""
-    detail = {"software": software(), "schema": SCHEMA, "settings_sha256": settings_sha256(config)}
+    detail = {"software": software("mien-coordinator"), "schema": SCHEMA, "settings_sha256": settings_sha256(config)}
     head = store.log(audit.COORDINATOR, "server.start", config.address, detail)
     _LOG.info("audit log", head=str(head))
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
-    from device_sdk.device import Device, DeviceStatus, ModelUpdate
+    from device_sdk.device import Device, ModelUpdate
     from device_sdk.people.enroll import Enrollment, RefusedImage
     from device_sdk.people.enrolled import Person
     from device_sdk.people.liveness import PadCheck
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from device_sdk.rounds.participate import Counted, Event, NotCounted, Transfer
     from device_sdk.server.client import Wait
     from device_sdk.server.identity import Identity
+    from device_sdk.status import DeviceStatus
 
 __all__ = [
     "Conditions",
@@ -74,7 +75,8 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 _HOME_OF: Final = {
     "Wait": "server.client",
-    **dict.fromkeys(("Device", "DeviceStatus", "ModelUpdate"), "device"),
+    **dict.fromkeys(("Device", "ModelUpdate"), "device"),
+    "DeviceStatus": "status",
     **dict.fromkeys(("Enrollment", "RefusedImage"), "people.enroll"),
     "Person": "people.enrolled",
     "Identity": "server.identity",

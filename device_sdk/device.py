@@ -14,6 +14,7 @@ from typing import Any, Final
 from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
+from device_sdk.faces.crops import MASTER
 from device_sdk.faces.source import SourceFaces, read_source
 from device_sdk.models.abilities import UNSAID, Abilities, GraphLook, abilities_of
 from device_sdk.models.graphs import fetch_graphs, list_in_force
@@ -22,14 +23,13 @@ from device_sdk.models.releases import ReleaseGuard
 from device_sdk.models.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.people.backup import seal_backup, unseal_backup
 from device_sdk.people.enroll import Enrollment, RefusedImage, enroll, gather_images
-from device_sdk.people.enrolled import Person, name_is_taken
+from device_sdk.people.enrolled import LastRound, Person, name_is_taken, said_of_threshold
 from device_sdk.people.gallery import Gallery, from_plain
 from device_sdk.people.liveness import PadCheck, checked
 from device_sdk.people.personal import Personalised, PersonalRecogniser, personalise
-from device_sdk.people.recogniser import MASTER, Operating, Recogniser, operating_point
+from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.stored_personal import Form, StoredPersonal
 from device_sdk.people.verify import Outcome, identify, verify
-from device_sdk.program.owner_status import LastRound, said_of_threshold
 from device_sdk.rounds.attempts import Attempts
 from device_sdk.rounds.budget import TrainingBudget
 from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
@@ -48,6 +48,7 @@ from device_sdk.runtimes import load_runtime
 from device_sdk.server.client import CoordinatorClient, Duty, Manifest
 from device_sdk.server.identity import Identity, IdentityFiles
 from device_sdk.server.join import join, renew, renewal_due
+from device_sdk.status import DeviceStatus
 from device_sdk.storage.home import Home, default_root
 from device_sdk.storage.keystore import KeyStore, open_key_store
 from mien.errors import (
@@ -89,46 +90,6 @@ class ModelUpdate:
     changed: bool
     num_templates: int
     tier: str = FLOAT32
-
-
-@dataclass(frozen=True)
-class DeviceStatus:
-    """Where a device stands; `pending_round` is a round that it trained for and that has not ended.
-
-    `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
-    of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
-    `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
-    `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
-    `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
-    and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
-    `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
-    `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
-    """
-
-    home: str
-    keystore: str
-    device_id: str | None
-    population: str | None
-    coordinator: str | None
-    certificate_ends: str | None
-    model_id: str | None
-    backbone: str | None
-    num_people: int
-    num_agreed: int
-    pending_round: str | None
-    num_private_sums: int
-    measures_models: bool
-    asked_to_stay_out: bool
-    personal_model: str | None
-    liveness_check: str | None
-    tier: str | None = None
-    last_round_unix_s: int | None = None
-    last_round_counted: bool | None = None
-    threshold_by_hand: float | None = None
-    personal_model_is_stale: bool = False
-    renewal_is_due: bool = False
-    lacks_threshold: str = ""
-    revoked_unix_s: int | None = None
 
 
 class Device:

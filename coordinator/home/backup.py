@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from coordinator.home import archive
 from coordinator.home.archive import Kind, Origin, Summary
 from coordinator.home.home import CoordinatorHome
-from coordinator.service.messages import software
 from coordinator.store.audit import local_actor
 from coordinator.store.database import sqlite_url
 from coordinator.store.sealing import MasterKey
@@ -30,6 +29,7 @@ from mien.log.audit import Anchor
 from mien.shell.clock import Clock
 from mien.shell.files import storage_errors
 from mien.shell.lock import exclusive
+from mien.shell.version import software
 
 _DATABASE: Final = "coordinator.db"
 _KEPT: Final = (".key", ".pem", ".csr", ".crl", ".revoked", ".toml")
@@ -63,7 +63,7 @@ def make_backup(home: CoordinatorHome, out: Path, password: str, clock: Clock, *
             shutil.rmtree(left)
         with tempfile.TemporaryDirectory(prefix=".backup-", dir=home.folder) as folder, storage_errors(out.name):
             head = _stage(home, Path(folder), clock) if with_data else None
-            origin = Origin(software(), int(clock.now()), head)
+            origin = Origin(software("mien-coordinator"), int(clock.now()), head)
             return archive.write(KIND, _files(home, Path(folder)), out, password, origin)
 
 

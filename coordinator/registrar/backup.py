@@ -17,7 +17,6 @@ from typing import Final
 from coordinator.home import archive
 from coordinator.home.archive import Kind, Origin, Summary
 from coordinator.registrar.home import RegistrarHome
-from coordinator.registrar.service import software
 from coordinator.registrar.store import Store
 from coordinator.store.audit import local_actor
 from coordinator.store.database import sqlite_url
@@ -26,6 +25,7 @@ from mien.log.audit import Anchor
 from mien.shell.files import storage_errors
 from mien.shell.lock import exclusive
 from mien.shell.ready import is_ready_file
+from mien.shell.version import software
 
 KIND: Final = Kind("registrar", re.compile(r"[a-z][a-z0-9-]*\.(key|pem|json)|registrar\.(toml|db)"))
 _DATABASE: Final = "registrar.db"
@@ -58,7 +58,7 @@ def make_backup(
             if with_data:
                 files[_DATABASE] = Path(folder) / _DATABASE
                 head = _copy(home.folder / _DATABASE, files[_DATABASE], now)
-            return archive.write(KIND, files, out, password, Origin(software(), now, head))
+            return archive.write(KIND, files, out, password, Origin(software("mien-registrar"), now, head))
 
 
 def restore_backup(

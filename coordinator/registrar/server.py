@@ -29,7 +29,6 @@ from coordinator.registrar.service import (
     Worker,
     add_admin,
     add_registrar,
-    software,
 )
 from coordinator.registrar.store import Store
 from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor
@@ -38,6 +37,7 @@ from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.shell.lock import exclusive
 from mien.shell.systemd import notify
+from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256
@@ -119,7 +119,7 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
 
 def _enter(store: Store, action: str, config: RegistrarConfig, clock: Callable[[], datetime]) -> None:
     """Enter a start or stop, and print the log's head: an anchor that is kept elsewhere for free."""
-    detail = {"software": software(), "settings_sha256": settings_sha256(config)}
+    detail = {"software": software("mien-registrar"), "settings_sha256": settings_sha256(config)}
     try:
         with store.begin() as transaction:
             head = transaction.log(int(clock().timestamp()), audit.REGISTRAR, action, config.address, detail)

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -22,6 +21,7 @@ from coordinator.service.rpc import peer_host, peer_leaf_pem
 from mien.errors import AuthError
 from mien.protocol.status import choose_version
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
+from mien.shell.version import software
 
 MAX_JOIN_MESSAGE_BYTES: Final = 32 * 1024
 """Limit of a message from a caller that has proved nothing yet; a join needs less than 5 KiB."""
@@ -70,7 +70,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         """Return the protocol version to speak, and the registrar's clock."""
         chosen = choose_version(list(request.protocol_versions))
         unix_ms = int(self._clock().timestamp() * 1000)
-        return common_pb2.HelloReply(protocol_version=chosen, software=software(), unix_ms=unix_ms)
+        return common_pb2.HelloReply(protocol_version=chosen, software=software("mien-registrar"), unix_ms=unix_ms)
 
     async def Join(self, request: registrar_pb2.JoinRequest, context: Any) -> registrar_pb2.JoinReply:
         """Return a device's first certificate for a token."""
@@ -185,11 +185,3 @@ def add_registrar(service: RegistrarService, server: grpc.aio.Server) -> None:
 def add_admin(service: RegistrarAdminService, server: grpc.aio.Server) -> None:
     """Serve the operators' half on a server."""
     registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(service, server)
-
-
-def software() -> str:
-    """Return this program's name and version."""
-    try:
-        return f"mien-registrar {version('mien')}"
-    except PackageNotFoundError:
-        return "mien-registrar"

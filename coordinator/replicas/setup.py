@@ -27,13 +27,13 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import Gate
-from coordinator.service.messages import software
 from coordinator.service.metrics import Metrics
 from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
 from coordinator.store.thread import StoreThread
 from mien.errors import ConfigError
 from mien.protocol.v1 import replicas_pb2_grpc
 from mien.shell.clock import Clock
+from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
 _LAST_ANSWERS_S: Final = 2.0
@@ -56,7 +56,7 @@ class Replication:
         self._home, self._config, self._clock, self._metrics = home, config, clock, metrics
         self._store, self._spool, lease_s = stores.store, stores.spool, config.replica_lease_s
         name, replica_id = socket.gethostname(), secrets.token_hex(8)
-        replica = Replica(replica_id, name, config.replica_address, software(), clock.now_ms())
+        replica = Replica(replica_id, name, config.replica_address, software("mien-coordinator"), clock.now_ms())
         self._registry = Registry(home.database_url(config), replica, lease_s=lease_s)
         self._store.limit_idle(_SILENT_TRANSACTION_S)
         self._thread = StoreThread(patience_s=lease_s / 2)

@@ -47,6 +47,7 @@ from mien.rounds.machine import (
     Trained,
     Withdrew,
 )
+from mien.rounds.monitoring import TaskNow
 from mien.rounds.pacing import ACTIVE_S, Pace, Pacer, gathering_pause_s, wanted_per_s
 from mien.rounds.plan import TaskPlan, plan_task
 from mien.rounds.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
@@ -166,17 +167,6 @@ class TaskNews:
     round: RoundRecord | None
     num_cannot_train: int = 0
     num_want_larger_sums: int = 0
-
-
-@dataclass(frozen=True)
-class TaskNow:
-    """One running task: where its round is, how many devices are how far in it, and how much waits to be handled."""
-
-    name: str
-    population: str
-    stage: str
-    devices: Mapping[str, int]
-    queue_length: int
 
 
 @dataclass(frozen=True)

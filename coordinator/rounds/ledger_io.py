@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from coordinator.store import account
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
-from mien.dp.rounds import opening
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import SumOpening
 from mien.secagg import RoundConfig
+from mien.secagg.noise import opening
 
 
 async def nothing_shared() -> bytes:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mien.contribution import Total
-from mien.dp.rounds import clip_after, noise_allowance, noised
 from mien.errors import CohortError, NotFoundError, ViolationError
 from mien.rounds.machine import PATHS, Stage
 from mien.rounds.plan import TaskPlan
@@ -22,6 +21,7 @@ from mien.secagg import Elsewhere, RoundConfig, ServerRound, Suspect
 from mien.secagg.groups import MIN_ROBUST_GROUPS, combine
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.masks import Words
+from mien.secagg.noise import clip_after, noise_allowance, noised
 from mien.secagg.vector import ContributionMap
 
 MAX_STEP_BYTES: Final = 256 * 1024

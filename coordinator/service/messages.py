@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from mien.errors import CorruptDataError, NotFoundError
@@ -128,11 +127,3 @@ def roll_out_status(roll_out: RollOutRecord) -> operator_pb2.RollOutStatus:
         changed_unix_ms=roll_out.changed_ms,
         roll_out_json=roll_out.spec_json,
     )
-
-
-def software() -> str:
-    """Return this program's name and version."""
-    try:
-        return f"mien-coordinator {version('mien')}"
-    except PackageNotFoundError:
-        return "mien-coordinator"

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from coordinator.rounds.engine import TaskNow
+from mien.rounds.monitoring import BudgetNow, TaskNow
 from mien.rounds.records import RoundRecord
 from mien.rounds.rollouts import RollOutRecord
 
@@ -24,16 +24,6 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _STAGE_BUCKETS_S: Final = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 86400)
 _STORE_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-
-
-@dataclass(frozen=True)
-class BudgetNow:
-    """What one population has spent of one budget; infinite once a sum was opened without noise."""
-
-    population: str
-    delta: float
-    epsilon: float
-    spent: float
 
 
 @dataclass(frozen=True)

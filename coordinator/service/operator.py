@@ -23,7 +23,6 @@ from coordinator.service.messages import (
     manifest,
     roll_out_status,
     seen_device,
-    software,
 )
 from coordinator.store.blobs import BlobStore, BlobWriter
 from coordinator.store.store import Store
@@ -41,6 +40,7 @@ from mien.rounds.records import BlobId, BundleRecord, ModelRecord, RoundRecord, 
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
 from mien.shell.clock import Clock
+from mien.shell.version import software
 from mien.specs import ModelSpec, Threshold
 
 _MAX_TOKEN: Final = 80
@@ -71,7 +71,9 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
         chosen = choose_version(list(request.protocol_versions))
-        return common_pb2.HelloReply(protocol_version=chosen, software=software(), unix_ms=self._clock.now_ms())
+        return common_pb2.HelloReply(
+            protocol_version=chosen, software=software("mien-coordinator"), unix_ms=self._clock.now_ms()
+        )
 
     # Tasks
 

@@ -22,7 +22,6 @@ from coordinator.service.messages import (
     check_hash,
     check_id,
     printable,
-    software,
     told_json,
 )
 from coordinator.service.replies import ReplyStreams
@@ -35,6 +34,7 @@ from mien.protocol.uploads import UploadPiece, parse_piece
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 from mien.rounds.records import BlobId, DeviceCall
 from mien.shell.clock import Clock, to_ms
+from mien.shell.version import software
 
 _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
@@ -63,7 +63,9 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
         chosen = choose_version(list(request.protocol_versions))
-        return common_pb2.HelloReply(protocol_version=chosen, software=software(), unix_ms=self._clock.now_ms())
+        return common_pb2.HelloReply(
+            protocol_version=chosen, software=software("mien-coordinator"), unix_ms=self._clock.now_ms()
+        )
 
     async def CheckIn(self, request: rounds_pb2.CheckInRequest, context: Any) -> rounds_pb2.CheckInReply:
         """Return an assignment, or when to come back; held while a round may still want the device."""

@@ -166,7 +166,7 @@ def clip_for(db: sa.Connection, task_id: str, task: TaskSpec, round_: int) -> fl
 
 
 def keep_clip(db: sa.Connection, task_id: str, round_: int, l2_clip: float) -> None:
-    """Keep what a round leaves to the next one (`mien.dp.rounds.clip_after`), in the transaction that closes it."""
+    """Keep what a round leaves to the next one (`mien.secagg.noise.clip_after`), in the transaction that closes it."""
     here = sa.and_(PRIVACY_CLIPS.c.task_id == task_id, PRIVACY_CLIPS.c.round == round_)
     if db.execute(sa.update(PRIVACY_CLIPS).where(here).values(l2_clip=l2_clip)).rowcount == 0:
         db.execute(sa.insert(PRIVACY_CLIPS).values(task_id=task_id, round=round_, l2_clip=l2_clip))

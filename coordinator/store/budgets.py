@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from coordinator.service.metrics import BudgetNow
 from coordinator.store.account import read
 from coordinator.store.tables import PRIVACY_EVENTS
+from mien.rounds.monitoring import BudgetNow
 
 
 class Budgets:

@@ -27,8 +27,8 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from device_sdk.export.steps import embedding_function
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.faces.source import read_source
-from device_sdk.people.recogniser import MASTER, fit_crops
 from device_sdk.runtimes.variant_session import INPUT, VariantSession
 from mien.backbones import Backbone, build_backbone, layout_of, load_theta
 from mien.errors import ConfigError, LayoutMismatchError

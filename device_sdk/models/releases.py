@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from device_sdk.server.client import Blob, Manifest
 from mien.errors import ConfigError, CorruptDataError, VersionError
@@ -22,8 +21,7 @@ from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_jso
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import held
-
-_UNINSTALLED: Final = "0.1.0"
+from mien.shell.version import version
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class ReleaseGuard:
             )
         signed = bundles.verify(self._key, manifest.bundle_json, manifest.bundle_signature)
         bundles.check_description(signed, manifest.spec_json)
-        bundles.check_sdk(signed, software_version())
+        bundles.check_sdk(signed, version())
         offered = {bundles.THETA: manifest.theta, bundles.SHARD: manifest.public_shard}
         same = all(_blob_of(signed.file(name)) == blob for name, blob in offered.items())
         if manifest.model_id != signed.model_id or not same:
@@ -123,14 +121,6 @@ def _blob_of(file: BundleFile | None) -> Blob | None:
     return None if file is None else Blob(file.sha256, file.size_bytes)
 
 
-def software_version() -> str:
-    """Return this program's version."""
-    try:
-        return version("mien")
-    except PackageNotFoundError:
-        return _UNINSTALLED
-
-
 def verify_folder(folder: Path, release_key: str) -> BundleManifest:
     """Return the manifest of a bundle in a folder, every listed file checked; files that are not listed do not count.
 
@@ -143,7 +133,7 @@ def verify_folder(folder: Path, release_key: str) -> BundleManifest:
         return read_limited(folder / name, limit, what=name)
 
     signed = bundles.verify(release_key, read(bundles.MANIFEST, MAX_JSON_BYTES), read(bundles.SIGNATURE, 1024))
-    bundles.check_sdk(signed, software_version())
+    bundles.check_sdk(signed, version())
     for file in signed.files:
         data = folder / file.name
         if not data.is_file() or data.stat().st_size != file.size_bytes:

@@ -25,7 +25,6 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.models.releases import software_version
 from device_sdk.server.client import Blob, CoordinatorClient, Progress, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError, VersionError
@@ -36,6 +35,7 @@ from mien.models.variants import Variant, check_variants, variant_of
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, write_atomically
+from mien.shell.version import version
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}(\.json)?")
 
@@ -61,7 +61,7 @@ class VariantStore:
         with self._locked():
             path = self._fetched(client, Blob(listed.sha256, listed.size_bytes), "the list of variants", progress)
             data = read_limited(path, MAX_JSON_BYTES, what="the list of variants")
-            return check_variants(signed, data, software=software_version()).variants
+            return check_variants(signed, data, software=version()).variants
 
     def fetch(self, client: CoordinatorClient, variant: Variant, *, progress: Progress | None = None) -> None:
         """Fetch an offered variant's file; it can be loaded once it is kept."""

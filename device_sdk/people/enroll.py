@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
+from device_sdk.faces.crops import MASTER
 from device_sdk.people.enrolled import Person
 from device_sdk.people.gallery import Gallery
-from device_sdk.people.recogniser import MASTER, Recogniser
+from device_sdk.people.recogniser import Recogniser
 from mien.errors import (
     ConfigError,
     ImageError,

@@ -23,7 +23,7 @@ from mien.methods.base import Crops, Embeddings
 from mien.models.variants import model_of, variant_of
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.tensors import unpack_metadata, unpack_tensors
-from mien.records import from_mapping
+from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec
 
 MAX_NAME: Final = 80
@@ -249,3 +249,32 @@ def opened(record: Record, what: str) -> tuple[dict[str, NDArray[Any]], dict[str
     tensors = unpack_tensors(record.content, what=what)
     facts: dict[str, Any] = parse_json(unpack_metadata(record.content)["facts"].encode(), what=what)
     return tensors, facts
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """The last round that this device took part in: when it ended, and whether its contribution is in the sum."""
+
+    unix_s: int
+    counted: bool
+
+    def to_text(self) -> str:
+        """Return it as it is kept."""
+        return to_canonical_json(to_mapping(self)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> LastRound:
+        """Return what `to_text` gave; raises CorruptDataError for anything else."""
+        value = parse_json(text.encode(), what="the note of the last round")
+        try:
+            return from_mapping(cls, value if isinstance(value, dict) else {})
+        except ConfigError as error:
+            raise CorruptDataError("the note of the last round cannot be read; take part again") from error
+
+
+def said_of_threshold(threshold: float, tier: str) -> str:
+    """Return what an owner is to know where a threshold that they gave decides for a form of the model."""
+    return (
+        f"A threshold that was given by hand decides, {threshold:.3f} (verification.threshold): it is right for {tier} "
+        f"only if it was measured on this model in {tier}; without it the model's own decides."
+    )

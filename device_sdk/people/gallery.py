@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from device_sdk.people.enrolled import (
     BackedUp,
+    LastRound,
     Person,
     References,
     StoredTemplate,
@@ -61,7 +62,6 @@ from device_sdk.people.trained import (
     unpack_pending,
 )
 from device_sdk.people.training_state import by_person, for_round
-from device_sdk.program.owner_status import LastRound
 from device_sdk.server.client import Duty
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Vault, VaultKind, Writer

@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.faces.crops import fit_crops
 from device_sdk.people.enrolled import Person
 from device_sdk.people.gallery import Gallery
-from device_sdk.people.recogniser import Recogniser, fit_crops
+from device_sdk.people.recogniser import Recogniser
 from device_sdk.people.stored_personal import Form, StoredPersonal
 from mien.errors import ConfigError, NotFoundError
 from mien.evaluation.intervals import upper_bound

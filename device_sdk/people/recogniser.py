@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from device_sdk.faces.crops import fit_crops
 from device_sdk.models.models import KnownModel, Model
 from device_sdk.models.variants import LoadedVariant
 from device_sdk.people.enrolled import Template
@@ -15,9 +16,6 @@ from mien.methods.base import Crops, Embeddings, Runtime
 from mien.methods.personal_branch import PersonalThreshold
 from mien.models.variants import Variant
 from mien.specs import FaceInputSpec, Threshold
-
-MASTER: Final = FaceInputSpec()
-"""How crops are aligned and kept, whatever the model: 112x112. A narrower model takes the middle of it."""
 
 DEFAULT_MAX_FMR: Final = 1e-3
 
@@ -68,16 +66,6 @@ class Recogniser:
     def template(self, features: Embeddings) -> Template:
         """Return the template of one person's embeddings (N, dim)."""
         return Template.of(features, self.form_id, self.input)
-
-
-def fit_crops(crops: Crops, spec: FaceInputSpec) -> Crops:
-    """Return master crops (N, 112, 112, 3) as a model wants them: the 96-wide template is the 112-wide one less 8 each
-    side (`FaceInputSpec.template`), so its crop is the middle.
-    """
-    if crops.shape[1:] != (MASTER.height, MASTER.width, 3):
-        raise ConfigError(f"crops have shape {crops.shape}; align them 112x112 first")
-    margin = (MASTER.width - spec.width) // 2
-    return np.ascontiguousarray(crops[:, :, margin : MASTER.width - margin])
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.people.enrolled import crop_in, opened
+from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.training_state import Kept, Numbered
-from device_sdk.rounds.disclosure import Asked
-from device_sdk.rounds.masked import SumTerms
 from device_sdk.server.client import Duty
 from device_sdk.storage.vault import Reader, Record, Writer
 from mien.contribution import Arrays

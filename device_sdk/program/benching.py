@@ -12,8 +12,8 @@ from rich.table import Table
 from device_sdk.config import InferenceConfig, load_config
 from device_sdk.device import Device
 from device_sdk.models.variants import LoadedVariant, load_variant
+from device_sdk.people.enrolled import said_of_threshold
 from device_sdk.program.bench import EngineFigures, fastest, keep_choice, measure_engines
-from device_sdk.program.owner_status import said_of_threshold
 from device_sdk.program.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
 from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError

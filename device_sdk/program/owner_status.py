@@ -3,47 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from device_sdk.clock import spell_duration
-from mien.errors import ConfigError, CorruptDataError
+from device_sdk.people.enrolled import said_of_threshold
+from device_sdk.status import DeviceStatus
 from mien.models.variants import FLOAT32
-from mien.protocol.canonical import parse_json, to_canonical_json
-from mien.records import from_mapping, to_mapping
-
-if TYPE_CHECKING:
-    from device_sdk.device import DeviceStatus
-
-
-@dataclass(frozen=True)
-class LastRound:
-    """The last round that this device took part in: when it ended, and whether its contribution is in the sum."""
-
-    unix_s: int
-    counted: bool
-
-    def to_text(self) -> str:
-        """Return it as it is kept."""
-        return to_canonical_json(to_mapping(self)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> LastRound:
-        """Return what `to_text` gave; raises CorruptDataError for anything else."""
-        value = parse_json(text.encode(), what="the note of the last round")
-        try:
-            return from_mapping(cls, value if isinstance(value, dict) else {})
-        except ConfigError as error:
-            raise CorruptDataError("the note of the last round cannot be read; take part again") from error
-
-
-def said_of_threshold(threshold: float, tier: str) -> str:
-    """Return what an owner is to know where a threshold that they gave decides for a form of the model."""
-    return (
-        f"A threshold that was given by hand decides, {threshold:.3f} (verification.threshold): it is right for {tier} "
-        f"only if it was measured on this model in {tier}; without it the model's own decides."
-    )
 
 
 def sentences(status: DeviceStatus, now_unix_s: float) -> Iterator[tuple[str, str]]:

@@ -14,9 +14,9 @@ from typing import Final, Literal
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.dp.ledger import Participation, check_device, may_take_part
-from mien.dp.rounds import release
 from mien.errors import BudgetExceededError, ReplayError
 from mien.secagg import AttemptId, Mechanism, RoundConfig
+from mien.secagg.noise import release
 from mien.specs import DpSpec
 
 KIND: Final = VaultKind(

@@ -57,14 +57,6 @@ class Agreement:
     person: str = ""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a round asked of this device: its task, as the device's own sum sees it, and the contribution's form."""
-
-    task: TaskSpec
-    layout: ContributionLayout
-
-
 def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreement) -> None:
     """Raise ConfigError for a task that this device has not agreed to, naming the option that would agree.
 

@@ -20,18 +20,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from device_sdk.clock import Clock
+from device_sdk.faces.crops import fit_crops
 from device_sdk.faces.source import SourceFaces
 from device_sdk.models.abilities import UNSAID, Abilities
 from device_sdk.models.models import Model
 from device_sdk.people.enrolled import consent_ended
-from device_sdk.people.recogniser import fit_crops
+from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.trained import Pending
 from device_sdk.rounds.attempts import check_promise, promised
 from device_sdk.rounds.budget import MannerlyRuntime, TrainingBudget
 from device_sdk.rounds.conditions import Conditions
 from device_sdk.rounds.disclosure import (
     Agreement,
-    Asked,
     check_agreed,
     check_kind,
     disclosure,
@@ -39,7 +39,7 @@ from device_sdk.rounds.disclosure import (
     measuring_disclosure,
 )
 from device_sdk.rounds.judging import Judged, check_apart, check_duty, judge, stage_of
-from device_sdk.rounds.masked import STAGES, MaskedPart, Party, PlainPart, SumTerms, Upload
+from device_sdk.rounds.masked import STAGES, MaskedPart, Party, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch

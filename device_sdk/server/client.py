@@ -24,7 +24,7 @@ from device_sdk.server.certificates import check_clock, check_period
 from device_sdk.server.identity import Identity
 from device_sdk.server.join import check_server
 from device_sdk.server.retry import Backoff, RetryPolicy
-from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, software, told_by
+from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, told_by
 from mien.errors import (
     CertificateError,
     ConfigError,
@@ -43,6 +43,7 @@ from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.protocol.words import plain_words
 from mien.shell.files import storage_errors, sync_folder
+from mien.shell.version import software
 from mien.specs import TaskSpec
 
 SERVER: Final = "the coordinator"
@@ -252,7 +253,7 @@ class CoordinatorClient:
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
-            software=software(),
+            software=software("mien-device"),
             backbones=backbones,
             min_cohort=min_cohort,
             duty=_DUTIES[duty],
@@ -293,7 +294,7 @@ class CoordinatorClient:
 
     def set_participation(self, *, stays_out: bool) -> None:
         """Ask to be left out of all later rounds, or no longer; the server keeps it until it is told otherwise."""
-        request = rounds_pb2.SetParticipationRequest(stays_out=stays_out, software=software())
+        request = rounds_pb2.SetParticipationRequest(stays_out=stays_out, software=software("mien-device"))
         self._call(lambda: self._rounds.SetParticipation(request, timeout=UNARY_S))
 
     def manifest(self, model_id: str = "") -> Manifest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -20,6 +19,7 @@ from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.status import from_rpc_error
 from mien.protocol.v1 import common_pb2
 from mien.protocol.words import plain_words
+from mien.shell.version import software
 
 UNARY_S: Final = 20.0
 """Deadline of a call that is answered at once."""
@@ -97,7 +97,7 @@ def told_by(error: grpc.RpcError, peer: str) -> MienError:
 
 def say_hello(method: Callable[..., Any], peer: str, policy: RetryPolicy, *, clock: Clock, rng: random.Random) -> Hello:
     """Return the server's greeting; raises VersionError when the two programs have no protocol version in common."""
-    request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS, software=software())
+    request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS, software=software("mien-device"))
     times: list[float] = []
 
     def attempt() -> common_pb2.HelloReply:
@@ -114,11 +114,3 @@ def say_hello(method: Callable[..., Any], peer: str, policy: RetryPolicy, *, clo
         )
     # The server read its clock about half-way between sending and receiving.
     return Hello(reply.protocol_version, plain_words(reply.software), reply.unix_ms / 1000 - (times[0] + times[-1]) / 2)
-
-
-def software() -> str:
-    """Return this program's name and version."""
-    try:
-        return f"mien-device {version('mien')}"
-    except PackageNotFoundError:
-        return "mien-device"

@@ -17,15 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError, MissingDependencyError
-
-if TYPE_CHECKING:
-    from mien.secagg.quantise import NumberFormat
 
 ORDERS: Final = np.array([*(1 + i / 10 for i in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], np.float64)
 _INTEGER: Final = np.floor(ORDERS) == ORDERS
@@ -70,15 +67,6 @@ class Spent:
     delta: float
     epsilon_rdp: float
     epsilon_pld: float | None
-
-
-def l2_sensitivity_steps(numbers: NumberFormat, size: int) -> float:
-    """Return the largest L2 norm in steps of what one device of weight 1 adds: S 2^f + sqrt(d).
-
-    Never more than each element can be: sqrt(d) times the coordinate clip in steps, rounded up.
-    """
-    rounded = numbers.l2_clip * 2.0**numbers.frac_bits + math.sqrt(size)
-    return min(rounded, math.sqrt(size) * numbers.largest_step)
 
 
 def rdp(release: Release) -> NDArray[np.float64]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mien.contribution import ContributionLayout
-from mien.dp.rounds import require_enforced
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
@@ -16,6 +15,7 @@ from mien.protocol.canonical import model_from_json
 from mien.protocol.replies import longest_reply
 from mien.records import from_mapping
 from mien.secagg import RoundConfig
+from mien.secagg.noise import require_enforced
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import ModelSpec, TaskSpec
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from mien.contribution import ContributionLayout
-from mien.dp.rounds import honest_survivors, noise_terms, with_room_for_noise
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_sha256
 from mien.secagg.canonical import ID_BYTES, bitmap_size, tagged_hash
 from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig, StageDeadlines
 from mien.secagg.graph import Profile, default_neighbourhood, resolve
 from mien.secagg.keys import SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
+from mien.secagg.noise import honest_survivors, noise_terms, with_room_for_noise
 from mien.secagg.quantise import MAX_FRAC_BITS, NumberFormat, packed_size
 from mien.secagg.vector import ContributionMap, VectorLayout
 from mien.specs import ModelSpec, TaskSpec

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mien.contribution import ContributionLayout
 from mien.dp.accountant import epsilon_rdp
-from mien.dp.rounds import release
 from mien.errors import BudgetExceededError
+from mien.secagg.noise import release
 from mien.secagg.planner import plan_round
 from mien.specs import TaskSpec
 from simulation.engines.sums import NOBODY

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final, Literal, Protocol, Self
 
 from mien.contribution import Contribution, ContributionLayout, Total
-from mien.dp.rounds import noise_allowance, noised, protect
 from mien.errors import ConfigError
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
+from mien.secagg.noise import noise_allowance, noised, protect
 from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.vector import ContributionMap
 from mien.specs import TaskSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.people.recogniser import MASTER, fit_crops
+from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model
 from mien.evaluation.enrolment import enrolment_sweep

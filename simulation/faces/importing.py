@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,6 +18,7 @@ import numpy as np
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.faces.images import display_name
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
+from mien.shell.version import software
 from mien.specs import FaceInputSpec
 from simulation.faces.children import end_with_parent
 from simulation.faces.datasets import find_people
@@ -117,7 +117,7 @@ def import_faces(
             writer.add(imported)
             if len(writer.done) % 1000 == 0:
                 tell(f"{len(writer.done)} identities, {writer.num_images} crops, {writer.num_failures} failures")
-        return writer.finish(_software(), tell)
+        return writer.finish(software("mien"), tell)
 
 
 def _version(path: Path) -> tuple[int, int]:
@@ -180,10 +180,3 @@ def _opened(archive: Path) -> RecordArchive:
 @functools.lru_cache(maxsize=2)
 def _pipeline(is_aligned: bool) -> FacePipeline:
     return FacePipeline(FaceInputSpec(), None, ChoiceRule.CENTRE, aligned=is_aligned)
-
-
-def _software() -> str:
-    try:
-        return f"mien {version('mien')}"
-    except PackageNotFoundError:
-        return "mien"

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
-from device_sdk.people.recogniser import fit_crops
+from device_sdk.faces.crops import fit_crops
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
@@ -24,11 +24,53 @@ from simulation.faces.partitions import Counts, Holding
 from simulation.faces.recordio import RecordArchive
 from simulation.faces.store import CropStore, taken
 from simulation.faces.workbench import people_of
-from simulation.runs.experiment import FacesSource
 
 T = TypeVar("T")
 KEEP_BYTES: Final = 4 << 30
 """Decoded crops that stay in memory; a larger cohort is decoded client by client, each round anew."""
+
+MAX_IDENTITIES: Final = 10_000_000
+MAX_IMAGES: Final = 100_000_000
+
+
+@dataclass(frozen=True)
+class FacesSource:
+    """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), a `store` (the folder
+    of mien-sim data import), or the `shipped` faces.
+
+    Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
+    Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
+    `exclude` is a text file of identities, one a line, that are left out (people of a test set). `identities` and
+    `images` are how many there should be: a dry run without the data draws lists of that size. `synthetic` says that
+    these are nobody's faces, so that reports may map their embeddings; the shipped faces are.
+    """
+
+    kind: Literal["folder", "rec", "store", "shipped"] = "folder"
+    path: str = ""
+    domain: str = ""
+    labelled: bool = True
+    exclude: str = ""
+    identities: int = 0
+    images: int = 0
+    synthetic: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.kind == "shipped") == bool(self.path):
+            raise ConfigError("faces.path names a folder or archive; the shipped faces have none")
+        if not (self.labelled or self.domain):
+            raise ConfigError("faces.labelled = false needs faces.domain, by which clients of these people are known")
+        if not 0 <= self.identities <= max(self.images, 0):
+            raise ConfigError("faces.images must be at least faces.identities; neither may be negative")
+        if self.identities > MAX_IDENTITIES or self.images > MAX_IMAGES:
+            raise ConfigError(
+                f"faces.identities is {self.identities} and faces.images {self.images}; at most {MAX_IDENTITIES} "
+                f"people and {MAX_IMAGES} images are divided here"
+            )
+
+    @property
+    def is_nobody(self) -> bool:
+        """Whether these are faces of people who do not exist."""
+        return self.synthetic or self.kind == "shipped"
 
 
 def place_of(source: FacesSource, root: Path) -> Path:

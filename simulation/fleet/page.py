@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
 
+from simulation.fleet.comparison import ROWS, Tried, cell, verdict
 from simulation.fleet.records import Fate, History
 from simulation.fleet.windows import HOUR_S
 from simulation.pages.figures import DASHES, Role
 from simulation.pages.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
-
-if TYPE_CHECKING:
-    from simulation.program.fleet import Tried
 
 _ROLES: Final[tuple[Role, ...]] = ("after", "before", "mated", "non_mated", "guide")
 _MAX_POINTS: Final = 400
@@ -23,8 +21,6 @@ _MAX_POINTS: Final = 400
 
 def fleet_page(tried: Sequence[Tried], about: Mapping[str, Any]) -> str:
     """Return a self-contained HTML page of policies that were tried on one fleet."""
-    from simulation.program.fleet import ROWS, cell, verdict
-
     first = tried[0].summary
     rows = tuple((row.name, *(cell(row, each.summary, first) for each in tried)) for row in ROWS)
     names = tuple(each.policy.name for each in tried)

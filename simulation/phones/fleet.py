@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from device_sdk.faces.crops import fit_crops
 from device_sdk.models.models import Model, ModelStore
-from device_sdk.people.recogniser import fit_crops
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.participate import Counted, Event, Failed, Listener, NotCounted, Participant, Step, local_seed

@@ -33,11 +33,10 @@ from mien.records import from_mapping, to_mapping
 from mien.specs import TaskSpec
 from mien.toml import parse_toml
 from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
+from simulation.faces.sources import FacesSource
 
 MAX_TOML_BYTES: Final = 1 << 20
 MAX_DIM: Final = 8192
-MAX_IDENTITIES: Final = 10_000_000
-MAX_IMAGES: Final = 100_000_000
 MAX_REPLICATES: Final = 100_000
 MapKind = Literal["pca", "tsne", "none"]
 
@@ -62,46 +61,6 @@ class ModelSource:
             raise ConfigError(f"model.dim is {self.dim}; it must lie between 1 and {MAX_DIM}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"model.seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
-
-
-@dataclass(frozen=True)
-class FacesSource:
-    """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), a `store` (the folder
-    of mien-sim data import), or the `shipped` faces.
-
-    Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
-    Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
-    `exclude` is a text file of identities, one a line, that are left out (people of a test set). `identities` and
-    `images` are how many there should be: a dry run without the data draws lists of that size. `synthetic` says that
-    these are nobody's faces, so that reports may map their embeddings; the shipped faces are.
-    """
-
-    kind: Literal["folder", "rec", "store", "shipped"] = "folder"
-    path: str = ""
-    domain: str = ""
-    labelled: bool = True
-    exclude: str = ""
-    identities: int = 0
-    images: int = 0
-    synthetic: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.kind == "shipped") == bool(self.path):
-            raise ConfigError("faces.path names a folder or archive; the shipped faces have none")
-        if not (self.labelled or self.domain):
-            raise ConfigError("faces.labelled = false needs faces.domain, by which clients of these people are known")
-        if not 0 <= self.identities <= max(self.images, 0):
-            raise ConfigError("faces.images must be at least faces.identities; neither may be negative")
-        if self.identities > MAX_IDENTITIES or self.images > MAX_IMAGES:
-            raise ConfigError(
-                f"faces.identities is {self.identities} and faces.images {self.images}; at most {MAX_IDENTITIES} "
-                f"people and {MAX_IMAGES} images are divided here"
-            )
-
-    @property
-    def is_nobody(self) -> bool:
-        """Whether these are faces of people who do not exist."""
-        return self.synthetic or self.kind == "shipped"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from coordinator.keys import pki
-from mien.dp.rounds import noise_allowance
 from mien.errors import CohortError, ViolationError
 from mien.protocol.v1 import rounds_pb2
 from mien.secagg import (
@@ -38,6 +37,7 @@ from mien.secagg import (
     ServerRound,
 )
 from mien.secagg.leaves import leaf_verifier
+from mien.secagg.noise import noise_allowance
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import TaskSpec
 from tests.device_sdk.bench import REF, assignment, layout_of

@@ -12,11 +12,11 @@ import pytest
 from benchmarks.dp import expected_noise
 from coordinator.commands.tasks import read_task
 from mien.dp.ledger import Ledger
-from mien.dp.rounds import opening
 from mien.dp.words import guarantee
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
+from mien.secagg.noise import opening
 from mien.specs import FaceInputSpec, ModelSpec
 
 ROOT = Path(__file__).resolve().parents[2]

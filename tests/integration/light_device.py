@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mien.contribution import ContributionLayout
-from mien.dp.rounds import protect
 from mien.errors import LateError, MienError, UnavailableError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
@@ -43,6 +42,7 @@ from mien.secagg import (
     Profile,
 )
 from mien.secagg.leaves import leaf_verifier
+from mien.secagg.noise import protect
 from mien.secagg.planner import RoundIds
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.people.recogniser import fit_crops
+from device_sdk.faces.crops import fit_crops
 from device_sdk.runtimes import load_runtime
 from mien.layout import Vector
 from mien.methods.base import Crops

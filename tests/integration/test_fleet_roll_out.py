@@ -19,8 +19,8 @@ from coordinator.commands.cli import app
 from coordinator.commands.models.folder import read_signed
 from coordinator.release.signing import create_key, sign_folder
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.faces.crops import MASTER
 from device_sdk.models.models import Model
-from device_sdk.people.recogniser import MASTER
 from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from mien.backbones import build_backbone, load_theta
 from mien.errors import ConfigError

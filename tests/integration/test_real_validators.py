@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.people.recogniser import fit_crops
+from device_sdk.faces.crops import fit_crops
 from device_sdk.rounds.judging import JUDGED
 from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.runtimes.torch_runtime import TorchRuntime

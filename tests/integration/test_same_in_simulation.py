@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 
-from device_sdk.people.recogniser import fit_crops
+from device_sdk.faces.crops import fit_crops
 from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.layout import Vector

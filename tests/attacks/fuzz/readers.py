@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from onnx import TensorProto, helper
 
 from coordinator.keys import pki
-from device_sdk.program.owner_status import LastRound
+from device_sdk.people.enrolled import LastRound
 from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.log.audit import Anchor

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.faces.crops import MASTER
 from device_sdk.faces.source import read_source
-from device_sdk.people.recogniser import MASTER
 from mien.errors import ConfigError, NotFoundError
 from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from device_sdk.faces import FacePipeline
+from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.people.enroll import (
     DUPLICATE,
     UNLIKE,
@@ -22,7 +23,7 @@ from device_sdk.people.enroll import (
     gather_images,
 )
 from device_sdk.people.gallery import Gallery
-from device_sdk.people.recogniser import MASTER, Operating, Recogniser, fit_crops, operating_point
+from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, Unknown, identify, verify
 from mien.errors import (
     AlreadyExistsError,

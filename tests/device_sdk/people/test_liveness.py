@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from device_sdk import Device, Match, PadCheck, PresentationAttack
 from device_sdk.faces import AcquiredFace, FacePipeline
+from device_sdk.faces.crops import MASTER
 from device_sdk.people.enroll import enroll
 from device_sdk.people.gallery import Gallery
-from device_sdk.people.recogniser import MASTER, Recogniser, operating_point
+from device_sdk.people.recogniser import Recogniser, operating_point
 from device_sdk.people.verify import identify, verify
 from mien.errors import ConfigError
 from mien.evaluation.pad import PadReport, evaluate_pad

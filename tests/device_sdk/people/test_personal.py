@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from device_sdk import Device
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.people.enroll import enroll
 from device_sdk.people.enrolled import Template
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.personal import PersonalRecogniser, personalise
-from device_sdk.people.recogniser import MASTER, Operating, Recogniser, fit_crops, operating_point
+from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.stored_personal import StoredPersonal
 from device_sdk.people.trained import Pending
 from device_sdk.people.verify import Match, Unknown, identify, verify

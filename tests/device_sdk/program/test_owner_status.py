@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from device_sdk.device import Device, DeviceStatus
+from device_sdk.device import Device
+from device_sdk.people.enrolled import LastRound
 from device_sdk.program.cli import app
-from device_sdk.program.owner_status import LastRound, sentences
+from device_sdk.program.owner_status import sentences
+from device_sdk.status import DeviceStatus
 from mien.errors import CorruptDataError
 from tests.device_sdk.made_up_people import noise_crops, template_of
 

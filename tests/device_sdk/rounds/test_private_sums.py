@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_sdk.people.round_terms import SumTerms
 from device_sdk.people.trained import Pending
 from device_sdk.rounds.disclosure import Agreement
-from device_sdk.rounds.masked import SumTerms
 from device_sdk.rounds.participate import Counted, Event, Failed, NotCounted, Step
 from device_sdk.server.client import RoundRef, Stage
 from device_sdk.storage.keystore import FileKeyStore

@@ -15,7 +15,6 @@ from device_sdk.runtimes.schedule import batches
 from device_sdk.server.client import RoundRef
 from device_sdk.storage.sealing import SecretKey, bind, seal
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
-from mien.dp.rounds import protect, with_room_for_noise
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods import METHODS
 from mien.models import bundles
@@ -24,6 +23,7 @@ from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.invite import Invite
 from mien.secagg import Addends
 from mien.secagg.masks import WordStream
+from mien.secagg.noise import protect, with_room_for_noise
 from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum
 from mien.secagg.vector import VectorLayout, encode
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping

@@ -16,7 +16,8 @@ from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.engines.sums import Sums
 from simulation.faces.models import read_model
 from simulation.faces.partitions import PartitionSpec
-from simulation.runs.experiment import ExperimentSpec, FacesSource, with_changes
+from simulation.faces.sources import FacesSource
+from simulation.runs.experiment import ExperimentSpec, with_changes
 from simulation.runs.runs import model_of, run_experiment
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.untrained import untrained_model

@@ -12,9 +12,9 @@ import pytest
 from mien.errors import ConfigError, EmptyFolderError, NotFoundError
 from mien.specs import FaceInputSpec
 from simulation.faces.partitions import Holding
-from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of, is_there
+from simulation.faces.sources import ClientFaces, FacesSource, Reader, counts_of, data_sha256, images_of, is_there
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
-from simulation.runs.experiment import FacesSource, make_plan, parse
+from simulation.runs.experiment import make_plan, parse
 from simulation.synthetic import committed_faces
 from tests.simulation.faces.test_recordio import image_record, range_record, write
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mien.dp.accountant import Release, l2_sensitivity_steps
+from mien.dp.accountant import Release
 from mien.dp.clipping import bit_noise, next_clip, update_multiplier
 from mien.dp.ledger import Opening
 from mien.dp.mechanisms import RandomBytes, discrete_gaussian, skellam_share
@@ -103,6 +103,15 @@ def check_terms(config: RoundConfig, dp: DpSpec, l2_clip: float) -> None:
             "the round's terms do not keep the differential privacy that its task promises; leave the round, and tell "
             "the operator"
         )
+
+
+def l2_sensitivity_steps(numbers: NumberFormat, size: int) -> float:
+    """Return the largest L2 norm in steps of what one device of weight 1 adds: S 2^f + sqrt(d).
+
+    Never more than each element can be: sqrt(d) times the coordinate clip in steps, rounded up.
+    """
+    rounded = numbers.l2_clip * 2.0**numbers.frac_bits + math.sqrt(size)
+    return min(rounded, math.sqrt(size) * numbers.largest_step)
 
 
 def release(config: RoundConfig, dp: DpSpec) -> Release | None:

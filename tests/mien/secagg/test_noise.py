@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from mien.contribution import ContributionLayout, Lane
-from mien.dp.rounds import (
+from mien.errors import ConfigError, CorruptDataError, ViolationError
+from mien.secagg import Addends, CohortTerms, Mechanism, NumberFormat, OpenedSum, Profile, RoundConfig
+from mien.secagg.masks import WordStream
+from mien.secagg.noise import (
     check_terms,
     clip_after,
     honest_survivors,
@@ -23,9 +26,6 @@ from mien.dp.rounds import (
     require_enforced,
     with_room_for_noise,
 )
-from mien.errors import ConfigError, CorruptDataError, ViolationError
-from mien.secagg import Addends, CohortTerms, Mechanism, NumberFormat, OpenedSum, Profile, RoundConfig
-from mien.secagg.masks import WordStream
 from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.vector import VectorLayout, check_norm, decode, encode
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec

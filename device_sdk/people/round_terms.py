@@ -1,0 +1,74 @@
+"""What a round asked of this device and what its masked sum needs, kept with what was trained for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from device_sdk.server.client import RoundRef
+from mien.contribution import ContributionLayout
+from mien.errors import ViolationError
+from mien.protocol.canonical import task_sha256
+from mien.secagg import Assignment, AttemptId, ContributionMap, DevicePolicy, RoundConfig
+from mien.secagg.planner import PROFILES, RoundIds, plan_round, smallest_sum
+from mien.specs import ModelSpec, TaskSpec
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a round asked of this device: its task, as the device's own sum sees it, and the contribution's form."""
+
+    task: TaskSpec
+    layout: ContributionLayout
+
+
+@dataclass(frozen=True)
+class SumTerms:
+    """What a device itself holds of a round under secure aggregation, kept with what it trained for the round.
+
+    `shared` is the hash, in hex, of what the method told this device and has to tell all others alike.
+    """
+
+    task: TaskSpec
+    model_id: str
+    model: ModelSpec
+    layout: ContributionLayout
+    shared: str = ""
+
+    def assignment(self, ref: RoundRef) -> Assignment:
+        """Return what message 0 must agree with."""
+        ids, vector = self._ids(ref), ContributionMap(self.layout).vector_layout
+        return Assignment(
+            task_id=ids.task_id,
+            task_sha256=bytes.fromhex(task_sha256(self.task)),
+            model_sha256=ids.model_sha256,
+            layout_sha256=bytes.fromhex(self.layout.sha256),
+            app_graph_sha256=ids.app_graph_sha256,
+            size=vector.size,
+            num_metrics=vector.num_metrics,
+        )
+
+    def attempt_id(self, ref: RoundRef) -> AttemptId:
+        """Return the attempt's name in the log."""
+        return AttemptId(self._ids(ref).task_id, ref.round, ref.attempt)
+
+    def policy(self, min_cohort: int) -> DevicePolicy:
+        """Return what message 0 is held to: the owner's floor, and what the task itself promises."""
+        return DevicePolicy(
+            min_cohort=max(min_cohort, smallest_sum(self.task)),
+            profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
+        )
+
+    def check_numbers(self, config: RoundConfig, ref: RoundRef) -> None:
+        """Raise ViolationError unless numbers are rounded as this device plans it too; an adaptive clip is given.
+
+        Coarser steps would make one device weigh more than the promised noise hides.
+        """
+        clip = config.numbers.l2_clip if self.task.privacy.dp.is_adaptive else None
+        if config.numbers != plan_round(self.task, self.layout, self._ids(ref), l2_clip=clip).numbers:
+            raise ViolationError(
+                "the round clips or rounds updates otherwise than its task says; leave the round, and tell the operator"
+            )
+
+    def _ids(self, ref: RoundRef) -> RoundIds:
+        told = bytes.fromhex(self.shared)
+        return RoundIds.of(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id, shared=told)

@@ -1,0 +1,45 @@
+"""Where a device stands, as its owner and programs are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """Where a device stands; `pending_round` is a round that it trained for and that has not ended.
+
+    `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
+    of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
+    `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
+    `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
+    `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
+    and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
+    `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
+    `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
+    """
+
+    home: str
+    keystore: str
+    device_id: str | None
+    population: str | None
+    coordinator: str | None
+    certificate_ends: str | None
+    model_id: str | None
+    backbone: str | None
+    num_people: int
+    num_agreed: int
+    pending_round: str | None
+    num_private_sums: int
+    measures_models: bool
+    asked_to_stay_out: bool
+    personal_model: str | None
+    liveness_check: str | None
+    tier: str | None = None
+    last_round_unix_s: int | None = None
+    last_round_counted: bool | None = None
+    threshold_by_hand: float | None = None
+    personal_model_is_stale: bool = False
+    renewal_is_due: bool = False
+    lacks_threshold: str = ""
+    revoked_unix_s: int | None = None
