@@ -17,6 +17,7 @@ from coordinator.rounds.closing_io import Stores
 from coordinator.rounds.lanes import TaskLanes
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.masked import MAX_STEP_BYTES
+from coordinator.rounds.pacer import Pacer
 from coordinator.rounds.pulse import Pulse, in_thread
 from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
 from coordinator.store import audit
@@ -48,7 +49,7 @@ from mien.rounds.machine import (
     Withdrew,
 )
 from mien.rounds.monitoring import TaskNow
-from mien.rounds.pacing import ACTIVE_S, Pace, Pacer, gathering_pause_s, wanted_per_s
+from mien.rounds.pacing import ACTIVE_S, Pace, gathering_pause_s, wanted_per_s
 from mien.rounds.plan import TaskPlan, plan_task
 from mien.rounds.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.rounds.releases import check_comparable, place

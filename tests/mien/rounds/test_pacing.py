@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 
-from mien.errors import UnreachableError
-from mien.rounds.pacing import LONGEST_S, Pace, Pacer, gathering_pause_s, pause_s, wanted_per_s
+from mien.rounds.pacing import LONGEST_S, Pace, gathering_pause_s, pause_s, wanted_per_s
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 
 PACE = Pace(shortest_s=5.0, check_ins_per_s=50.0)
@@ -57,33 +53,3 @@ def test_a_million_phones_that_come_at_once_come_at_the_set_rate_from_then_on() 
     told = [pause_s(PACE, devices=1_000_000, wanted_per_s=0.0, draw=draw) for draw in np.arange(0.05, 1, 0.1)]
     drawn = rng.exponential(20_000.0, 100_000)
     assert [np.mean(drawn < told_s) for told_s in told] == pytest.approx(np.arange(0.05, 1, 0.1), abs=0.01)
-
-
-class Hand:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def now(self) -> float:
-        """Return the time."""
-        return self.seconds
-
-
-def test_devices_are_counted_once_a_minute_and_the_last_count_serves_while_the_database_is_away() -> None:
-    clock, asked = Hand(), list[float]()
-
-    async def count() -> Mapping[str, int]:
-        asked.append(clock.seconds)
-        if len(asked) == 2:
-            raise UnreachableError("the database does not answer", retry_after_s=5.0)
-        return {"big": 1_000_000, "small": 3}
-
-    async def story() -> list[float]:
-        pacer = Pacer(PACE, clock, count, draw=lambda: 0.5)  # type: ignore[arg-type]
-        found = [await pacer.pause_s("big", 0.0), await pacer.pause_s("small", 0.0), await pacer.pause_s("none", 0.0)]
-        clock.seconds += 61
-        return [*found, await pacer.pause_s("big", 0.0), await pacer.pause_s("big", 0.0)]
-
-    assert asyncio.run(story()) == pytest.approx([13_862.9436, 6.25, 6.25, 13_862.9436, 13_862.9436])
-    assert asked == [1000.0, 1061.0]

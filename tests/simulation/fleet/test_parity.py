@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.rounds.pacer import Pacer
 from mien.rounds.machine import Stage
-from mien.rounds.pacing import Pacer
 from mien.secagg import Identity
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from simulation.fleet.desk import TASK_ID, Change

@@ -1,0 +1,49 @@
+"""How many devices there are, counted now and then, and by that when one of them is to come back."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import structlog
+
+from mien.errors import MienError
+from mien.rounds.pacing import COUNT_EVERY_S, Pace, pause_s
+from mien.shell.clock import Clock
+
+_LOG: Final = structlog.get_logger()
+_RANDOM: Final = secrets.SystemRandom()
+
+
+class Pacer:
+    """Knows how many devices there are, from a count that is at most a minute old."""
+
+    def __init__(
+        self,
+        pace: Pace,
+        clock: Clock,
+        count: Callable[[], Awaitable[Mapping[str, int]]],
+        draw: Callable[[], float] = _RANDOM.random,
+    ) -> None:
+        """`count` gives the devices that were seen within `ACTIVE_S`, by population."""
+        self._pace, self._clock, self._count, self._draw = pace, clock, count, draw
+        self._devices: Mapping[str, int] = {}
+        self._count_again = 0.0
+
+    async def pause_s(self, population: str, wanted_per_s: float) -> float:
+        """Return how long a device of a population is to stay away."""
+        await self._look()
+        devices = self._devices.get(population, 0)
+        return pause_s(self._pace, devices=devices, wanted_per_s=wanted_per_s, draw=self._draw())
+
+    async def _look(self) -> None:
+        """Count again where that is due; while the database is away, the last count has to do."""
+        now = self._clock.now()
+        if now < self._count_again:
+            return
+        self._count_again = now + COUNT_EVERY_S  # before the answer is there: one caller asks for all
+        try:
+            self._devices = await self._count()
+        except MienError as error:
+            _LOG.warning("devices not counted", error=error.code, reason=error.message)
