@@ -35,9 +35,10 @@ from benchmarks import _common, _load
 from benchmarks._load import Phone, Program, Site
 from coordinator.store.database import sqlite_url
 from coordinator.store.store import Store
+from mien.protocol.rounds import BlobId, Stage
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
-from mien.rounds.machine import CheckedIn, RoundRules, RoundState, Stage, advance
-from mien.rounds.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
+from mien.rounds.machine import CheckedIn, RoundRules, RoundState, advance
+from mien.rounds.records import ModelRecord, RoundChange, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 

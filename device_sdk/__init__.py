@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, PresentationAttack, Unknown
     from device_sdk.rounds.conditions import Conditions, StatedConditions, SystemConditions
     from device_sdk.rounds.participate import Counted, Event, NotCounted, Transfer
-    from device_sdk.server.client import Wait
     from device_sdk.server.identity import Identity
     from device_sdk.status import DeviceStatus
+    from mien.protocol.rounds import Wait
 
 __all__ = [
     "Conditions",

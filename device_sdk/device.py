@@ -45,7 +45,7 @@ from device_sdk.rounds.participate import (
 )
 from device_sdk.rounds.training_people import person_beside_source
 from device_sdk.runtimes import load_runtime
-from device_sdk.server.client import CoordinatorClient, Duty, Manifest
+from device_sdk.server.client import CoordinatorClient, Manifest
 from device_sdk.server.identity import Identity, IdentityFiles
 from device_sdk.server.join import join, renew, renewal_due
 from device_sdk.status import DeviceStatus
@@ -69,6 +69,7 @@ from mien.methods.base import Runtime
 from mien.models.bundles import BundleManifest
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.invite import Invite
+from mien.protocol.rounds import Role
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import exclusive
 
@@ -620,7 +621,7 @@ class Device:
                     self.clock,
                     self._tell,
                     source=faces,
-                    duty=Duty.VALIDATE if validate else Duty.TRAIN,
+                    duty=Role.VALIDATE if validate else Role.TRAIN,
                     budget=TrainingBudget(settings.max_training_s, settings.max_memory_mb),
                     abilities=self._abilities(),
                 )

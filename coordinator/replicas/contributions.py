@@ -16,7 +16,7 @@ from coordinator.rounds.spool import Spool
 from coordinator.store.buckets import bucket_errors, is_bucket, open_bucket
 from coordinator.store.sealing import MasterKey
 from mien.errors import ConfigError, CorruptDataError, MienError
-from mien.rounds.records import BlobId
+from mien.protocol.rounds import BlobId
 from mien.shell.files import write_atomically
 
 _LOG = structlog.get_logger()

@@ -17,7 +17,8 @@ from coordinator.replicas.registry import check_engine, limit_idle_transactions
 from coordinator.service.measured import MeasuredStore
 from coordinator.store.tables import LEASES, TASKS
 from mien.errors import DrainingError
-from mien.rounds.records import Duty, RoundChange, RoundRecord, TaskRecord
+from mien.protocol.rounds import Role
+from mien.rounds.records import RoundChange, RoundRecord, TaskRecord
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
 
@@ -79,7 +80,7 @@ class FencedStore(MeasuredStore):
             super().save_verdict(decision, verdict)
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Duty = Duty.TRAIN
+        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Role = Role.TRAIN
     ) -> RoundRecord:
         """Return a new attempt of a round, opened by its task's owner."""
         with self._guarding(task.task_id):

@@ -10,13 +10,14 @@ from typing import Any, Final
 from coordinator.replicas.keeper import Keeper
 from coordinator.replicas.sums import Addends, add_up
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import Engine, RoundName
+from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.messages import check_id
 from mien.errors import CorruptDataError, LateError, UnreachableError
 from mien.protocol import CHUNK_BYTES
+from mien.protocol.rounds import RoundRef, Stage
 from mien.protocol.v1 import common_pb2, replicas_pb2, replicas_pb2_grpc, rounds_pb2
-from mien.rounds.machine import Left, Stage, Uploaded
+from mien.rounds.machine import Left, Uploaded
 from mien.rounds.records import StepRecord
 from mien.secagg.quantise import RING_BITS
 
@@ -69,9 +70,9 @@ class ReplicasService(replicas_pb2_grpc.ReplicasServicer):
         for offset in range(0, len(data), CHUNK_BYTES):
             yield common_pb2.DataChunk(offset=offset, data=bytes(data[offset : offset + CHUNK_BYTES]))
 
-    async def _own(self, round_: rounds_pb2.RoundRef) -> RoundName:
+    async def _own(self, round_: rounds_pb2.RoundRef) -> RoundRef:
         """Return the name of an attempt that this replica runs; raises UnreachableError for another's."""
-        name = RoundName(check_id(round_.task_id), round_.round, round_.attempt)
+        name = RoundRef(check_id(round_.task_id), round_.round, round_.attempt)
         if name.task_id not in self._populations:
             task = await self._stores.thread.run(self._stores.store.task, name.task_id)
             self._populations[name.task_id] = task.population

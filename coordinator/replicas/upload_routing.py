@@ -19,16 +19,18 @@ from coordinator.replicas.keeper import Keeper, Owner
 from coordinator.replicas.peers import Peers, explained
 from coordinator.replicas.registry import Registry, View
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import Engine, RoundName
+from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.targets import UploadTarget
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, NotFoundError
 from mien.protocol.canonical import task_from_json
-from mien.protocol.v1 import replicas_pb2, replicas_pb2_grpc, rounds_pb2
-from mien.rounds.machine import Left, RoundState, Stage, Step, Uploaded
+from mien.protocol.messages import round_message
+from mien.protocol.rounds import Role, RoundRef, Stage
+from mien.protocol.v1 import replicas_pb2, replicas_pb2_grpc
+from mien.rounds.machine import Left, RoundState, Step, Uploaded
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.rounds.records import Duty, RoundRecord, StepRecord
+from mien.rounds.records import RoundRecord, StepRecord
 
 _LOG: Final = structlog.get_logger()
 _LIMIT_S: Final = 60.0
@@ -45,12 +47,12 @@ class Desks:
         """`thread` is the registry's own."""
         self._engine, self._stores, self._keeper, self._peers = engine, stores, keeper, peers
         self._spool, self._registry, self._thread = spool, registry, thread
-        self._plans: dict[tuple[str, Duty], TaskPlan] = {}
+        self._plans: dict[tuple[str, Role], TaskPlan] = {}
         self._away: weakref.WeakSet[_Away] = weakref.WeakSet()
         self._refreshing: asyncio.Task[None] | None = None
         keeper.on_view.append(self._see)
 
-    async def locate_upload(self, device_id: str, name: RoundName) -> tuple[UploadTarget | None, RoundRecord]:
+    async def locate_upload(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
         """Return the attempt that takes a device's upload, None where it is an old one, and its record."""
         population = (await self._stores.thread.run(self._stores.store.task, name.task_id)).population
         owner = await self._keeper.owner(population)
@@ -71,10 +73,10 @@ class Desks:
         await in_thread(self._spool.publish, round_id, device_id)
         await self._thread.run(self._registry.hold, round_id, device_id)
 
-    async def _ask(self, owner: Owner, device_id: str, name: RoundName) -> tuple[_Away | None, RoundRecord]:
+    async def _ask(self, owner: Owner, device_id: str, name: RoundRef) -> tuple[_Away | None, RoundRecord]:
         """Return another replica's attempt; raises what it says of the device."""
         assert owner.address is not None
-        stub, round_ = self._peers.stub(owner.replica_id, owner.address), ref(name)
+        stub, round_ = self._peers.stub(owner.replica_id, owner.address), round_message(name)
         request = replicas_pb2.FindUploadRequest(device_id=device_id, round=round_)
         try:
             found = await stub.FindUpload(request, timeout=_LIMIT_S)
@@ -91,7 +93,7 @@ class Desks:
         self._away.add(away)
         return away, record
 
-    async def _plan(self, task_id: str, duty: Duty) -> TaskPlan:
+    async def _plan(self, task_id: str, duty: Role) -> TaskPlan:
         """Return what a task means for the devices of one duty."""
         if (task_id, duty) not in self._plans:
             thread, store = self._stores.thread, self._stores.store
@@ -100,9 +102,9 @@ class Desks:
             plan = plan_task(task_from_json(task.task_json), model.spec_json, has_public_faces=model.shard is not None)
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
-            self._plans[task_id, Duty.TRAIN] = plan
+            self._plans[task_id, Role.TRAIN] = plan
             if plan.validators is not None:
-                self._plans[task_id, Duty.VALIDATE] = plan.validators
+                self._plans[task_id, Role.VALIDATE] = plan.validators
         return self._plans[task_id, duty]
 
     def _see(self, _view: View) -> None:
@@ -142,7 +144,7 @@ class _Away:
     def __init__(
         self,
         stub: replicas_pb2_grpc.ReplicasAsyncStub,
-        name: RoundName,
+        name: RoundRef,
         round_id: int,
         found: replicas_pb2.FindUploadReply,
         plan: TaskPlan,
@@ -162,7 +164,7 @@ class _Away:
     async def post(self, event: Uploaded | Left, *, round_id: int, step: StepRecord | None = None) -> None:
         request = replicas_pb2.PostUploadRequest(
             device_id=event.device_id,
-            round=ref(self.name),
+            round=round_message(self.name),
             round_id=round_id,
             error_code=event.error_code if isinstance(event, Left) else "",
             masked=b"" if step is None else step.message,
@@ -207,8 +209,3 @@ class _Shared:
 def _log_end(ended: asyncio.Task[None]) -> None:
     if not ended.cancelled() and (error := ended.exception()) is not None:
         _LOG.error("a look at other replicas' rounds failed", error=type(error).__name__, exc_info=error)
-
-
-def ref(name: RoundName) -> rounds_pb2.RoundRef:
-    """Return an attempt's name for the wire."""
-    return rounds_pb2.RoundRef(task_id=name.task_id, round=name.round, attempt=name.attempt)

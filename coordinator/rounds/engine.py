@@ -35,6 +35,7 @@ from mien.errors import (
     ViolationError,
 )
 from mien.protocol.canonical import task_from_json, task_to_json
+from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.rounds.machine import (
     COUNTED,
     REPORTED,
@@ -42,7 +43,6 @@ from mien.rounds.machine import (
     CheckedIn,
     Left,
     RoundState,
-    Stage,
     Step,
     Stepped,
     Trained,
@@ -51,7 +51,7 @@ from mien.rounds.machine import (
 from mien.rounds.monitoring import TaskNow
 from mien.rounds.pacing import ACTIVE_S, Pace, gathering_pause_s, wanted_per_s
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.rounds.records import Duty, RoundRecord, StepRecord, TaskRecord, TaskState
+from mien.rounds.records import RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.rounds.releases import check_comparable, place
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
@@ -71,15 +71,6 @@ _MAX_UNABLE: Final = 100_000
 
 
 @dataclass(frozen=True)
-class RoundName:
-    """Which attempt of which round of which task."""
-
-    task_id: str
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True)
 class Caller:
     """A device as its certificate names it, and what it said about itself."""
 
@@ -87,7 +78,7 @@ class Caller:
     population: str
     backbones: tuple[str, ...] = ()
     min_cohort: int = 0
-    duty: Duty = Duty.TRAIN
+    duty: Role = Role.TRAIN
     methods: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -104,7 +95,7 @@ class Caller:
 
     def _has_graphs(self, plan: TaskPlan) -> bool:
         """Return whether a device that trains with graphs has those of a task; who trains nothing needs none."""
-        if not self.parts or self.duty is not Duty.TRAIN or not plan.method.trains:
+        if not self.parts or self.duty is not Role.TRAIN or not plan.method.trains:
             return True
         wanted, there = plan.method.objective(plan.task), self.parts.get(plan.part.sha256)
         return there is not None and (not wanted or wanted in there)
@@ -114,26 +105,17 @@ class Caller:
 class Assigned:
     """What a selected device is to do."""
 
-    name: RoundName
+    name: RoundRef
     plan: TaskPlan
     task_json: bytes = field(repr=False)
     model_id: str
     reply: Arrays = field(repr=False)
     stage: Stage
     deadline: float
-    duty: Duty
+    duty: Role
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """The device is not wanted now and is to come back after a pause; `cannot_train` says that a task is not for it."""
-
-    retry_after_s: float
-    reason: str
-    cannot_train: bool = False
-
-
-STAYS_OUT: Final = Waiting(3600.0, "this device asked to be left out of rounds")
+STAYS_OUT: Final = Wait(3600.0, "this device asked to be left out of rounds")
 """What a device is told that its owner does not let take part."""
 
 
@@ -149,7 +131,7 @@ class _Held:
 class StageNews:
     """Where a round is, as its devices are told."""
 
-    name: RoundName
+    name: RoundRef
     stage: Stage
     deadline: float
     reason: str
@@ -372,7 +354,7 @@ class Engine:
 
     # Devices
 
-    async def check_in(self, caller: Caller, *, limit_s: float) -> Assigned | Waiting:
+    async def check_in(self, caller: Caller, *, limit_s: float) -> Assigned | Wait:
         """Return a device's assignment, or after a while that there is none.
 
         The call is held while a round may still want the device, so that devices neither poll nor arrive in the order
@@ -451,7 +433,7 @@ class Engine:
             )
         return None
 
-    async def reply(self, device_id: str, name: RoundName) -> Arrays:
+    async def reply(self, device_id: str, name: RoundRef) -> Arrays:
         """Return what the method tells a device with its assignment; raises LateError once the round went on."""
         runner, _ = await self._locate(device_id, name)
         if runner is None or runner.state is None or not _may_train(runner.state, device_id):
@@ -515,9 +497,9 @@ class Engine:
         tasks = {lane.task.task_id: lane.plan.task for lane in self._of_population(population) if lane.wants_devices}
         return wanted_per_s(tasks.values())
 
-    async def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Waiting:
+    async def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Wait:
         if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
-            return Waiting(gathering_pause_s(self._pace), "a round is gathering devices")
+            return Wait(gathering_pause_s(self._pace), "a round is gathering devices")
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         too_small = [
             smallest_sum(runner.plan.task)
@@ -531,7 +513,7 @@ class Engine:
                 f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
                 f"{caller.min_cohort} or more; to take part, lower --min-cohort"
             )
-            return Waiting(pause_s, reason)
+            return Wait(pause_s, reason)
         wanting = [runner for runner in self._of_population(caller.population) if runner.wants_devices]
         beyond = [runner.plan for runner in wanting if runner.duty is caller.duty and not caller.can_do(runner.plan)]
         if beyond and not caller.can_train(beyond[0]) and caller.engines:
@@ -542,14 +524,14 @@ class Engine:
                 f"{', '.join(caller.engines)}: it needs the graphs of a signed release of that model (mien-device "
                 "update), or another --runtime"
             )
-            return Waiting(pause_s, reason)
+            return Wait(pause_s, reason)
         if beyond:
             what = f"method {beyond[0].task.method} and backbone {beyond[0].spec.backbone}"
             reason = f"a task here needs {what}, and this device's program does not have both; upgrade mien on it"
-            return Waiting(pause_s, reason)
-        return Waiting(pause_s, "no round needs this device now")
+            return Wait(pause_s, reason)
+        return Wait(pause_s, "no round needs this device now")
 
-    async def report_trained(self, device_id: str, name: RoundName) -> Stage:
+    async def report_trained(self, device_id: str, name: RoundRef) -> Stage:
         """Return the stage after a device has said that it trained; raises LateError when the round went on."""
         runner, round_id = await self._locate(device_id, name)
         if runner is not None:
@@ -560,7 +542,7 @@ class Engine:
             raise LateError("that round is over; nothing is lost, check in again")
         return (await self._record(name)).stage
 
-    async def take_step(self, device_id: str, name: RoundName, stage: Stage, message: bytes) -> Stage:
+    async def take_step(self, device_id: str, name: RoundRef, stage: Stage, message: bytes) -> Stage:
         """Return the stage after a device's message of a stage of secure aggregation was accepted and committed.
 
         Raises what does not hold (ViolationError, CertificateError, ReplayError), LateError when the round went on.
@@ -574,14 +556,14 @@ class Engine:
         await runner.post(Stepped(device_id, stage), round_id=round_id, step=step)
         return runner.state.stage if runner.state is not None else Stage.ABORTED
 
-    async def _stage_of_a_step_that_nobody_waits_for(self, device_id: str, name: RoundName, round_id: int) -> Stage:
+    async def _stage_of_a_step_that_nobody_waits_for(self, device_id: str, name: RoundRef, round_id: int) -> Stage:
         """Return how a round ended whose sum has the device's vector; raises LateError for any other."""
         participants = await self._stores.thread.run(self._stores.store.participants, round_id)
         if participants[device_id] not in COUNTED:
             raise LateError("that round is over; nothing is lost, check in again")
         return (await self._record(name)).stage
 
-    async def leave(self, device_id: str, name: RoundName, error_code: str) -> None:
+    async def leave(self, device_id: str, name: RoundRef, error_code: str) -> None:
         """Take a device out of a round; a device that is in no round has left already."""
         runner, round_id = await self._locate(device_id, name)
         code = error_code if error_code in BY_CODE else ""
@@ -591,7 +573,7 @@ class Engine:
             except LateError:
                 return
 
-    async def follow(self, device_id: str, name: RoundName) -> AsyncIterator[StageNews]:
+    async def follow(self, device_id: str, name: RoundRef) -> AsyncIterator[StageNews]:
         """Yield where a round is, beginning with now, until it is over; raises LateError once it went on without."""
         runner, round_id = await self._locate(device_id, name)
         last: StageNews | None = None
@@ -618,12 +600,12 @@ class Engine:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
 
-    async def locate_upload(self, device_id: str, name: RoundName) -> tuple[TaskRunner | None, RoundRecord]:
+    async def locate_upload(self, device_id: str, name: RoundRef) -> tuple[TaskRunner | None, RoundRecord]:
         """Return the runner (None when the attempt is an old one) and the attempt that a device belongs to."""
         runner, _ = await self._locate(device_id, name)
         return runner, await self._record(name)
 
-    async def _locate(self, device_id: str, name: RoundName) -> tuple[TaskRunner | None, int]:
+    async def _locate(self, device_id: str, name: RoundRef) -> tuple[TaskRunner | None, int]:
         """Return the runner of the named attempt if it is its newest, and the attempt's row id.
 
         Raises NotFoundError unless the device was selected: of other rounds it learns nothing, not even that they are.
@@ -646,7 +628,7 @@ class Engine:
         """Return the lane whose newest attempt this is."""
         return next((lane for lane in self._lanes(task_id) if lane.is_current(round_id)), None)
 
-    async def _record(self, name: RoundName) -> RoundRecord:
+    async def _record(self, name: RoundRef) -> RoundRecord:
         for lane in self._lanes(name.task_id):
             if lane.round is not None and _name(lane.round) == name:
                 return lane.round
@@ -772,8 +754,8 @@ def _task_now(runner: TaskRunner) -> TaskNow:
     return TaskNow(task.name, task.population, state.stage.value, devices, runner.queue_length)
 
 
-def _name(record: RoundRecord) -> RoundName:
-    return RoundName(record.task_id, record.round, record.attempt)
+def _name(record: RoundRecord) -> RoundRef:
+    return RoundRef(record.task_id, record.round, record.attempt)
 
 
 def _may_train(state: RoundState, device_id: str) -> bool:

@@ -14,7 +14,8 @@ from typing import Final
 
 from mien.contribution import Total
 from mien.errors import CohortError, NotFoundError, ViolationError
-from mien.rounds.machine import PATHS, Stage
+from mien.protocol.rounds import Stage
+from mien.rounds.machine import PATHS
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import StepRecord
 from mien.secagg import Elsewhere, RoundConfig, ServerRound, Suspect

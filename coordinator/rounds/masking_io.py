@@ -7,6 +7,7 @@ from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.pulse import in_thread
 from mien.errors import LateError, MienError, NotFoundError, ViolationError
+from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import (
     COUNTED,
     MASKED,
@@ -14,14 +15,13 @@ from mien.rounds.machine import (
     Event,
     RoundRules,
     RoundState,
-    Stage,
     Stepped,
     SumFailed,
     Transition,
     advance,
 )
 from mien.rounds.plan import TaskPlan
-from mien.rounds.records import BlobId, RoundRecord, StepRecord
+from mien.rounds.records import RoundRecord, StepRecord
 from mien.secagg import Elsewhere, RoundConfig
 from mien.secagg.groups import deal
 from mien.secagg.keys import VerifyLeaf

@@ -32,6 +32,7 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.methods.base import CANDIDATES, shared_words
+from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.machine import (
     COUNTED,
@@ -43,7 +44,6 @@ from mien.rounds.machine import (
     Resumed,
     RoundRules,
     RoundState,
-    Stage,
     Step,
     SumFailed,
     Summed,
@@ -57,7 +57,6 @@ from mien.rounds.plan import TaskPlan
 from mien.rounds.records import (
     CandidateRecord,
     CandidateState,
-    Duty,
     RoundChange,
     RoundRecord,
     StepRecord,
@@ -111,7 +110,7 @@ class _Message:
     answer: asyncio.Future[None] | None = None
     closed: Closed | Offered | None = field(default=None, repr=False)
     step: StepRecord | None = field(default=None, repr=False)
-    duty: Duty = Duty.TRAIN
+    duty: Role = Role.TRAIN
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class TaskRunner:
         self._rules: RoundRules | None = None
         self._stores, self._clock, self._settings = stores, clock, settings
         self._on_change = on_change
-        plans = {Duty.TRAIN: plan, **({Duty.VALIDATE: plan.validators} if plan.validators is not None else {})}
+        plans = {Role.TRAIN: plan, **({Role.VALIDATE: plan.validators} if plan.validators is not None else {})}
         self._sides = {duty: self._make_side(each, verify) for duty, each in plans.items()}
         self._barred: frozenset[str] = frozenset()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
@@ -175,11 +174,11 @@ class TaskRunner:
     # What others may ask, without waiting
 
     @property
-    def duty(self) -> Duty:
+    def duty(self) -> Role:
         """What the open attempt asks of its devices, or without one the next."""
         if self.round is not None and self.state is not None and not self.state.stage.is_over:
             return self.round.duty
-        return Duty.TRAIN if self.task.candidates_sha256 is None else Duty.VALIDATE
+        return Role.TRAIN if self.task.candidates_sha256 is None else Role.VALIDATE
 
     @property
     def plan(self) -> TaskPlan:
@@ -235,13 +234,13 @@ class TaskRunner:
 
         Validators are told the candidates.
         """
-        if self.duty is Duty.VALIDATE:
+        if self.duty is Role.VALIDATE:
             return await self._closer.candidates(self.task)
         return self.plan.method.reply(await self._closer.server_state(self.task), device_id)
 
     async def _shared_words(self) -> bytes:
         """Return the words that all devices of the open or the next attempt are told alike, and agree on."""
-        names = self.plan.method.shared_reply if self.duty is Duty.TRAIN else (CANDIDATES,)
+        names = self.plan.method.shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
         return shared_words(await self.reply_to(""), names) if names else b""
 
     # Messages
@@ -252,7 +251,7 @@ class TaskRunner:
         *,
         round_id: int | None = None,
         step: StepRecord | None = None,
-        duty: Duty = Duty.TRAIN,
+        duty: Role = Role.TRAIN,
     ) -> None:
         """Hand an event over and return once it is committed; raises what the state machine or the disk refuses.
 
@@ -399,7 +398,7 @@ class TaskRunner:
         Trainers are waited for without end; a sum of theirs is not to wait so: where validators stay away, attempts are
         aborted at their deadlines, and the task is paused after as many as for trainers.
         """
-        if self.duty is Duty.VALIDATE and self.wants_devices and (self.state is None or self.state.stage.is_over):
+        if self.duty is Role.VALIDATE and self.wants_devices and (self.state is None or self.state.stage.is_over):
             await self._open_attempt(())
 
     async def _command(self, message: _Message) -> None:

@@ -31,7 +31,7 @@ from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey, Sealer
 from mien.contribution import ContributionLayout
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 from mien.protocol import CHUNK_BYTES
-from mien.rounds.records import BlobId
+from mien.protocol.rounds import BlobId
 from mien.shell.files import sync_folder
 
 _MAGIC: Final = b"MSP2"

@@ -13,8 +13,8 @@ from coordinator.store.sealing import MasterKey
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import CorruptDataError
 from mien.layout import Vector
+from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import pack_tensors, unpack_tensors
-from mien.rounds.records import BlobId
 
 
 class ServerStates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from coordinator.rounds.engine import RoundName
+    from mien.protocol.rounds import RoundRef
     from mien.rounds.machine import Left, RoundState, Step, Uploaded
     from mien.rounds.plan import TaskPlan
     from mien.rounds.records import RoundRecord, StepRecord
@@ -39,5 +39,5 @@ class UploadTarget(Protocol):
 class UploadDesk(Protocol):
     """Finds the attempts that uploads belong to; a `coordinator.rounds.engine.Engine` is one."""
 
-    async def locate_upload(self, device_id: str, name: RoundName) -> tuple[UploadTarget | None, RoundRecord]:
+    async def locate_upload(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
         """Return the attempt that takes a device's upload, None where it is an old one, and its record."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from coordinator.rounds.traces import Attempt, RoundTraces
 from mien.errors import MienError, MissingDependencyError
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.rounds.records import RoundRecord
 
 try:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import RoundName
 from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pulse import Threads, Together, held
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
@@ -25,9 +24,10 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
+from mien.protocol.rounds import BlobId, RoundRef, Stage
 from mien.protocol.uploads import UploadPiece
-from mien.rounds.machine import Left, Stage, Step, Uploaded
-from mien.rounds.records import BlobId, RoundRecord, StepRecord, UploadRecord
+from mien.rounds.machine import Left, Step, Uploaded
+from mien.rounds.records import RoundRecord, StepRecord, UploadRecord
 
 _BATCH_BYTES: Final = 1024 * 1024
 """How much is gathered before a thread encrypts and writes it, while few contributions arrive."""
@@ -82,7 +82,7 @@ class Uploads:
         """How many contributions are arriving now."""
         return len(self._active)
 
-    async def status(self, device_id: str, name: RoundName) -> UploadProgress:
+    async def status(self, device_id: str, name: RoundRef) -> UploadProgress:
         """Return where a device has to go on; raises LateError when the round is over without its contribution."""
         runner, record = await self._desk.locate_upload(device_id, name)
         upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
@@ -109,7 +109,7 @@ class Uploads:
             await asyncio.wait({older[1]})
 
     async def receive(
-        self, device_id: str, name: RoundName, announced: BlobId, masked: bytes, pieces: AsyncIterator[UploadPiece]
+        self, device_id: str, name: RoundRef, announced: BlobId, masked: bytes, pieces: AsyncIterator[UploadPiece]
     ) -> UploadProgress:
         """Return how far an upload got when its stream ended; accepted only once it is committed.
 

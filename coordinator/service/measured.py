@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from coordinator.service.metrics import Metrics
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
-from mien.rounds.records import Duty, RoundChange, RoundRecord, TaskRecord
+from mien.protocol.rounds import Role
+from mien.rounds.records import RoundChange, RoundRecord, TaskRecord
 from mien.shell.clock import Clock
 
 P = ParamSpec("P")
@@ -28,7 +29,7 @@ class MeasuredStore(Store):
         self._populations: dict[str, str] = {}
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Duty = Duty.TRAIN
+        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Role = Role.TRAIN
     ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage."""
         opened = super().open_attempt(task, round_number=round_number, attempt=attempt, deadline=deadline, duty=duty)

@@ -7,34 +7,15 @@ from typing import Final
 
 from mien.errors import CorruptDataError, NotFoundError
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.messages import STAGES, blob_message
+from mien.protocol.rounds import BlobId
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 from mien.rounds import machine
-from mien.rounds.machine import Stage
-from mien.rounds.records import BlobId, BundleRecord, DeviceRecord, Duty, ModelRecord
+from mien.rounds.records import BundleRecord, DeviceRecord, ModelRecord
 from mien.rounds.rollouts import RollOutRecord
-
-STAGES: Final = {
-    Stage.SELECTING: rounds_pb2.SELECTING,
-    Stage.TRAINING: rounds_pb2.TRAINING,
-    Stage.KEYS: rounds_pb2.KEYS,
-    Stage.SHARES: rounds_pb2.SHARES,
-    Stage.UPLOAD: rounds_pb2.UPLOAD,
-    Stage.CONSISTENCY: rounds_pb2.CONSISTENCY,
-    Stage.UNMASK: rounds_pb2.UNMASK,
-    Stage.CLOSING: rounds_pb2.UPLOAD,
-    Stage.CLOSED: rounds_pb2.CLOSED,
-    Stage.ABORTED: rounds_pb2.ABORTED,
-}
-"""The machine's stages as devices are told; CLOSING is the coordinator's own affair: devices have nothing to do."""
-
-REPORTED_STAGES: Final = {**STAGES, Stage.CLOSING: rounds_pb2.CLOSING}
-"""The machine's stages as operators are told."""
 
 STEP_STAGES: Final = {STAGES[stage]: stage for stage in machine.STEP_STAGES}
 """Stages of secure aggregation at which a device sends a message, by their value on the wire."""
-
-DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDATE}
-"""What a round asks of its devices, as the wire names it."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_TEXT: Final = 80
@@ -84,7 +65,7 @@ def seen_device(device: DeviceRecord) -> operator_pb2.SeenDevice:
 
 def blob_ref(blob: BlobId | None) -> common_pb2.BlobRef | None:
     """Return a blob's address as a message."""
-    return None if blob is None else common_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
+    return None if blob is None else blob_message(blob)
 
 
 def manifest(

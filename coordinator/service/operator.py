@@ -15,15 +15,7 @@ from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
-from coordinator.service.messages import (
-    DUTIES,
-    REPORTED_STAGES,
-    check_hash,
-    check_id,
-    manifest,
-    roll_out_status,
-    seen_device,
-)
+from coordinator.service.messages import check_hash, check_id, manifest, roll_out_status, seen_device
 from coordinator.store.blobs import BlobStore, BlobWriter
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
@@ -32,11 +24,13 @@ from mien.layout import ParameterLayout, model_id
 from mien.models import bundles
 from mien.models.bundles import BundleManifest
 from mien.protocol.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
+from mien.protocol.messages import REPORTED_STAGES, ROLES
+from mien.protocol.rounds import BlobId
 from mien.protocol.status import choose_version
 from mien.protocol.tensors import PublicShard
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.records import from_mapping
-from mien.rounds.records import BlobId, BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
+from mien.rounds.records import BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
 from mien.shell.clock import Clock
@@ -429,6 +423,6 @@ def _report(record: RoundRecord) -> operator_pb2.RoundReport:
         model_id=record.model_id or "",
         upload_bytes=record.upload_bytes,
         metrics=dict(record.metrics),
-        duty=DUTIES[record.duty],
+        duty=ROLES[record.duty],
         base_version=record.base_version,
     )

@@ -11,28 +11,21 @@ from typing import Any, Final
 import grpc
 
 from coordinator.keys.pki import PeerIdentity
-from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, RoundName, StageNews, Waiting
+from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, StageNews
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import (
-    DUTIES,
-    STAGES,
-    STEP_STAGES,
-    blob_ref,
-    check_hash,
-    check_id,
-    printable,
-    told_json,
-)
+from coordinator.service.messages import STEP_STAGES, blob_ref, check_hash, check_id, printable, told_json
 from coordinator.service.replies import ReplyStreams
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
+from mien.protocol.messages import ROLES, STAGES, round_message
+from mien.protocol.rounds import BlobId, RoundRef, Wait
 from mien.protocol.status import choose_version
 from mien.protocol.tensors import pack_tensors
 from mien.protocol.uploads import UploadPiece, parse_piece
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
-from mien.rounds.records import BlobId, DeviceCall
+from mien.rounds.records import DeviceCall
 from mien.shell.clock import Clock, to_ms
 from mien.shell.version import software
 
@@ -81,7 +74,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
         await self._saw(DeviceCall(device.id, population, printable(request.software), told_json(request)))
-        duty = next((duty for duty, value in DUTIES.items() if value == request.duty), None)
+        duty = next((duty for duty, value in ROLES.items() if value == request.duty), None)
         if duty is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
         if await self._thread.run(self._store.stays_out, device.id):
@@ -91,7 +84,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         parts = {part.sha256: frozenset(part.objectives) for part in request.parts}
         offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods, engines, parts)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
-        if isinstance(found, Waiting):
+        if isinstance(found, Wait):
             return rounds_pb2.CheckInReply(wait=_wait(found))
         return rounds_pb2.CheckInReply(assignment=await self._assignment(found))
 
@@ -174,14 +167,14 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     async def _assignment(self, found: Assigned) -> rounds_pb2.Assignment:
         short, stream = await self._replies.split(found.reply)
         return rounds_pb2.Assignment(
-            round=_ref(found.name),
+            round=round_message(found.name),
             task_json=found.task_json,
             model_id=found.model_id,
             contribution_sha256=found.plan.contribution.sha256,
             reply=pack_tensors(short) if short else b"",
             stage=STAGES[found.stage],
             deadline_unix_ms=to_ms(found.deadline),
-            duty=DUTIES[found.duty],
+            duty=ROLES[found.duty],
             reply_stream=None if stream is None else blob_ref(BlobId(stream.sha256, stream.size_bytes)),
         )
 
@@ -189,7 +182,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         has_deadline = math.isfinite(news.deadline) and not news.stage.is_over
         remaining_s = max(news.deadline - self._clock.now(), 0.0) if has_deadline else 0.0
         return rounds_pb2.StageEvent(
-            round=_ref(news.name),
+            round=round_message(news.name),
             stage=STAGES[news.stage],
             deadline_unix_ms=to_ms(news.deadline) if has_deadline else 0,
             remaining_ms=to_ms(remaining_s),
@@ -214,15 +207,11 @@ def _time_left_s(context: Any) -> float:
     return _DEFAULT_LIMIT_S if left_s is None else max(left_s - max(_MARGIN_S, 0.1 * left_s), 0.0)
 
 
-def _wait(told: Waiting) -> rounds_pb2.Wait:
+def _wait(told: Wait) -> rounds_pb2.Wait:
     return rounds_pb2.Wait(retry_after_s=told.retry_after_s, reason=told.reason, cannot_train=told.cannot_train)
 
 
-def _name(ref: rounds_pb2.RoundRef) -> RoundName:
+def _name(ref: rounds_pb2.RoundRef) -> RoundRef:
     if max(ref.round, ref.attempt) > _MAX_ROUND:
         raise NotFoundError("there is no round of that number; check in again")
-    return RoundName(check_id(ref.task_id), ref.round, ref.attempt)
-
-
-def _ref(name: RoundName) -> rounds_pb2.RoundRef:
-    return rounds_pb2.RoundRef(task_id=name.task_id, round=name.round, attempt=name.attempt)
+    return RoundRef(check_id(ref.task_id), ref.round, ref.attempt)

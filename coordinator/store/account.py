@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from coordinator.store.tables import PRIVACY_CLIPS, PRIVACY_EVENTS, PRIVACY_PARTICIPATIONS, ROUNDS, TASKS
 from mien.dp.ledger import Event, Ledger, Opening, may_take_part
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.specs import DpSpec, TaskSpec
 
 

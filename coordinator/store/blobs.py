@@ -23,7 +23,7 @@ import fsspec
 from coordinator.store.buckets import bucket_errors, is_bucket, open_bucket
 from mien.errors import ConfigError, CorruptDataError, DiskFullError
 from mien.protocol import CHUNK_BYTES
-from mien.rounds.records import BlobId
+from mien.protocol.rounds import BlobId
 from mien.shell.files import storage_errors, sync_folder, write_atomically
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

@@ -38,12 +38,11 @@ from coordinator.store.tables import (
 from mien.errors import AlreadyExistsError, LateError, NotFoundError
 from mien.log.audit import Anchor
 from mien.models.bundles import BundleFile, listed_by
-from mien.rounds.machine import COUNTED, REPORTED, Stage, Step
+from mien.protocol.rounds import BlobId, Role, Stage
+from mien.rounds.machine import COUNTED, REPORTED, Step
 from mien.rounds.records import (
-    BlobId,
     DeviceCall,
     DeviceRecord,
-    Duty,
     ModelRecord,
     RoundChange,
     RoundRecord,
@@ -227,7 +226,7 @@ class Store(RollOutStore):
     # Rounds
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Duty = Duty.TRAIN
+        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Role = Role.TRAIN
     ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage; the same call again returns what the first one made."""
         record = RoundRecord(
@@ -618,7 +617,7 @@ def _round_values(record: RoundRecord) -> dict[str, Any]:
 def _round(row: sa.Row[Any]) -> RoundRecord:
     values = dict(row._mapping)
     metrics = json.loads(values.pop("metrics_json"))
-    return RoundRecord(**{**values, "stage": Stage(row.stage), "duty": Duty(row.duty), "metrics": metrics})
+    return RoundRecord(**{**values, "stage": Stage(row.stage), "duty": Role(row.duty), "metrics": metrics})
 
 
 def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> RoundRecord:

@@ -14,11 +14,12 @@ from typing import Final, get_args
 
 from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine
-from device_sdk.server.client import Blob, CoordinatorClient, Progress, file_sha256
+from device_sdk.server.client import CoordinatorClient, Progress, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.models import bundles
 from mien.models.bundles import BundleFile, BundleManifest
 from mien.protocol.canonical import MAX_JSON_BYTES
+from mien.protocol.rounds import BlobId
 from mien.shell.files import make_folder, read_limited, write_atomically
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -71,7 +72,7 @@ def _graph_engine(name: str) -> GraphEngine:
 def _fetched(client: CoordinatorClient, file: BundleFile, folder: Path, progress: Progress | None) -> Path:
     path = folder / file.sha256
     if not path.is_file() or file_sha256(path) != file.sha256:
-        client.download(Blob(file.sha256, file.size_bytes), path, what=f"graph {file.name}", progress=progress)
+        client.download(BlobId(file.sha256, file.size_bytes), path, what=f"graph {file.name}", progress=progress)
     return path
 
 

@@ -22,11 +22,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from device_sdk.server.client import Blob, CoordinatorClient, Manifest, Progress, file_sha256
+from device_sdk.server.client import CoordinatorClient, Manifest, Progress, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, IntegrityError, NotFoundError, VersionError
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
+from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, unpack_tensors
 from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.shell.lock import held, is_taken, lock_file
@@ -51,7 +52,7 @@ class Model(KnownModel):
 
     layout: ParameterLayout
     theta: Vector = field(repr=False)
-    public_shard: Blob | None
+    public_shard: BlobId | None
 
 
 class ModelStore:
@@ -207,7 +208,7 @@ class ModelStore:
         if not sizes_fit or not shard_fits:
             raise CorruptDataError("the model's files have other sizes than its manifest says; tell the operator")
 
-    def _fetch_blob(self, client: CoordinatorClient, blob: Blob, what: str, progress: Progress | None) -> None:
+    def _fetch_blob(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None) -> None:
         path = self._blob(blob.sha256)
         if not path.exists() or file_sha256(path) != blob.sha256:
             client.download(blob, path, what=what, progress=progress)
@@ -252,8 +253,8 @@ def _to_json(manifest: Manifest) -> bytes:
 def _from_json(data: bytes) -> Manifest:
     stored: Mapping[str, Any] = parse_json(data, what="the stored manifest")
     try:
-        theta, shard = Blob(*stored["theta"]), stored["public_shard"]
+        theta, shard = BlobId(*stored["theta"]), stored["public_shard"]
         spec_json = stored["spec_json"].encode()
-        return Manifest(stored["model_id"], spec_json, theta, Blob(*shard) if shard else None, released=False)
+        return Manifest(stored["model_id"], spec_json, theta, BlobId(*shard) if shard else None, released=False)
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError("a stored manifest is damaged; run `mien-device update` to fetch it again") from error

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_sdk.server.client import Blob, Manifest
+from device_sdk.server.client import Manifest
 from mien.errors import ConfigError, CorruptDataError, VersionError
 from mien.models import bundles
 from mien.models.bundles import BundleFile, BundleManifest
 from mien.models.variants import check_variants
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
+from mien.protocol.rounds import BlobId
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.lock import held
@@ -117,8 +118,8 @@ class ReleaseGuard:
         return seen if seen.release_key == self._key else None  # another key after a new invite: it counts from anew
 
 
-def _blob_of(file: BundleFile | None) -> Blob | None:
-    return None if file is None else Blob(file.sha256, file.size_bytes)
+def _blob_of(file: BundleFile | None) -> BlobId | None:
+    return None if file is None else BlobId(file.sha256, file.size_bytes)
 
 
 def verify_folder(folder: Path, release_key: str) -> BundleManifest:

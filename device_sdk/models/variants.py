@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.server.client import Blob, CoordinatorClient, Progress, file_sha256
+from device_sdk.server.client import CoordinatorClient, Progress, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError, VersionError
 from mien.methods.base import Crops, Embeddings
@@ -33,6 +33,7 @@ from mien.models import bundles
 from mien.models.bundles import MAX_GRAPH_BYTES, BundleManifest
 from mien.models.variants import Variant, check_variants, variant_of
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json, to_canonical_json
+from mien.protocol.rounds import BlobId
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, write_atomically
 from mien.shell.version import version
@@ -59,14 +60,14 @@ class VariantStore:
         if signed is None or listed is None:
             return ()
         with self._locked():
-            path = self._fetched(client, Blob(listed.sha256, listed.size_bytes), "the list of variants", progress)
+            path = self._fetched(client, BlobId(listed.sha256, listed.size_bytes), "the list of variants", progress)
             data = read_limited(path, MAX_JSON_BYTES, what="the list of variants")
             return check_variants(signed, data, software=version()).variants
 
     def fetch(self, client: CoordinatorClient, variant: Variant, *, progress: Progress | None = None) -> None:
         """Fetch an offered variant's file; it can be loaded once it is kept."""
         with self._locked():
-            blob = Blob(variant.sha256, variant.size_bytes)
+            blob = BlobId(variant.sha256, variant.size_bytes)
             self._fetched(client, blob, f"variant {variant.tier} of the model", progress)
 
     def keep(self, variant: Variant) -> None:
@@ -138,7 +139,7 @@ class VariantStore:
         with locked_folder(self._folder):
             yield
 
-    def _fetched(self, client: CoordinatorClient, blob: Blob, what: str, progress: Progress | None) -> Path:
+    def _fetched(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None) -> Path:
         path = self._blob(blob.sha256)
         if not path.is_file() or file_sha256(path) != blob.sha256:
             client.download(blob, path, what=what, progress=progress)

@@ -62,7 +62,6 @@ from device_sdk.people.trained import (
     unpack_pending,
 )
 from device_sdk.people.training_state import by_person, for_round
-from device_sdk.server.client import Duty
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Vault, VaultKind, Writer
 from mien.contribution import Arrays
@@ -75,6 +74,7 @@ from mien.errors import (
 from mien.methods.base import Crops, Embeddings
 from mien.models.variants import model_of
 from mien.protocol.canonical import parse_json
+from mien.protocol.rounds import Role
 from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import to_mapping
 from mien.specs import FaceInputSpec
@@ -441,7 +441,7 @@ class Gallery:
                 return unpack_pending(record)
         return None
 
-    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Duty]:
+    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return what these people, or any of these crops (N, 112, 112, 3), have done in a task so far.
 
         It is asked by person and by crop: one person may have other pictures now, the same pictures another name.

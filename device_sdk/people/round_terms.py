@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from device_sdk.server.client import RoundRef
 from mien.contribution import ContributionLayout
 from mien.errors import ViolationError
 from mien.protocol.canonical import task_sha256
+from mien.protocol.rounds import RoundRef
 from mien.secagg import Assignment, AttemptId, ContributionMap, DevicePolicy, RoundConfig
 from mien.secagg.planner import PROFILES, RoundIds, plan_round, smallest_sum
 from mien.specs import ModelSpec, TaskSpec

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from device_sdk.people.enrolled import crop_in, opened
 from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.training_state import Kept, Numbered
-from device_sdk.server.client import Duty
 from device_sdk.storage.vault import Reader, Record, Writer
 from mien.contribution import Arrays
 from mien.methods.base import Crops
+from mien.protocol.rounds import Role
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 
@@ -53,7 +53,7 @@ class Pending:
     per_identity: tuple[str, ...] = ()
     source: str = ""
     asked: Asked | None = None
-    duty: Duty = Duty.TRAIN
+    duty: Role = Role.TRAIN
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def digests_of(crops: Crops) -> NDArray[np.int64]:
     return np.frombuffer(hashed, "<i8").astype(np.int64)
 
 
-def duty_marks(view: Reader, task_id: str) -> dict[tuple[Duty, int], NDArray[np.int64]]:
+def duty_marks(view: Reader, task_id: str) -> dict[tuple[Role, int], NDArray[np.int64]]:
     """Return the digests of the crops that did a duty in a task, by duty and person, or SOURCE."""
     return {
         _duty_and_person(name): digests
@@ -115,12 +115,12 @@ def duty_marks(view: Reader, task_id: str) -> dict[tuple[Duty, int], NDArray[np.
     }
 
 
-def _duty_and_person(name: str) -> tuple[Duty, int]:
+def _duty_and_person(name: str) -> tuple[Role, int]:
     duty, person = name.split("/")
-    return Duty(duty), int(person)
+    return Role(duty), int(person)
 
 
-def _put_duty_marks(change: Writer, task_id: str, marks: Mapping[tuple[Duty, int], NDArray[np.int64]]) -> None:
+def _put_duty_marks(change: Writer, task_id: str, marks: Mapping[tuple[Role, int], NDArray[np.int64]]) -> None:
     change.delete("states", person=DUTIES, tag=task_id)
     if marks:
         content = pack_tensors({f"{duty.value}/{person}": digests for (duty, person), digests in marks.items()})
@@ -182,5 +182,5 @@ def unpack_pending(record: Record) -> Pending:
         facts["source"],
         # What an earlier version kept says neither.
         from_mapping(Asked, facts["asked"]) if "asked" in facts else None,
-        Duty(facts.get("duty", Duty.TRAIN.value)),
+        Role(facts.get("duty", Role.TRAIN.value)),
     )

@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.server.client import Duty
 from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import CANDIDATES, Crops, DeviceOutput, Method, Runtime, Validation, ValidationInput
 from mien.methods.check_reply import told
+from mien.protocol.rounds import Role
 from mien.specs import TaskSpec
 
 JUDGED: Final = "judged"
@@ -40,7 +40,7 @@ def stage_of(method: Method, task: TaskSpec) -> Validation:
     return method.validation
 
 
-def check_duty(asked: Duty, offered: Duty) -> None:
+def check_duty(asked: Role, offered: Role) -> None:
     """Raise ViolationError where a coordinator asks for something else than the device offered to do."""
     if asked is not offered:
         raise ViolationError(
@@ -49,14 +49,14 @@ def check_duty(asked: Duty, offered: Duty) -> None:
         )
 
 
-def check_apart(duty: Duty, private: Arrays, method: Method, done: frozenset[Duty]) -> None:
+def check_apart(duty: Role, private: Arrays, method: Method, done: frozenset[Role]) -> None:
     """Raise ConfigError for faces that would judge what they train, or train what they judge.
 
     `done` is what any of them did in the task before; their `private` state tells it too, kept by whatever version.
     """
-    if duty is Duty.VALIDATE and (Duty.TRAIN in done or any(name in private for name in method.per_identity)):
+    if duty is Role.VALIDATE and (Role.TRAIN in done or any(name in private for name in method.per_identity)):
         raise ConfigError("these faces train in this task, so they cannot judge it; validate from a home of its own")
-    if duty is Duty.TRAIN and (Duty.VALIDATE in done or JUDGED in private):
+    if duty is Role.TRAIN and (Role.VALIDATE in done or JUDGED in private):
         raise ConfigError("these faces judge this task's candidates, so they do not train; keep to --validate here")
 
 

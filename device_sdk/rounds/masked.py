@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from device_sdk.clock import Clock, utc
 from device_sdk.people.round_terms import SumTerms
-from device_sdk.server.client import RoundRef, Stage
 from device_sdk.server.identity import Identity
 from mien.errors import LateError, ViolationError
+from mien.protocol.rounds import RoundRef, Stage
 from mien.secagg import (
     AttemptLog,
     ContributionMap,

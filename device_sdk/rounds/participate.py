@@ -43,7 +43,7 @@ from device_sdk.rounds.masked import STAGES, MaskedPart, Party, PlainPart, Uploa
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
-from device_sdk.server.client import Assignment, CoordinatorClient, Duty, Progress, RoundRef, Stage, StageEvent, Wait
+from device_sdk.server.client import Assignment, CoordinatorClient, Progress, StageEvent
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
@@ -72,6 +72,7 @@ from mien.methods.base import (
     shared_words,
 )
 from mien.protocol.replies import check_reply, longest_reply
+from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.protocol.tensors import unpack_tensors
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
@@ -216,7 +217,7 @@ class Participant:
     random_bytes: RandomBytes = secrets.token_bytes
     source: SourceFaces | None = None
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
-    duty: Duty = Duty.TRAIN
+    duty: Role = Role.TRAIN
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     abilities: Abilities = UNSAID
 
@@ -271,7 +272,7 @@ class Participant:
             check_apart(self.duty, faces.private, plan.method, faces.duties)
             told = self._told(plan)
             with _defects_named():
-                output = self._train(plan, faces, told) if self.duty is Duty.TRAIN else self._judge(plan, faces, told)
+                output = self._train(plan, faces, told) if self.duty is Role.TRAIN else self._judge(plan, faces, told)
             # 7. Keep what was made, before anyone is told.
             pending = Pending(
                 people=faces.people,
@@ -312,13 +313,13 @@ class Participant:
         floor, people, images = self.agreement.min_cohort, plan.pool.num_people, plan.pool.num_images
         if not plan.method.trains:
             return measuring_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
-        if self.duty is Duty.VALIDATE:
+        if self.duty is Role.VALIDATE:
             return judging_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
         return disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
 
     def _shared(self, plan: Plan, told: Arrays) -> str:
         """Return the hash of what all devices of the round are told alike, in hex."""
-        names = plan.method.shared_reply if self.duty is Duty.TRAIN else (CANDIDATES,)
+        names = plan.method.shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
         return shared_words(told, names).hex()
 
     def _plan(self, assignment: Assignment, pool: Pool) -> Plan:
@@ -328,7 +329,7 @@ class Participant:
         if method is None:
             raise ConfigError(f"task {task.name!r} uses method {task.method!r}, unknown to this program; upgrade mien")
         from_mapping(method.options, task.options, where="options.")
-        if self.duty is Duty.VALIDATE:
+        if self.duty is Role.VALIDATE:
             task = stage_of(method, task).validators_task(task)
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
@@ -336,7 +337,7 @@ class Participant:
         pool.check(method)
         model, *others = self._models(assignment.model_id, *method.other_models(task))
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
-        if self.duty is Duty.VALIDATE:
+        if self.duty is Role.VALIDATE:
             layout = stage_of(method, assignment.task).contribution_layout(assignment.task)
         else:
             layout = method.contribution_layout(task, part, model.spec.input.dim)
@@ -513,6 +514,8 @@ class Participant:
         part = PlainPart(b"") if counts else self._part(pending)
         try:
             for event in events:
+                if event.stage is None:
+                    continue  # one that a newer server has: nothing to say
                 if event.stage is Stage.ABORTED:
                     return self._settle_uncounted(pending, "aborted", event.reason)
                 if event.stage is Stage.CLOSED and counts:

@@ -13,9 +13,10 @@ from device_sdk.models.models import Model
 from device_sdk.people.enrolled import Person
 from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.rounds.attempts import Budget
-from device_sdk.server.client import CoordinatorClient, Duty, Manifest, Progress
+from device_sdk.server.client import CoordinatorClient, Manifest, Progress
 from mien.contribution import Arrays
 from mien.methods.base import Crops
+from mien.protocol.rounds import Role
 from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, RoundConfig
 
@@ -44,7 +45,7 @@ class TrainingGallery(Protocol):
         """Return what a task's last counted round left in private of a source's faces."""
         ...
 
-    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Duty]:
+    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return what these faces have done in a task so far."""
         ...
 

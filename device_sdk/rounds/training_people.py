@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.enrolled import Person, not_agreed
 from device_sdk.rounds.ports import TrainingGallery
-from device_sdk.server.client import Duty
 from mien.contribution import Arrays
 from mien.errors import ConfigError
 from mien.methods.base import Crops, Method
+from mien.protocol.rounds import Role
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RoundFaces:
     people: tuple[int, ...]
     source: str
     is_continued: bool
-    duties: frozenset[Duty]
+    duties: frozenset[Role]
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from typing import Final
 
 from device_sdk.clock import Clock, spell_duration
 from device_sdk.rounds.conditions import Conditions
-from device_sdk.server.client import CoordinatorClient, RoundRef, Stage
+from device_sdk.server.client import CoordinatorClient
 from mien.errors import ConfigError, LateError, MienError, NotFoundError, UnavailableError
+from mien.protocol.rounds import RoundRef, Stage
 
 LOOK_EVERY_S: Final = 15.0
 UNTOLD_PAUSE_S: Final = 300.0
 """How long training pauses for a round whose deadline nobody could tell."""
-_STILL_TIME: Final = (Stage.SELECTING, Stage.TRAINING, Stage.OTHER)
+_STILL_TIME: Final = (Stage.SELECTING, Stage.TRAINING, None)
 TellPause = Callable[[str, str], None]
 
 

@@ -12,7 +12,6 @@ import os
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
@@ -40,6 +39,8 @@ from mien.errors import (
 from mien.methods import METHODS
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.canonical import task_from_json
+from mien.protocol.messages import ROLES, STAGES, TOLD_STAGES, round_message
+from mien.protocol.rounds import BlobId, Role, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.protocol.words import plain_words
 from mien.shell.files import storage_errors, sync_folder
@@ -57,61 +58,6 @@ Progress = Callable[[int, int], None]
 """Told (bytes done, bytes in all) as a transfer goes on."""
 
 
-class Stage(Enum):
-    """Where a round is, as far as a device needs to know."""
-
-    SELECTING = rounds_pb2.SELECTING
-    TRAINING = rounds_pb2.TRAINING
-    KEYS = rounds_pb2.KEYS
-    SHARES = rounds_pb2.SHARES
-    UPLOAD = rounds_pb2.UPLOAD
-    CONSISTENCY = rounds_pb2.CONSISTENCY
-    UNMASK = rounds_pb2.UNMASK
-    CLOSED = rounds_pb2.CLOSED
-    ABORTED = rounds_pb2.ABORTED
-    OTHER = rounds_pb2.STAGE_UNSPECIFIED
-
-    @classmethod
-    def of(cls, value: int) -> Stage:
-        """Return the stage of that number; `OTHER` for one that a newer server has."""
-        return cls(value) if value in {stage.value for stage in cls} else cls.OTHER
-
-
-class Duty(Enum):
-    """What a round asks of its devices, and what a device offers to do."""
-
-    TRAIN = "train"
-    VALIDATE = "validate"
-
-
-_DUTIES: Final = {Duty.TRAIN: rounds_pb2.TRAIN, Duty.VALIDATE: rounds_pb2.VALIDATE}
-
-
-@dataclass(frozen=True)
-class RoundRef:
-    """One attempt of one round of a task."""
-
-    task_id: str
-    round: int
-    attempt: int
-
-    def message(self) -> rounds_pb2.RoundRef:
-        """Return it as it travels."""
-        return rounds_pb2.RoundRef(task_id=self.task_id, round=self.round, attempt=self.attempt)
-
-    def __str__(self) -> str:
-        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
-        return f"round {self.round}{again}"
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A blob to fetch: its SHA-256 in lower-case hex, and its length."""
-
-    sha256: str
-    size_bytes: int
-
-
 @dataclass(frozen=True)
 class Assignment:
     """What a device is asked to do. `reply` is what the method's server tells it, `reply_stream` the long rest."""
@@ -120,29 +66,22 @@ class Assignment:
     task: TaskSpec
     model_id: str
     contribution_sha256: str
-    stage: Stage
+    stage: Stage | None
     reply: bytes = field(repr=False)
-    reply_stream: Blob | None = None
-    duty: Duty = Duty.TRAIN
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing to do now; come back after `retry_after_s`. `cannot_train` says that a task is not for this device."""
-
-    retry_after_s: float
-    reason: str
-    cannot_train: bool = False
+    reply_stream: BlobId | None = None
+    duty: Role = Role.TRAIN
 
 
 @dataclass(frozen=True)
 class StageEvent:
     """Where a round is. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED.
 
+    `stage` is None for one that a newer server has.
+
     `message` is what secure aggregation tells this device at the stage, empty where it has no part in it.
     """
 
-    stage: Stage
+    stage: Stage | None
     remaining_s: float
     reason: str
     model_id: str
@@ -159,10 +98,10 @@ class Manifest:
 
     model_id: str
     spec_json: bytes = field(repr=False)
-    theta: Blob
-    public_shard: Blob | None
+    theta: BlobId
+    public_shard: BlobId | None
     released: bool
-    changes: Blob | None = None
+    changes: BlobId | None = None
     bundle_json: bytes = field(default=b"", repr=False)
     bundle_signature: bytes = field(default=b"", repr=False)
 
@@ -239,7 +178,7 @@ class CoordinatorClient:
         backbones: tuple[str, ...],
         *,
         min_cohort: int = 0,
-        duty: Duty = Duty.TRAIN,
+        duty: Role = Role.TRAIN,
         methods: Iterable[str] = METHODS,
         engines: Iterable[str] = (),
         parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
@@ -256,7 +195,7 @@ class CoordinatorClient:
             software=software("mien-device"),
             backbones=backbones,
             min_cohort=min_cohort,
-            duty=_DUTIES[duty],
+            duty=ROLES[duty],
             methods=sorted(methods),
             engines=sorted(engines),
             parts=[rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items()],
@@ -266,19 +205,19 @@ class CoordinatorClient:
             return _assignment(reply.assignment)
         return _wait(reply.wait)
 
-    def report_trained(self, ref: RoundRef) -> Stage:
+    def report_trained(self, ref: RoundRef) -> Stage | None:
         """Tell that this device has trained and could upload; returns where the round is."""
-        request = rounds_pb2.ReportTrainedRequest(round=ref.message())
-        return Stage.of(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
+        request = rounds_pb2.ReportTrainedRequest(round=round_message(ref))
+        return TOLD_STAGES.get(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
 
-    def send_step(self, ref: RoundRef, stage: Stage, message: bytes) -> Stage:
+    def send_step(self, ref: RoundRef, stage: Stage, message: bytes) -> Stage | None:
         """Send this device's message of a stage of secure aggregation; returns where the round is.
 
         What a lost connection makes it send again is the same bytes, which the server welcomes. Raises LateError when
         the stage has passed, ReplayError when the server holds other bytes of ours.
         """
-        request = rounds_pb2.SendStepRequest(round=ref.message(), stage=stage.value, message=message)
-        return Stage.of(self._call(lambda: self._rounds.SendStep(request, timeout=UNARY_S)).stage)
+        request = rounds_pb2.SendStepRequest(round=round_message(ref), stage=STAGES[stage], message=message)
+        return TOLD_STAGES.get(self._call(lambda: self._rounds.SendStep(request, timeout=UNARY_S)).stage)
 
     def upload_accepted(self, ref: RoundRef) -> bool:
         """Tell whether this device's contribution is complete, checked and counts; False before uploads are open."""
@@ -289,7 +228,7 @@ class CoordinatorClient:
 
     def leave(self, ref: RoundRef, error: MienError) -> None:
         """Tell that this device gives a round up; only the stable code of the reason is sent."""
-        request = rounds_pb2.LeaveRoundRequest(round=ref.message(), error_code=error.code)
+        request = rounds_pb2.LeaveRoundRequest(round=round_message(ref), error_code=error.code)
         self._call(lambda: self._rounds.LeaveRound(request, timeout=UNARY_S))
 
     def set_participation(self, *, stays_out: bool) -> None:
@@ -309,7 +248,7 @@ class CoordinatorClient:
 
     def glance(self, ref: RoundRef) -> StageEvent:
         """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""
-        request = rounds_pb2.FollowRoundRequest(round=ref.message())
+        request = rounds_pb2.FollowRoundRequest(round=round_message(ref))
         stream = self._rounds.FollowRound(request, timeout=GLANCE_S)
         try:
             message = next(iter(stream), None)
@@ -330,7 +269,7 @@ class CoordinatorClient:
         when the server stays away for longer than the settings' patience.
         """
         backoff = self._backoff()
-        request = rounds_pb2.FollowRoundRequest(round=ref.message())
+        request = rounds_pb2.FollowRoundRequest(round=round_message(ref))
         while True:
             heard = False
             stream = self._rounds.FollowRound(request, timeout=self._settings.stream_s)
@@ -382,7 +321,7 @@ class CoordinatorClient:
                 raise error
             backoff.wait(error)
 
-    def download(self, blob: Blob, target: Path, *, what: str, progress: Progress | None = None) -> None:
+    def download(self, blob: BlobId, target: Path, *, what: str, progress: Progress | None = None) -> None:
         """Fetch a blob into a file, which appears whole and checked or not at all.
 
         What an interrupted call received lies in `<target>.part` and is not fetched again. Raises CorruptDataError
@@ -401,7 +340,7 @@ class CoordinatorClient:
             sync_folder(target.parent)
 
     def download_reply(
-        self, ref: RoundRef, blob: Blob, *, most_bytes: int, what: str, progress: Progress | None = None
+        self, ref: RoundRef, blob: BlobId, *, most_bytes: int, what: str, progress: Progress | None = None
     ) -> bytes:
         """Return the long part of an assignment's reply, checked; what a broken call received is not fetched again.
 
@@ -416,7 +355,7 @@ class CoordinatorClient:
             )
 
         def open_at(offset: int) -> Iterator[common_pb2.DataChunk]:
-            request = rounds_pb2.DownloadReplyRequest(round=ref.message(), sha256=blob.sha256, offset=offset)
+            request = rounds_pb2.DownloadReplyRequest(round=round_message(ref), sha256=blob.sha256, offset=offset)
             stream: Iterator[common_pb2.DataChunk] = self._rounds.DownloadReply(
                 request, timeout=self._settings.transfer_s
             )
@@ -431,7 +370,7 @@ class CoordinatorClient:
                 raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
         return bytes(received)
 
-    def _fetch(self, blob: Blob, part: Path, what: str, progress: Progress | None) -> None:
+    def _fetch(self, blob: BlobId, part: Path, what: str, progress: Progress | None) -> None:
         """Append what is missing to the partial file, in as many calls as it takes."""
 
         def open_at(offset: int) -> Iterator[common_pb2.DataChunk]:
@@ -448,7 +387,7 @@ class CoordinatorClient:
 
     def _receive(
         self,
-        blob: Blob,
+        blob: BlobId,
         have: int,
         open_at: Callable[[int], Iterator[common_pb2.DataChunk]],
         write: Callable[[bytes], object],
@@ -484,7 +423,7 @@ class CoordinatorClient:
     def _upload_status(
         self, ref: RoundRef, *, final: tuple[type[UnavailableError], ...] = ()
     ) -> rounds_pb2.UploadStatus:
-        request = rounds_pb2.UploadStatusRequest(round=ref.message())
+        request = rounds_pb2.UploadStatusRequest(round=round_message(ref))
         return self._call(lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S), final=final)
 
     def _call(self, attempt: Callable[[], T], *, final: tuple[type[UnavailableError], ...] = ()) -> T:
@@ -523,27 +462,27 @@ def _assignment(message: rounds_pb2.Assignment) -> Assignment:
         task,
         plain_words(message.model_id),
         message.contribution_sha256,
-        Stage.of(message.stage),
+        TOLD_STAGES.get(message.stage),
         message.reply,
         _blob(message.reply_stream),
         _duty(message.duty),
     )
 
 
-def _duty(value: int) -> Duty:
-    duty = next((duty for duty, number in _DUTIES.items() if number == value), None)
+def _duty(value: int) -> Role:
+    duty = next((duty for duty, number in ROLES.items() if number == value), None)
     if duty is None:
         raise VersionError("the coordinator asks for something that this program does not know; upgrade mien")
     return duty
 
 
-def _blob(ref: common_pb2.BlobRef) -> Blob | None:
-    return Blob(ref.sha256, ref.size_bytes) if ref.sha256 else None
+def _blob(ref: common_pb2.BlobRef) -> BlobId | None:
+    return BlobId(ref.sha256, ref.size_bytes) if ref.sha256 else None
 
 
 def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:
     return StageEvent(
-        Stage.of(message.stage),
+        TOLD_STAGES.get(message.stage),
         max(message.remaining_ms, 0) / 1000,
         plain_words(message.reason),
         plain_words(message.model_id),
@@ -557,7 +496,7 @@ def _chunks(
 ) -> Iterator[rounds_pb2.UploadChunk]:
     """Yield an upload from `offset` on, the header first; gRPC takes the next piece when the last one is on its way."""
     blob = common_pb2.BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-    header = rounds_pb2.UploadHeader(round=ref.message(), contribution=blob, masked=masked)
+    header = rounds_pb2.UploadHeader(round=round_message(ref), contribution=blob, masked=masked)
     yield rounds_pb2.UploadChunk(header=header, offset=offset)
     view = memoryview(data)
     for start in range(offset, len(data), CHUNK_BYTES):

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from mien.protocol.rounds import Stage
 from mien.rounds.buffered import Flight, is_overdue, may_open, overdue_in_words
-from mien.rounds.machine import Event, RoundState, Stage, Step, TimePassed
+from mien.rounds.machine import Event, RoundState, Step, TimePassed
 from mien.rounds.records import RoundRecord, TaskRecord, TaskState
 from mien.specs import TaskSpec
 

@@ -33,27 +33,8 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import LateError, NotFoundError, RateLimitedError, ViolationError
+from mien.protocol.rounds import Stage
 from mien.specs import TaskSpec
-
-
-class Stage(enum.StrEnum):
-    """Where a round is."""
-
-    SELECTING = "selecting"
-    TRAINING = "training"
-    KEYS = "keys"
-    SHARES = "shares"
-    UPLOAD = "upload"
-    CONSISTENCY = "consistency"
-    UNMASK = "unmask"
-    CLOSING = "closing"
-    CLOSED = "closed"
-    ABORTED = "aborted"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing can happen any more."""
-        return self in (Stage.CLOSED, Stage.ABORTED)
 
 
 class Step(enum.StrEnum):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from mien.dp.ledger import Opening
 from mien.errors import ReplayError
-from mien.rounds.machine import RoundState, Stage, Step
+from mien.protocol.rounds import BlobId, Role, Stage
+from mien.rounds.machine import RoundState, Step
 
 
 class TaskState(StrEnum):
@@ -26,21 +27,6 @@ class TaskState(StrEnum):
     def is_over(self) -> bool:
         """Whether the task can never run again."""
         return self in (TaskState.DONE, TaskState.CANCELLED, TaskState.FAILED)
-
-
-class Duty(StrEnum):
-    """What a round asks of its devices: to train, or to judge the candidates that its trainers made."""
-
-    TRAIN = "train"
-    VALIDATE = "validate"
-
-
-@dataclass(frozen=True)
-class BlobId:
-    """A blob's content address and length."""
-
-    sha256: str
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -133,7 +119,7 @@ class RoundRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     ended_ms: int | None = None
     version: int = 1
-    duty: Duty = Duty.TRAIN
+    duty: Role = Role.TRAIN
     base_version: int = 0
 
 

@@ -10,7 +10,7 @@ from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import find_method
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.secagg.planner import RoundIds, StageBytes, largest_group, plan_round, stage_bytes
 from mien.specs import TaskSpec
 from simulation.faces.models import Model

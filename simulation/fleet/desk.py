@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from mien.errors import MienError
+from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import LaneRules
 from mien.rounds.machine import (
@@ -27,7 +28,6 @@ from mien.rounds.machine import (
     Left,
     RoundRules,
     RoundState,
-    Stage,
     Stepped,
     SumFailed,
     Summed,
@@ -41,7 +41,7 @@ from mien.rounds.machine import (
     open_round,
     wakes_at,
 )
-from mien.rounds.records import Duty, RoundRecord, TaskRecord, TaskState
+from mien.rounds.records import RoundRecord, TaskRecord, TaskState
 from mien.specs import TaskSpec
 from simulation.fleet.masking import EmulatedSums
 
@@ -221,7 +221,7 @@ class Desk:
             task = replace(self.record, rounds_closed=self.record.rounds_closed + 1, aborted_in_a_row=0)
             self._rules.record = verdicts.after_round(self.task, task, None, round(now * 1000))
         elif not any(isinstance(event, Cancelled) for event in events):
-            after = verdicts.after_abort(self.record, state.reason, duty=Duty.TRAIN, max_aborted=self._max_aborted)
+            after = verdicts.after_abort(self.record, state.reason, duty=Role.TRAIN, max_aborted=self._max_aborted)
             self._rules.record = after
 
     def _advance(self, lane: DeskLane, state: RoundState, event: Event, now: float) -> Transition:

@@ -17,7 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from mien.rounds.machine import COUNTED, BecameLate, Effect, Selected, Stage, StageEntered, Step
+from mien.protocol.rounds import Stage
+from mien.rounds.machine import COUNTED, BecameLate, Effect, Selected, StageEntered, Step
 from mien.rounds.pacing import ACTIVE_S, COUNT_EVERY_S, Pace, gathering_pause_s, pause_s, wanted_per_s
 from mien.rounds.records import TaskState
 from mien.specs import TaskSpec

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from mien.errors import CohortError
-from mien.rounds.machine import PATHS, Stage
+from mien.protocol.rounds import Stage
+from mien.rounds.machine import PATHS
 from mien.secagg.graph import Graph, Neighbourhood, default_neighbourhood
 from mien.secagg.groups import MIN_ROBUST_GROUPS, deal
 from mien.secagg.planner import PROFILES, smallest_sum

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.specs import TaskSpec
 from simulation.fleet.costs import RoundCost
 from simulation.fleet.profile import Profile

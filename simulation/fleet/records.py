@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 
 
 class Fate(StrEnum):

@@ -11,19 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from device_sdk.clock import Clock
-from device_sdk.server.client import (
-    Assignment,
-    ClientSettings,
-    CoordinatorClient,
-    Progress,
-    RoundRef,
-    Stage,
-    StageEvent,
-    Wait,
-)
+from device_sdk.server.client import Assignment, ClientSettings, CoordinatorClient, Progress, StageEvent
 from device_sdk.server.identity import Identity
 from device_sdk.server.rpc import Hello
 from mien.errors import ConfigError
+from mien.protocol.rounds import RoundRef, Stage, Wait
 from simulation.phones.notes import Notes
 
 T = TypeVar("T")
@@ -113,12 +105,12 @@ class MeteredClient(CoordinatorClient):
             self._reconnects_at = self._drawn(self._faults.reconnect)
         return answer
 
-    def report_trained(self, ref: RoundRef) -> Stage:
+    def report_trained(self, ref: RoundRef) -> Stage | None:
         """Tell that this phone has trained."""
         self._answers(Stage.TRAINING)
         return self._timed("report_trained", lambda: super(MeteredClient, self).report_trained(ref))
 
-    def send_step(self, ref: RoundRef, stage: Stage, message: bytes) -> Stage:
+    def send_step(self, ref: RoundRef, stage: Stage, message: bytes) -> Stage | None:
         """Send a message of secure aggregation."""
         self._answers(stage)
         sent = self._timed("send_step", lambda: super(MeteredClient, self).send_step(ref, stage, message))

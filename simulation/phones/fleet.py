@@ -19,12 +19,13 @@ from device_sdk.models.models import Model, ModelStore
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.participate import Counted, Event, Failed, Listener, NotCounted, Participant, Step, local_seed
-from device_sdk.server.client import CoordinatorClient, RoundRef, Wait
+from device_sdk.server.client import CoordinatorClient
 from device_sdk.server.identity import Identity
 from device_sdk.server.join import join
 from mien.errors import MienError, NotFoundError
 from mien.methods.base import Crops, Runtime
 from mien.protocol.invite import Invite
+from mien.protocol.rounds import RoundRef, Wait
 from mien.secagg.keys import RandomBytes
 from mien.specs import REVEALS, TaskSpec
 from simulation.phones.client import Faults, MeteredClient, VanishedError

@@ -21,13 +21,14 @@ from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.people.training_state import Kept, by_person, for_round
 from device_sdk.rounds.attempts import Budget, unlimited
 from device_sdk.runtimes import load_runtime
-from device_sdk.server.client import CoordinatorClient, Duty, Manifest, Progress
+from device_sdk.server.client import CoordinatorClient, Manifest, Progress
 from device_sdk.server.identity import Identity
 from mien.contribution import Arrays
 from mien.errors import InviteError, NotEnrolledError
 from mien.layout import Vector
 from mien.methods.base import Crops, Embeddings, Runtime, Trained
 from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.protocol.rounds import Role
 from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, MemoryLog, RoundConfig
 
@@ -73,7 +74,7 @@ class MemoryGallery:
         self.crops = crops
         self._person = Person(1, "owner", 0, consent_unix_s=0, num_images=len(crops))
         self._kept: dict[str, Kept] = {}
-        self._duties: dict[str, frozenset[Duty]] = {}
+        self._duties: dict[str, frozenset[Role]] = {}
         self._pending: Pending | None = None
 
     def people(self) -> tuple[Person, ...]:
@@ -95,7 +96,7 @@ class MemoryGallery:
         """Return nothing: emulated phones have no sources."""
         return {}
 
-    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Duty]:
+    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return what the owner's faces have done in a task so far."""
         return self._duties.get(task_id, frozenset())
 

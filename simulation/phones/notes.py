@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from device_sdk.server.client import RoundRef, Stage, StageEvent
+from device_sdk.server.client import StageEvent
+from mien.protocol.rounds import RoundRef, Stage
 
 ENDS: Final = (Stage.CLOSED.name, Stage.ABORTED.name)
 STAGES: Final = tuple(
@@ -135,7 +136,7 @@ class Notes:
     def saw(self, ref: RoundRef, event: StageEvent) -> None:
         """Note that a phone heard of a stage."""
         reason = event.reason if event.stage is Stage.ABORTED else ""
-        stages = {event.stage.name: self._unix_s()}
+        stages = {event.stage.name if event.stage else "OTHER": self._unix_s()}
         self._put(RoundNotes(ref.task_id, ref.round, ref.attempt, stages, reason, event.model_id, event.num_reports))
 
     def uploaded(self, ref: RoundRef, device_id: str, size_bytes: int, took_s: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.dashboard.pages import NAVIGATION
 from mien.format import percent
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from tests.browser.chromium import Browser, Page, needs_chromium, running
 from tests.browser.test_report import LEGIBILITY
 from tests.coordinator.dashboard.made_up import PASSWORD, Fleet, lived_in, people_measured

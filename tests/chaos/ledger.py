@@ -17,7 +17,8 @@ from coordinator.store.store import Store
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import MienError
 from mien.protocol.canonical import task_from_json
-from mien.rounds.machine import COUNTED, Stage
+from mien.protocol.rounds import Stage
+from mien.rounds.machine import COUNTED
 from mien.rounds.records import RoundRecord
 from mien.specs import TaskSpec
 from tests.integration.light_device import THETA, contribution

@@ -19,7 +19,7 @@ from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.participate import Counted, Participant, take_part
 from device_sdk.runtimes import load_runtime
-from device_sdk.server.client import RoundRef
+from mien.protocol.rounds import RoundRef
 from mien.secagg.masks import WordStream
 from mien.specs import TaskSpec
 from simulation.engines.engine import device_seed

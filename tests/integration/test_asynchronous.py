@@ -15,8 +15,9 @@ import pytest
 from mien.errors import ConfigError, LateError
 from mien.layout import Vector
 from mien.protocol.canonical import task_from_json
+from mien.protocol.rounds import Stage
 from mien.protocol.v1 import operator_pb2, rounds_pb2
-from mien.rounds.machine import COUNTED, Stage
+from mien.rounds.machine import COUNTED
 from mien.specs import AsynchronousSpec, CohortSpec, PrivacySpec, TaskSpec
 from tests.integration.house import House, masked_task, run, tiny_task
 from tests.integration.light_device import THETA, LightDevice, MaskedPart, Sent, contribution, raised, ref_of

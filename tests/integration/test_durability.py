@@ -27,8 +27,9 @@ from mien.errors import (
 )
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json, task_from_json
+from mien.protocol.rounds import Stage
 from mien.protocol.v1 import common_pb2, rounds_pb2
-from mien.rounds.machine import Stage, Step
+from mien.rounds.machine import Step
 from mien.specs import CohortSpec, TaskSpec
 from tests.integration.house import STOP_S, House, is_root, run, tiny_task
 from tests.integration.light_device import SPEC, THETA, LightDevice, Sent, contribution, raised, ref_of

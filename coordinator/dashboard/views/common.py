@@ -11,7 +11,8 @@ from coordinator.dashboard.sections import Cell, Column
 from coordinator.dashboard.words import short
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
 from mien.protocol.canonical import parse_json
-from mien.rounds.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from mien.protocol.rounds import BlobId
+from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 from mien.rounds.releases import Standing, standings
 
 Row = sa.Row[Any]

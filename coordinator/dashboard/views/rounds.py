@@ -16,7 +16,8 @@ from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
 from mien.format import count, duration, percent, size
 from mien.protocol.canonical import task_from_json
-from mien.rounds.machine import ORDER, PATHS, STEP_OF, Stage, Step
+from mien.protocol.rounds import Stage
+from mien.rounds.machine import ORDER, PATHS, STEP_OF, Step
 from mien.specs import TaskSpec
 
 _MAX_LOST = 50

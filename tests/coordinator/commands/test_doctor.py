@@ -21,7 +21,8 @@ from mien.evaluation.rollout_spec import RollOutSpec
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.protocol.canonical import model_to_json
-from mien.rounds.records import BlobId, BundleRecord, ModelRecord
+from mien.protocol.rounds import BlobId
+from mien.rounds.records import BundleRecord, ModelRecord
 from mien.rounds.rollouts import held
 from mien.shell.clock import Clock
 from tests.integration.light_device import LAYOUT, SPEC

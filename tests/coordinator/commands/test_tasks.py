@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, left_to_do, not_chosen
-from coordinator.service.messages import REPORTED_STAGES
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_to_json
+from mien.protocol.messages import REPORTED_STAGES
+from mien.protocol.rounds import Stage
 from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
-from mien.rounds.machine import Stage
 from mien.rounds.records import TaskState
 from mien.rounds.releases import UNJUDGED, ModelState
 from mien.specs import GateSpec, TaskSpec

@@ -29,12 +29,11 @@ from mien.dp.ledger import Opening
 from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
 from mien.evaluation.gates import judge, monitors, tar_at
 from mien.protocol.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
-from mien.rounds.machine import MASKED, STEP_OF, RoundState, Stage, Step
+from mien.protocol.rounds import BlobId, Role, Stage
+from mien.rounds.machine import MASKED, STEP_OF, RoundState, Step
 from mien.rounds.records import (
-    BlobId,
     CandidateRecord,
     CandidateState,
-    Duty,
     ModelRecord,
     RoundChange,
     RoundRecord,
@@ -358,7 +357,7 @@ def _others(fleet: Fleet, base: str) -> None:
         clock.move(700)
         fleet.play(autumn, 1, attempt, reason=reason, codes=("late", "unreachable"), uploads=3)
     autumn = replace(autumn, aborted_in_a_row=attempts - 1)
-    paused = after_abort(autumn, reason, duty=Duty.TRAIN, max_aborted=attempts)
+    paused = after_abort(autumn, reason, duty=Role.TRAIN, max_aborted=attempts)
     store.save_task(paused, actor=audit.COORDINATOR, action="task.paused")
     private = fleet.add_task("private", base, population="staff", dp=DP)
     fleet.spend(private, 24)

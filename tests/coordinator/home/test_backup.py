@@ -19,7 +19,8 @@ from coordinator.home.home import CoordinatorHome, create_home
 from coordinator.home.sealed_file import SealingWriter
 from coordinator.serve import open_stores
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, MienError, NotFoundError, VersionError
-from mien.rounds.records import BlobId, ModelRecord
+from mien.protocol.rounds import BlobId
+from mien.rounds.records import ModelRecord
 from mien.shell.clock import Clock
 
 PASSWORD = "correct horse battery"

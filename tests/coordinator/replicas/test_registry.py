@@ -17,8 +17,9 @@ from coordinator.replicas.registry import (
     refuse_beside_replicas,
 )
 from mien.errors import ConfigError, DrainingError, UnreachableError
-from mien.rounds.machine import RoundState, Stage
-from mien.rounds.records import BlobId, ModelRecord, RoundChange, RoundRecord, TaskRecord, TaskState
+from mien.protocol.rounds import BlobId, Stage
+from mien.rounds.machine import RoundState
+from mien.rounds.records import ModelRecord, RoundChange, RoundRecord, TaskRecord, TaskState
 from mien.shell.clock import Clock
 
 LONG_S, SHORT_S = 60.0, 0.3

@@ -14,7 +14,8 @@ from coordinator.replicas.contributions import Bucket, SharedSpool
 from coordinator.replicas.sums import Addends, add_up
 from coordinator.store.sealing import MasterKey
 from mien.errors import ConfigError, CorruptDataError, NotFoundError
-from mien.rounds.records import BlobId, UploadRecord
+from mien.protocol.rounds import BlobId
+from mien.rounds.records import UploadRecord
 from tests.servers.s3 import S3Server
 
 KEY = MasterKey(secrets.token_bytes(32))

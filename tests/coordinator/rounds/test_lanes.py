@@ -15,9 +15,9 @@ from coordinator.rounds.closing_io import Closed
 from coordinator.rounds.engine import Assigned, Caller
 from coordinator.rounds.runner import TaskRunner
 from mien.errors import DiskFullError, LateError, UnavailableError
+from mien.protocol.rounds import BlobId, Stage
 from mien.protocol.uploads import UploadPiece
-from mien.rounds.machine import Stage
-from mien.rounds.records import BlobId, CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
+from mien.rounds.records import CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.rounds.verdicts import Verdict
 from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
 from tests.coordinator.rounds.test_runner import Rounds, rounds

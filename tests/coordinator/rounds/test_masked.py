@@ -14,7 +14,7 @@ from mien.contribution import Total
 from mien.errors import CohortError, NotFoundError, ReplayError, ViolationError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.rounds.plan import TaskPlan, plan_task
 from mien.rounds.records import StepRecord
 from mien.secagg import DeviceRound, Identity

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from coordinator.home.config import EvaluationSets
 from coordinator.release.gates_worker import Gatekeeper
 from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings, RoundName, Waiting
+from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings
 from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
@@ -28,9 +28,9 @@ from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import DiskFullError, UnavailableError, UnreachableError
 from mien.protocol.canonical import model_to_json
+from mien.protocol.rounds import BlobId, RoundRef, Stage, Wait
 from mien.protocol.uploads import UploadPiece
-from mien.rounds.machine import Stage
-from mien.rounds.records import BlobId, ModelRecord, TaskRecord, TaskState
+from mien.rounds.records import ModelRecord, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec
 from tests.integration.house import run, short, tiny_task
@@ -311,7 +311,7 @@ def test_after_a_restart_the_last_rounds_devices_hear_how_it_ended(tmp_path: Pat
             await again.start()
             uploads = Uploads(again, house.stores, idle_s=60.0)
             for device_id in ("d" * 32, "e" * 32):
-                name = RoundName(task.task_id, 1, 1)
+                name = RoundRef(task.task_id, 1, 1)
                 (news,) = [news async for news in again.follow(device_id, name)]
                 assert (news.stage, news.num_reports) == (Stage.CLOSED, 2)
                 assert await again.report_trained(device_id, name) is Stage.CLOSED
@@ -402,13 +402,13 @@ def test_a_device_that_asks_to_be_left_out_is_not_chosen_from_then_on(tmp_path: 
             if is_held:
                 await until(lambda: [dict(now.devices) for now in house.engine.tasks_now()] == [{"waiting": 1}])
             else:
-                assert isinstance(await held, Waiting)
+                assert isinstance(await held, Wait)
             await house.engine.leave_out(quitter, "p", stays_out=True)
             assert [dict(now.devices) for now in house.engine.tasks_now()] == [{}]
             if is_held:
                 assert await held == STAYS_OUT
             answers = [await house.engine.check_in(Caller(others[0], "p"), limit_s=0.2)]
-            assert isinstance(answers[0], Waiting), "one of two is there"
+            assert isinstance(answers[0], Wait), "one of two is there"
             chosen = await asyncio.gather(
                 *(house.engine.check_in(Caller(device, "p"), limit_s=20.0) for device in others)
             )

@@ -14,7 +14,7 @@ from coordinator.rounds.spool import ArrivalCheck, Spool
 from coordinator.store.sealing import MasterKey
 from mien.contribution import ContributionLayout, Lane
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
-from mien.rounds.records import BlobId
+from mien.protocol.rounds import BlobId
 
 LAYOUT = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("delta", 300_000)))
 RNG = np.random.default_rng(0)

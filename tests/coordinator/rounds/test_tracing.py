@@ -21,7 +21,7 @@ from coordinator.home.config import CoordinatorConfig
 from coordinator.rounds.traces import Attempt
 from coordinator.rounds.tracing import OtlpTraces
 from mien.errors import ConfigError, DiskFullError
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.rounds.records import RoundRecord
 from tests.integration.house import House, masked_task, run, short
 from tests.integration.light_device import contribution

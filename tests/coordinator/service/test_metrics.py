@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.service.metrics import Metrics, Now
 from mien.evaluation.rollout_spec import RollOutSpec
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.rounds.monitoring import BudgetNow, TaskNow
 from mien.rounds.records import RoundRecord
 from mien.rounds.rollouts import RollOutRecord, RollOutState, spec_to_json

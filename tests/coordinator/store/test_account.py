@@ -21,8 +21,9 @@ from mien.dp.accountant import Release, epsilon_rdp
 from mien.dp.ledger import Opening
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.protocol.canonical import task_to_json
-from mien.rounds.machine import RoundState, Stage
-from mien.rounds.records import BlobId, ModelRecord, RoundChange, TaskRecord, TaskState
+from mien.protocol.rounds import BlobId, Stage
+from mien.rounds.machine import RoundState
+from mien.rounds.records import ModelRecord, RoundChange, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 

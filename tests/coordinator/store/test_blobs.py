@@ -10,7 +10,7 @@ import pytest
 from coordinator.store.blobs import BlobStore
 from mien.errors import ConfigError, CorruptDataError
 from mien.protocol import CHUNK_BYTES
-from mien.rounds.records import BlobId
+from mien.protocol.rounds import BlobId
 
 DATA = bytes(range(256)) * 3000  # 768 000 bytes: three pieces
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator.store.blobs import BlobStore
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, UnreachableError
 from mien.protocol import CHUNK_BYTES
-from mien.rounds.records import BlobId
+from mien.protocol.rounds import BlobId
 from tests.servers import free_port
 from tests.servers.s3 import S3Server
 

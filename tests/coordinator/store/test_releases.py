@@ -13,16 +13,9 @@ import sqlalchemy as sa
 from coordinator.store.database import migrate, open_engine, sqlite_url
 from coordinator.store.store import MIGRATIONS, Store
 from mien.errors import ConfigError, NotFoundError
-from mien.rounds.machine import RoundState, Stage
-from mien.rounds.records import (
-    BlobId,
-    BundleRecord,
-    CandidateRecord,
-    CandidateState,
-    EvaluationRecord,
-    RoundChange,
-    TaskState,
-)
+from mien.protocol.rounds import BlobId, Stage
+from mien.rounds.machine import RoundState
+from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, RoundChange, TaskState
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
 from tests.coordinator.store.test_store import model, task

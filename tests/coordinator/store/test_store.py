@@ -10,8 +10,9 @@ import pytest
 
 from coordinator.store.store import Store
 from mien.errors import AlreadyExistsError, LateError, NotFoundError, ReplayError
-from mien.rounds.machine import RoundState, Stage, Step
-from mien.rounds.records import BlobId, DeviceCall, ModelRecord, RoundChange, TaskRecord, TaskState
+from mien.protocol.rounds import BlobId, Stage
+from mien.rounds.machine import RoundState, Step
+from mien.rounds.records import DeviceCall, ModelRecord, RoundChange, TaskRecord, TaskState
 from mien.shell.clock import Clock
 
 

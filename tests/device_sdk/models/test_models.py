@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from device_sdk.models.models import ModelStore
-from device_sdk.server.client import Blob, ClientSettings, CoordinatorClient, Manifest
+from device_sdk.server.client import ClientSettings, CoordinatorClient, Manifest
 from device_sdk.server.retry import RetryPolicy
 from mien.errors import CorruptDataError, NonFiniteError, NotFoundError, UnreachableError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.protocol.canonical import model_to_json
+from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, pack_tensors
 from mien.protocol.v1 import common_pb2
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
@@ -29,8 +30,8 @@ THETA = np.arange(LAYOUT.size, dtype=np.float32)
 SHARD = PublicShard(np.zeros((2, 112, 112, 3), np.uint8), np.array([0, 1]), "CC0", "rendered").to_bytes()
 
 
-def blob(data: bytes) -> Blob:
-    return Blob(hashlib.sha256(data).hexdigest(), len(data))
+def blob(data: bytes) -> BlobId:
+    return BlobId(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def manifest(theta: np.ndarray = THETA, *, shard: bool = False) -> Manifest:
@@ -66,7 +67,7 @@ def server() -> Iterator[Server]:
     ):
         original = client.download
 
-        def download(wanted: Blob, target: Path, **options: object) -> None:
+        def download(wanted: BlobId, target: Path, **options: object) -> None:
             def answer(offset: int) -> Iterable[common_pb2.DataChunk]:
                 if wanted.sha256 not in blobs:
                     raise BrokenConnectionError
@@ -149,7 +150,7 @@ def test_a_damaged_manifest_is_noticed(server: Server, store: ModelStore, conten
         {"spec_json": model_to_json(SPEC, LAYOUT).replace(b'"tiny"', b'"tiny","x":1')},
         {"theta": dataclasses.replace(manifest().theta, size_bytes=2**40)},
         {"theta": dataclasses.replace(manifest().theta, sha256="../../x")},
-        {"public_shard": Blob("c" * 64, 2**40)},
+        {"public_shard": BlobId("c" * 64, 2**40)},
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(server: Server, store: ModelStore, changes: dict[str, object]) -> None:

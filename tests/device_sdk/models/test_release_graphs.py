@@ -19,13 +19,14 @@ from device_sdk.models.models import Model
 from device_sdk.models.releases import ReleaseGuard, verify_folder
 from device_sdk.runtimes import load_runtime
 from device_sdk.runtimes.manifest import GraphFolder
-from device_sdk.server.client import Blob, Manifest, Progress
+from device_sdk.server.client import Manifest, Progress
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import model_id
 from mien.methods.base import Embeddings
 from mien.models import bundles
 from mien.models.bundles import BundleManifest
 from mien.protocol.canonical import model_to_json
+from mien.protocol.rounds import BlobId
 from tests.device_sdk.models.test_releases import KEY, NAME, offered
 from tests.device_sdk.runtimes.test_onnx_runtime import HINGE, LOCAL
 from tests.graphs import FOLDER
@@ -59,7 +60,7 @@ class Shelf:
         self.files = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in folder.iterdir()}
         self.taken: list[str] = []
 
-    def download(self, blob: Blob, target: Path, *, what: str, progress: Progress | None = None) -> None:
+    def download(self, blob: BlobId, target: Path, *, what: str, progress: Progress | None = None) -> None:
         data = self.files[blob.sha256].read_bytes()
         if hashlib.sha256(data).hexdigest() != blob.sha256:
             raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")

@@ -16,18 +16,19 @@ from typer.testing import CliRunner
 
 from device_sdk.models.releases import ReleaseGuard, verify_folder
 from device_sdk.program.cli import app
-from device_sdk.server.client import Blob, Manifest
+from device_sdk.server.client import Manifest
 from mien.errors import ConfigError, CorruptDataError, MienError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.protocol.canonical import model_to_json
+from mien.protocol.rounds import BlobId
 from mien.specs import FaceInputSpec, ModelSpec, Threshold
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = bundles.name_of(KEY)
 LAYOUT = ParameterLayout((ParameterEntry("w", (2, 3)),))
-THETA, SHARD = Blob("b" * 64, 24), Blob("c" * 64, 5)
+THETA, SHARD = BlobId("b" * 64, 24), BlobId("c" * 64, 5)
 
 
 def offered(
@@ -147,9 +148,9 @@ def test_what_an_earlier_program_remembered_still_counts(guard: ReleaseGuard, tm
         {"bundle_json": b"", "bundle_signature": b""},
         {"bundle_signature": bytes(64)},
         {"model_id": "d" * 64},
-        {"theta": Blob("d" * 64, 24)},
-        {"theta": Blob("b" * 64, 28)},
-        {"public_shard": Blob("d" * 64, 5)},
+        {"theta": BlobId("d" * 64, 24)},
+        {"theta": BlobId("b" * 64, 28)},
+        {"public_shard": BlobId("d" * 64, 5)},
         {"public_shard": None},
         {"spec_json": offered("a", 5).spec_json.replace(b'"value":0.3', b'"value":0.1')},
     ],

@@ -14,11 +14,12 @@ from device_sdk.rounds.budget import MB, MannerlyRuntime, estimate_memory
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.watch import TrainingWatch
 from device_sdk.runtimes.schedule import batches, num_steps
-from device_sdk.server.client import CoordinatorClient, RoundRef
+from device_sdk.server.client import CoordinatorClient
 from mien.backbones import BACKBONES, build_backbone, layout_of
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods.base import Objective
+from mien.protocol.rounds import RoundRef
 from mien.specs import LocalSpec
 from tests.device_sdk.clocks import HandClock
 from tests.tiny import tiny_cnn

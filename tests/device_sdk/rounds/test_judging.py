@@ -14,11 +14,11 @@ from device_sdk.people.gallery import Gallery
 from device_sdk.people.trained import Pending
 from device_sdk.rounds.judging import JUDGED, Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.rounds.training_people import Pool, pool_of
-from device_sdk.server.client import Duty
 from device_sdk.storage.keystore import FileKeyStore
 from mien.contribution import Arrays
 from mien.errors import ConfigError, CorruptDataError, ViolationError
 from mien.methods import METHODS
+from mien.protocol.rounds import Role
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.tiny import made_up_crops, tiny_cnn
@@ -74,9 +74,9 @@ def test_too_few_people_cannot_judge() -> None:
 
 
 def test_a_device_does_what_it_offered_and_nothing_else() -> None:
-    check_duty(Duty.VALIDATE, Duty.VALIDATE)
+    check_duty(Role.VALIDATE, Role.VALIDATE)
     with pytest.raises(ViolationError, match="asks this phone to train, and it offered to validate only"):
-        check_duty(Duty.TRAIN, Duty.VALIDATE)
+        check_duty(Role.TRAIN, Role.VALIDATE)
     with pytest.raises(ViolationError, match="has no validators"):
         stage_of(PFM, replace(TASK, options={"validation": "off"}, validators=None))
     with pytest.raises(ViolationError, match="has no validators"):
@@ -86,12 +86,12 @@ def test_a_device_does_what_it_offered_and_nothing_else() -> None:
 def test_faces_that_train_do_not_judge_nor_the_reverse() -> None:
     trained = {"class_embeddings": np.zeros((4, 8), np.float32)}
     judged = {JUDGED: np.ones(1, np.float32)}
-    for duty, kept in ((Duty.TRAIN, trained), (Duty.VALIDATE, judged), (Duty.TRAIN, {}), (Duty.VALIDATE, {})):
+    for duty, kept in ((Role.TRAIN, trained), (Role.VALIDATE, judged), (Role.TRAIN, {}), (Role.VALIDATE, {})):
         check_apart(duty, kept, PFM, frozenset({duty}))
     with pytest.raises(ConfigError, match="cannot judge it"):
-        check_apart(Duty.VALIDATE, trained, PFM, frozenset())
+        check_apart(Role.VALIDATE, trained, PFM, frozenset())
     with pytest.raises(ConfigError, match="do not train"):
-        check_apart(Duty.TRAIN, judged, PFM, frozenset())
+        check_apart(Role.TRAIN, judged, PFM, frozenset())
 
 
 class Home:
@@ -106,7 +106,7 @@ class Home:
         crops = noise_crops(seed)
         self.gallery.enroll(name, crops, template_of(crops), now_unix_s=1, consent=True, add=add)
 
-    def does(self, duty: Duty, pool: Pool, task_id: str = "task", *, counted: bool = True) -> None:
+    def does(self, duty: Role, pool: Pool, task_id: str = "task", *, counted: bool = True) -> None:
         """A round, as `Participant` goes through it; raises ConfigError where these faces may not."""
         faces = pool.faces(self.gallery, task_id, PFM)
         check_apart(duty, faces.private, PFM, faces.duties)
@@ -114,7 +114,7 @@ class Home:
         self.gallery.keep_pending(pending, faces.crops if faces.source else None)
         self.gallery.settle(pending, counted=counted)
 
-    def may(self, duty: Duty, pool: Pool | None = None) -> bool:
+    def may(self, duty: Role, pool: Pool | None = None) -> bool:
         faces = (pool or pool_of(self.gallery, "", None)).faces(self.gallery, "task", PFM)
         try:
             check_apart(duty, faces.private, PFM, faces.duties)
@@ -124,7 +124,7 @@ class Home:
 
 
 NAMES = ("Ada", "Bo", "Cy", "Di")
-OTHER = {Duty.TRAIN: Duty.VALIDATE, Duty.VALIDATE: Duty.TRAIN}
+OTHER = {Role.TRAIN: Role.VALIDATE, Role.VALIDATE: Role.TRAIN}
 
 
 def source(name: str, *seeds: int) -> Pool:
@@ -139,8 +139,8 @@ def home(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Home]:
     made.gallery.close()
 
 
-@pytest.mark.parametrize("duty", list(Duty))
-def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Duty) -> None:
+@pytest.mark.parametrize("duty", list(Role))
+def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Role) -> None:
     gallery, other = home.gallery, OTHER[duty]
     home.does(duty, pool_of(gallery, "", None))
     for name in NAMES:
@@ -161,8 +161,8 @@ def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Du
     assert not home.may(other)
 
 
-@pytest.mark.parametrize("duty", list(Duty))
-def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, duty: Duty) -> None:
+@pytest.mark.parametrize("duty", list(Role))
+def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, duty: Role) -> None:
     other = OTHER[duty]
     home.does(duty, source("a", 11, 12))
     home.does(other, source("b", 13))
@@ -177,9 +177,9 @@ def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, 
 
 
 def test_a_duty_is_a_tasks_own_and_goes_with_whoever_is_removed(home: Home) -> None:
-    home.does(Duty.VALIDATE, pool_of(home.gallery, "", None), "another")
-    assert home.may(Duty.TRAIN)
-    home.does(Duty.VALIDATE, pool_of(home.gallery, "Ada", None), counted=False)
-    assert not home.may(Duty.TRAIN)
+    home.does(Role.VALIDATE, pool_of(home.gallery, "", None), "another")
+    assert home.may(Role.TRAIN)
+    home.does(Role.VALIDATE, pool_of(home.gallery, "Ada", None), counted=False)
+    assert not home.may(Role.TRAIN)
     home.gallery.remove("Ada")
-    assert home.may(Duty.TRAIN)
+    assert home.may(Role.TRAIN)

@@ -30,7 +30,6 @@ from device_sdk.rounds.participate import (
     Transfer,
     take_part,
 )
-from device_sdk.server.client import Duty, RoundRef, Wait
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
     ConfigError,
@@ -50,6 +49,7 @@ from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
 from mien.protocol.canonical import task_to_json
 from mien.protocol.replies import INLINE_BYTES, TensorStream, longest_reply
+from mien.protocol.rounds import Role, RoundRef, Wait
 from mien.protocol.tensors import pack_tensors
 from mien.protocol.v1 import common_pb2, rounds_pb2
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
@@ -201,7 +201,7 @@ def test_an_upload_that_counts_already_is_only_waited_for(bench: Bench) -> None:
         ({"agreement": replace(PLAIN, person="Other")}, "other faces"),
         ({"agreement": replace(PLAIN, person="Nobody")}, "nobody called"),
         ({"source": SourceFaces("1" * 64, noise_crops(7), np.zeros(3, np.int64))}, "other faces"),
-        ({"duty": Duty.VALIDATE}, "was to train"),
+        ({"duty": Role.VALIDATE}, "was to train"),
     ],
 )
 def test_what_the_owner_no_longer_agrees_to_is_not_sent_after_a_restart(

@@ -16,7 +16,6 @@ from device_sdk.people.round_terms import SumTerms
 from device_sdk.people.trained import Pending
 from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.participate import Counted, Event, Failed, NotCounted, Step
-from device_sdk.server.client import RoundRef, Stage
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
     BudgetExceededError,
@@ -27,6 +26,7 @@ from mien.errors import (
     ModelMismatchError,
     ViolationError,
 )
+from mien.protocol.rounds import RoundRef, Stage
 from mien.protocol.v1 import rounds_pb2
 from mien.secagg.canonical import bitmap_size, pack_members, unpack_members
 from mien.secagg.wire import Advertise, Consistency, FullRoster, Proof, Survivors, invite_to_bytes, roster_from_bytes

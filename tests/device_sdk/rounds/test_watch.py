@@ -14,9 +14,10 @@ from device_sdk.rounds.budget import TrainingBudget
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.participate import Counted, Failed, NotCounted
 from device_sdk.rounds.watch import LOOK_EVERY_S, UNTOLD_PAUSE_S, TrainingWatch
-from device_sdk.server.client import ClientSettings, CoordinatorClient, RoundRef
+from device_sdk.server.client import ClientSettings, CoordinatorClient
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import ConfigError, LateError
+from mien.protocol.rounds import RoundRef
 from mien.protocol.v1 import rounds_pb2
 from tests.device_sdk.bench import Bench, engine, open_bench, stages
 from tests.device_sdk.clocks import HandClock, ShiftedClock

@@ -13,11 +13,11 @@ from coordinator.release.signing import sign_folder
 from device_sdk.device import Device
 from device_sdk.models.abilities import LOOK_EVERY_S, UNSAID, Abilities, GraphLook
 from device_sdk.rounds.participate import Event, Transfer
-from device_sdk.server.client import Wait
 from device_sdk.server.identity import IdentityFiles
 from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import open_key_store
 from mien.models import bundles
+from mien.protocol.rounds import Wait
 from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
 from tests.device_sdk.clocks import HandClock, ShiftedClock
 from tests.device_sdk.made_up_people import noise_crops

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_sdk.rounds.participate import local_seed
 from device_sdk.runtimes.schedule import batches
-from device_sdk.server.client import RoundRef
 from device_sdk.storage.sealing import SecretKey, bind, seal
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
 from mien.layout import ParameterEntry, ParameterLayout, model_id
@@ -21,6 +20,7 @@ from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.invite import Invite
+from mien.protocol.rounds import RoundRef
 from mien.secagg import Addends
 from mien.secagg.masks import WordStream
 from mien.secagg.noise import protect, with_room_for_noise

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from device_sdk.rounds.participate import local_seed
-from device_sdk.server.client import RoundRef
 from mien.errors import ConfigError, CorruptDataError, InviteError
 from mien.layout import model_id
 from mien.methods import METHODS
 from mien.models.bundles import check_description, hash_of, verify
 from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.invite import Invite
+from mien.protocol.rounds import RoundRef
 from mien.secagg.planner import largest_group, smallest_sum
 from tests.golden.client._vectors import REFUSED, SKELLAM, TASK
 from tests.golden.client.write import FOLDER, text_of

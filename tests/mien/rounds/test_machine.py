@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mien.errors import LateError, MienError, NotFoundError, RateLimitedError, ViolationError
+from mien.protocol.rounds import Stage
 from mien.rounds.machine import (
     COUNTED,
     MASKED,
@@ -26,7 +27,6 @@ from mien.rounds.machine import (
     RoundRules,
     RoundState,
     Selected,
-    Stage,
     StageEntered,
     Step,
     Stepped,

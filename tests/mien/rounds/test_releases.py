@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mien.rounds.records import BlobId, CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from mien.protocol.rounds import BlobId
+from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 from mien.rounds.releases import ModelState, Standing, before, history_of, in_force, place, rolled_back, standings
 
 A, B, C = (letter * 64 for letter in "abc")

@@ -14,8 +14,9 @@ from mien.evaluation.fleet import Estimate, FleetFigures, FleetMonitors, ModelFi
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.methods.federated_evaluation import options_of
 from mien.protocol.canonical import model_to_json, task_from_json, task_to_json
+from mien.protocol.rounds import BlobId
 from mien.rounds.plan import plan_task
-from mien.rounds.records import BlobId, CandidateRecord, CandidateState, ModelRecord, TaskRecord, TaskState
+from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, TaskRecord, TaskState
 from mien.rounds.rollouts import (
     Move,
     RollOutRecord,

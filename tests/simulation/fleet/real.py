@@ -26,9 +26,9 @@ from coordinator.store.thread import StoreThread
 from mien.contribution import ContributionLayout
 from mien.errors import LateError, NotFoundError
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
+from mien.protocol.rounds import BlobId, Stage
 from mien.protocol.uploads import UploadPiece
-from mien.rounds.machine import Stage
-from mien.rounds.records import BlobId, ModelRecord, RoundRecord, TaskRecord, TaskState
+from mien.rounds.records import ModelRecord, RoundRecord, TaskRecord, TaskState
 from mien.secagg import Assignment, ContributionMap, DevicePolicy, DeviceRound, Identity, MemoryLog, Profile
 from mien.secagg.planner import RoundIds
 from mien.shell.clock import Clock

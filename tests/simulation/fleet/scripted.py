@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.secagg.planner import StageBytes
 from mien.specs import TaskSpec
 from simulation.fleet.costs import RoundCost

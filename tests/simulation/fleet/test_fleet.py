@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.fleet.costs import round_cost
 from simulation.fleet.fleet import Fleet

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from coordinator.rounds.pacer import Pacer
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.secagg import Identity
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from simulation.fleet.desk import TASK_ID, Change

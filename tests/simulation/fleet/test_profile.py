@@ -10,7 +10,7 @@ import pytest
 
 from mien.errors import ConfigError, CorruptDataError
 from mien.methods import find_method
-from mien.rounds.machine import Stage
+from mien.protocol.rounds import Stage
 from mien.secagg.planner import RoundIds, estimate, plan_round
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.faces.models import Model

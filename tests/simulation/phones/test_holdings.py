@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from device_sdk.people.trained import Pending
-from device_sdk.server.client import Duty
 from mien.errors import BudgetExceededError, InviteError, NotEnrolledError, ReplayError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods.base import Objective, Runtime
+from mien.protocol.rounds import Role
 from mien.secagg import RoundConfig
 from mien.specs import LocalSpec
 from simulation.phones.holdings import MemoryGallery, MemoryIdentity, ReplayRuntime, SharedRuntimes, SumsInMemory
@@ -40,7 +40,7 @@ def test_private_state_is_kept_of_counted_rounds_only() -> None:
     gallery.settle(counted, counted=True)
     np.testing.assert_array_equal(gallery.training_faces((1,), "task", ("w",)).of.private["w"], W[None])
     assert not gallery.training_faces((1,), "another", ("w",)).of.private
-    assert gallery.duties("task", (1,), gallery.crops) == {Duty.TRAIN}
+    assert gallery.duties("task", (1,), gallery.crops) == {Role.TRAIN}
 
 
 def test_crops_are_not_copied() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from device_sdk.server.client import RoundRef, Stage, StageEvent
+from device_sdk.server.client import StageEvent
 from mien.errors import ConfigError, EmptyFolderError, NotFoundError
+from mien.protocol.rounds import RoundRef, Stage
 from mien.records import from_mapping, to_mapping
 from simulation.phones.client import Faults
 from simulation.phones.fleet import FleetOptions
