@@ -1,4 +1,4 @@
-"""Write the tables of settings in docs/operator.md from the records that hold them, so that they cannot drift."""
+"""Write the tables of settings in docs/operator/settings.md from the records that hold them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.home.reference import reference, to_markdown
 from coordinator.registrar.config import LIMITS as REGISTRAR_LIMITS
 from coordinator.registrar.config import RegistrarConfig
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "operator.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "operator" / "settings.md"
 TABLES = {
     "## Coordinator settings": to_markdown(reference(CoordinatorConfig, LIMITS)),
     "## Registrar settings": to_markdown(reference(RegistrarConfig, REGISTRAR_LIMITS)),

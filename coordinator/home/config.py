@@ -93,7 +93,7 @@ class CoordinatorConfig:
         str, "where contributions lie until their round has closed; empty: `spool` in the folder"
     ] = ""
     replica_address: Annotated[
-        str, "host:port where other [replicas](#replicas) reach this one; empty: it runs alone"
+        str, "host:port where other [replicas](production.md#replicas) reach this one; empty: it runs alone"
     ] = ""
     replica_listen: Annotated[str, "where it listens for them; empty: every interface at that port"] = ""
     replica_lease_s: Annotated[float, "a replica that is not heard of for so long loses its tasks to the others"] = 10.0
@@ -126,11 +126,13 @@ class CoordinatorConfig:
     max_calls: Annotated[int, "calls at once, of all phones together"] = 4096
     max_model_bytes: Annotated[int, "largest model"] = 1024**3
     max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
-    metrics_port: Annotated[int, "port of [metrics and health](#metrics-and-health); 0: off"] = 0
+    metrics_port: Annotated[int, "port of [metrics and health](production.md#metrics-and-health); 0: off"] = 0
     metrics_host: Annotated[str, "where it listens"] = "127.0.0.1"
-    otlp_endpoint: Annotated[str, "where [traces](#traces) are sent: the URL of a collector; empty: nowhere"] = ""
+    otlp_endpoint: Annotated[
+        str, "where [traces](production.md#traces) are sent: the URL of a collector; empty: nowhere"
+    ] = ""
     otlp_share: Annotated[float, "share of rounds and calls that are traced"] = 1.0
-    dashboard_listen: Annotated[str, "where the [dashboard](#dashboard) listens"] = "127.0.0.1:8443"
+    dashboard_listen: Annotated[str, "where the [dashboard](production.md#dashboard) listens"] = "127.0.0.1:8443"
     dashboard_names: Annotated[tuple[str, ...], "names under which browsers reach it, besides this machine's own"] = ()
     json_logs: Annotated[bool, "logs as JSON"] = False
 

@@ -54,7 +54,8 @@ class RegistrarConfig:
     ] = ""
     attestation: Annotated[
         str,
-        '[key attestation](#key-attestation) of phones that join: `"off"`, `"record"` (keep it) or `"require"`',
+        '[key attestation](../operator.md#key-attestation) of phones that join: `"off"`, `"record"` (keep it) '
+        'or `"require"`',
     ] = "off"
     attestation_roots: Annotated[
         tuple[str, ...], "PEM files of the roots that are trusted, in the folder unless their paths say otherwise"

@@ -162,12 +162,12 @@ def test_every_documented_option_exists(page: Path) -> None:
 
 ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]*)` \|", re.MULTILINE)
 REFERENCES = {
-    ("operator.md", "### Task reference"): TaskSpec,
-    ("operator.md", "### Roll-out reference"): RollOutSpec,
-    ("operator.md", "## Coordinator settings"): CoordinatorConfig,
-    ("operator.md", "## Registrar settings"): RegistrarConfig,
+    ("operator/tasks.md", "### Task reference"): TaskSpec,
+    ("operator/models.md", "### Roll-out reference"): RollOutSpec,
+    ("operator/settings.md", "## Coordinator settings"): CoordinatorConfig,
+    ("operator/settings.md", "## Registrar settings"): RegistrarConfig,
     ("device.md", "## Settings"): DeviceConfig,
-    **{("operator.md", f"### Options of `{name}`"): method.options for name, method in METHODS.items()},
+    **{("operator/tasks.md", f"### Options of `{name}`"): method.options for name, method in METHODS.items()},
 }
 """Where each record that people write in TOML is described, field by field, with its default."""
 

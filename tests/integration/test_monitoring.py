@@ -141,7 +141,7 @@ def test_health_and_readiness(house: House) -> None:
 
 
 def test_every_metric_is_documented(house: House) -> None:
-    page = (ROOT / "docs/operator.md").read_text(encoding="utf-8").partition("### Metrics and health")[2]
+    page = (ROOT / "docs/operator/production.md").read_text(encoding="utf-8").partition("### Metrics and health")[2]
     documented = set(re.findall(r"^\| `(mien_\w+)", page, re.MULTILINE))
     families = text_string_to_metric_families(get(house, "/metrics")[1])
     exposed = {family.name for family in families if family.name.startswith("mien_")}

@@ -22,7 +22,7 @@ _ROLE = "mien_dashboard"
 
 @pytest.fixture
 def reader_url(postgres_url: str) -> Iterator[str]:
-    """The database's URL for a user that may only SELECT, as docs/operator.md makes one."""
+    """The database's URL for a user that may only SELECT, as docs/operator/production.md makes one."""
     password = secrets.token_urlsafe(16)
     role = sql.Identifier(_ROLE)
     with psycopg.connect(postgres_url, autocommit=True) as owner:
