@@ -25,6 +25,8 @@ from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 from tests.device_sdk.test_release_graphs import TINY, bundle
 from tests.device_sdk.test_variant_switch import KEY, PLAIN, Shop, opened
 
+pytestmark = pytest.mark.numerics
+
 __all__ = ["bundle"]
 
 HERE = Abilities(("tiny",), ("onnxruntime",), {"a" * 64: ("softmax",)})

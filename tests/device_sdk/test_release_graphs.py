@@ -31,6 +31,8 @@ from tests.device_sdk.test_releases import KEY, NAME, offered
 from tests.graphs import FOLDER
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 CROPS = made_up_crops(3, seed=1)
 

@@ -23,6 +23,8 @@ from mien.heads import (
 )
 from mien.losses import cross_entropy
 
+pytestmark = pytest.mark.numerics
+
 GRADIENTS: tuple[Gradient, ...] = ("true", "straight_through")
 
 

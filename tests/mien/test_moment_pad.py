@@ -15,6 +15,8 @@ from mien.moment_pad import add_pad, group_key, key_check, leaders, remove_pads
 from mien.secagg.masks import Words
 from mien.spreadout import device_moment, normalise, packed_size, unpack_symmetric
 
+pytestmark = pytest.mark.numerics
+
 R = hashlib.sha256(b"roster").digest()
 FRACTION = 2.0**16
 

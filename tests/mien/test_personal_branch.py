@@ -25,6 +25,8 @@ from mien.personal_branch import (
     template,
 )
 
+pytestmark = pytest.mark.numerics
+
 SPEC = BranchSpec()
 Floats = NDArray[np.float32]
 Labelled = tuple[Floats, NDArray[np.int64]]

@@ -17,6 +17,8 @@ from simulation.experiments.demo.tune import VARIANTS, Variant, table
 from simulation.runtimes import PublicOnly
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 LAYOUT = layout_of(build_backbone("sface_adapter"))
 
 

@@ -26,6 +26,8 @@ from mien.wire.canonical import model_to_json
 from tests.device_sdk.test_releases import KEY
 from tests.tiny import Tiny, made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 MODEL = model_id(TINY.layout.sha256, TINY.theta)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -43,6 +43,8 @@ from mien.wire.canonical import model_to_json
 from simulation.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 PART = TINY.part()
 LABELS = np.repeat(np.arange(2), 3).astype(np.int64)

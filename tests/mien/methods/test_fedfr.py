@@ -29,6 +29,8 @@ from mien.methods.personal import DistillationSpec, distil, fine_tune, personal_
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 PART = TINY.part()
 PUBLIC = np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)])
