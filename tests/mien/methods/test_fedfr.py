@@ -285,7 +285,7 @@ def test_the_first_round_has_no_contrast_unless_asked_for() -> None:
     skipped, towards_global, random = (
         device_round(input_of(with_options(first_contrast=kind)), runtime) for kind in ("skip", "global", "random")
     )
-    # f_prev = f_glob is the constant 5 log 2 with no gradient: rounding alone moves an entry by 1e-5, another f_prev by 7.
+    # f_prev = f_glob is the constant 5 log 2 with no gradient: rounding moves an entry by 1e-5, another f_prev by 7.
     np.testing.assert_allclose(lane(skipped, "delta"), lane(towards_global, "delta"), rtol=0, atol=1e-2)
     difference = towards_global.metrics["loss_before"] - skipped.metrics["loss_before"]
     assert difference == pytest.approx(5 * np.log(2), rel=1e-5)
