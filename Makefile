@@ -51,7 +51,7 @@ ifeq ($(shell grep -qsw avx2 /proc/cpuinfo && echo yes),yes)
 OLDER += NPY_DISABLE_CPU_FEATURES=X86_V3 OPENCV_CPU_DISABLE=AVX,AVX2,FP16
 endif
 
-processors: $(STAMP) ## The tests of arithmetic as an older processor does it (marked numerics; two to five minutes)
+processors: $(STAMP) ## The tests of arithmetic as an older processor does it (marked numerics; a few minutes)
 	$(OLDER) $(BIN)/python -m pytest -n 2 --dist loadfile -m numerics $$(grep -rl --include='*.py' 'mark\.numerics' tests) $(ARGS)
 
 lint: $(STAMP) ## Style, types, fresh stubs, fresh lock
