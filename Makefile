@@ -21,7 +21,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz bench chaos check reproduce tune models lock stubs format clean android
+.PHONY: help setup demo test processors lint fuzz bench chaos check reproduce tune models lock stubs format clean android
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,6 +43,17 @@ demo: $(STAMP) ## Phones enrol, train together over mutual TLS, and verify befor
 test: $(STAMP) ## Run the tests (ARGS="tests/mien -k layout" for some)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
+# Switches of the libraries that compute: kernels of SSE4 or before where this processor has wider ones. ONNX Runtime has
+# none for the whole of its kernels; tests ask it for the other sums of int8 themselves. NumPy's and OpenCV's name no more
+# than what every processor of the last ten years has, for they warn of what is not there.
+OLDER := OPENBLAS_CORETYPE=Prescott MKL_CBWR=COMPATIBLE DNNL_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
+ifeq ($(shell grep -qsw avx2 /proc/cpuinfo && echo yes),yes)
+OLDER += NPY_DISABLE_CPU_FEATURES=X86_V3 OPENCV_CPU_DISABLE=AVX,AVX2,FP16
+endif
+
+processors: $(STAMP) ## The tests of arithmetic as an older processor does it (marked numerics; a few minutes)
+	$(OLDER) $(BIN)/python -m pytest -n 2 --dist loadfile -m numerics $$(grep -rl --include='*.py' 'mark\.numerics' tests) $(ARGS)
+
 lint: $(STAMP) ## Style, types, fresh stubs, fresh lock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +71,7 @@ chaos: $(STAMP) ## More than 500 kills and every other fault, then 1,000 rounds 
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 	$(BIN)/python -m benchmarks.soak
 
-check: lint test bench ## Lint, tests and benchmarks
+check: lint test processors bench ## Lint, tests (also as an older processor computes) and benchmarks
 
 reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--quick" for minutes, JOBS=8, FACES=DIR)
 	@for name in $$($(BIN)/mien-sim reproduce --list --json | $(BIN)/python -c 'import json, sys; print(*(e["name"] for e in json.load(sys.stdin)["experiments"]))'); do \

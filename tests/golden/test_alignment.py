@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from device_sdk.faces import align_face
 from mien.specs import FaceInputSpec
 
+pytestmark = pytest.mark.numerics
+
 onnx = pytest.importorskip("onnx", reason="the stand-in model is written with onnx, of the extra [train]")
 SPEC = FaceInputSpec()
 

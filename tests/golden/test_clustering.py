@@ -14,6 +14,8 @@ from sklearn.metrics import normalized_mutual_info_score, pair_confusion_matrix
 
 from mien.methods.clustering import bcubed_scores, c_finch, finch, normalised_mutual_information, pairwise_scores
 
+pytestmark = pytest.mark.numerics
+
 
 def direction(vector: list[float]) -> list[float]:
     length = math.sqrt(math.fsum(x * x for x in vector))

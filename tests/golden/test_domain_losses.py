@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from mien.objectives.domain_losses import domain_loss, multi_kernel_mmd, reverse_gradient
 
+pytestmark = pytest.mark.numerics
+
 Matrix = NDArray[np.float64]
 
 RNG = np.random.default_rng(3)

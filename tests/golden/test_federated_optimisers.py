@@ -26,6 +26,8 @@ from simulation.engines.engine import Cohort, Run, run_task
 from tests.golden import _reference_optimisers as reference
 from tests.tiny import made_up_crops, tiny_linear
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_linear()
 PART = TINY.part()
 DIM, LR, STEPS = 3, 0.3, 3

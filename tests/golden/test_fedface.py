@@ -7,12 +7,15 @@ shares no arithmetic with `mien`.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from mien.methods.base import Crops
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
 from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_linear
+
+pytestmark = pytest.mark.numerics
 
 Matrix = NDArray[np.float64]
 

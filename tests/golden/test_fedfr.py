@@ -20,6 +20,8 @@ from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.golden import _reference_losses as paper
 from tests.tiny import made_up_crops, tiny_linear
 
+pytestmark = pytest.mark.numerics
+
 Array = NDArray[np.float64]
 Tensors = dict[str, Array]
 

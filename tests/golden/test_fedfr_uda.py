@@ -17,6 +17,8 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, Run, run_task
 from tests.tiny import made_up_crops, tiny_linear
 
+pytestmark = pytest.mark.numerics
+
 Matrix = NDArray[np.float64]
 
 SCALE, MARGIN, LR, PRIVATE_LR, DCL, STEPS = 5.0, 0.2, 0.05, 0.02, 3.0, 3

@@ -17,6 +17,8 @@ from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.golden.test_fedface import quarters, unit
 from tests.tiny import made_up_crops, tiny_linear
 
+pytestmark = pytest.mark.numerics
+
 Matrix = NDArray[np.float64]
 Rows = dict[tuple[str, int], Matrix]
 

@@ -14,6 +14,8 @@ from mien.objectives.heads import DfcBranch, HeadSpec, arcface_logits, cosface_l
 from mien.objectives.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge, proximal
 from tests.golden import _reference_losses as paper
 
+pytestmark = pytest.mark.numerics
+
 Array = NDArray[np.float64]
 LABELS = [2, 0, 3, 3, 1]
 RNG = np.random.default_rng(11)

@@ -16,6 +16,8 @@ from mien.models.known_models import MOBILEFACENET192, SFACE, recognise
 from tests.golden._reference_sface import dequantised, embed
 from tests.mien.backbones._models import mobilefacenet_file, pattern_crops, real_crops, wheel_model
 
+pytestmark = pytest.mark.numerics
+
 LITERT = Path(__file__).with_name("mobilefacenet192_litert.json")
 
 

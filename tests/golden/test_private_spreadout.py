@@ -13,6 +13,8 @@ from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.golden.test_fedface import CLIENTS, LR, MARGIN, PRIVATE_LR, Matrix, local_step, quarters, unit
 from tests.tiny import made_up_crops, tiny_linear
 
+pytestmark = pytest.mark.numerics
+
 MOMENT_LR, MOMENT_STEPS, EVERY, ROUNDS = 0.7, 2, 2, 4
 PUSH_MARGIN, PUSH_LR = 0.1, 0.4
 PUBLIC = PublicFaces(np.concatenate([made_up_crops(2, seed=90 + k) for k in range(3)]), np.repeat(np.arange(3), 2))

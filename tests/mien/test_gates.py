@@ -15,6 +15,8 @@ from mien.evaluation.gates import drop_by_chance, effective_rank, is_measurable,
 from mien.evaluation.verification import point_at_fmr
 from mien.specs import GateSpec
 
+pytestmark = pytest.mark.numerics
+
 GOOD = SetEvidence("faces", 100, 50_000, 0.90, Monitors(0.02, 40.0), 0.895, Monitors(0.03, 38.0), chance=0.03)
 
 

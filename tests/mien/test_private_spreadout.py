@@ -25,6 +25,8 @@ from mien.methods.spreadout import (
     unpack_symmetric,
 )
 
+pytestmark = pytest.mark.numerics
+
 Matrix = NDArray[np.float64]
 
 

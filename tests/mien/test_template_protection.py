@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from mien.template_protection import rotate, unrotate
 
+pytestmark = pytest.mark.numerics
+
 Floats = NDArray[np.float32]
 
 

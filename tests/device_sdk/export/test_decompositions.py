@@ -19,6 +19,8 @@ from device_sdk.export.decompositions import (
 )
 from mien.errors import ConfigError
 
+pytestmark = pytest.mark.numerics
+
 # channels in, channels out, kernel, stride, padding, groups, side of the map
 CONVOLUTIONS = [
     (3, 8, 3, 2, 1, 1, 12),

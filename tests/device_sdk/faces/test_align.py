@@ -13,6 +13,8 @@ from device_sdk.faces.align import similarity
 from mien.errors import LowQualityError
 from mien.specs import FaceInputSpec
 
+pytestmark = pytest.mark.numerics
+
 SPEC = FaceInputSpec()
 
 

@@ -15,6 +15,8 @@ from device_sdk.faces.detector import DETECTION_SIDE, _packaged_model
 from mien.errors import CorruptDataError, MissingDependencyError, MultipleFacesError, NoFaceError
 from tests.device_sdk.faces.conftest import spread
 
+pytestmark = pytest.mark.numerics
+
 
 def face(x: float, y: float, width: float, height: float | None = None) -> Face:
     return Face((x, y, width, width if height is None else height), np.zeros((5, 2)), 0.9)

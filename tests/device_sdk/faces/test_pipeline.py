@@ -14,6 +14,8 @@ from mien.errors import ConfigError, ImageError, LowQualityError, MultipleFacesE
 from mien.specs import FaceInputSpec
 from tests.device_sdk.faces.conftest import spread
 
+pytestmark = pytest.mark.numerics
+
 SPEC = FaceInputSpec()
 
 

@@ -32,6 +32,8 @@ from tests.device_sdk.runtimes.test_onnx_runtime import HINGE, LOCAL
 from tests.graphs import FOLDER
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 CROPS = made_up_crops(3, seed=1)
 

@@ -30,6 +30,8 @@ from simulation.synthetic import committed_faces
 from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of, sface
 
+pytestmark = pytest.mark.numerics
+
 OWNER, STRANGER = "caucasian_0002", "asian_0007"
 """Two of the committed identities: for the first a branch is better than SFace alone, for the other it is not."""
 NUM_PUBLIC = 30

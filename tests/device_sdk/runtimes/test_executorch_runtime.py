@@ -19,6 +19,8 @@ from tests.device_sdk.runtimes.test_onnx_runtime import CROPS, HINGE, LOCAL, TIN
 from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, LIMITS, objective_of, tiny_executorch_runtime
 from tests.tiny import made_up_crops
 
+pytestmark = pytest.mark.numerics
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

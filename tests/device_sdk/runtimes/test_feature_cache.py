@@ -6,8 +6,11 @@ import gc
 import hashlib
 
 import numpy as np
+import pytest
 
 from device_sdk.runtimes.feature_cache import FeatureCache
+
+pytestmark = pytest.mark.numerics
 
 
 def crops_of(seed: int, count: int = 3) -> np.ndarray:

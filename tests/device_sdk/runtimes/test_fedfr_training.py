@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from device_sdk.runtimes.objectives import LossInput
@@ -10,6 +11,8 @@ from mien.layout import Vector
 from mien.methods.base import Objective
 from mien.specs import LocalSpec
 from tests.tiny import made_up_crops, tiny_cnn
+
+pytestmark = pytest.mark.numerics
 
 TINY = tiny_cnn()
 PART = TINY.part()

@@ -25,6 +25,8 @@ from tests.device_sdk.models.test_release_graphs import TINY, bundle
 from tests.device_sdk.models.test_variant_switch import KEY, PLAIN, Shop, opened
 from tests.device_sdk.scripted import Fleet, Script, scripted_coordinator
 
+pytestmark = pytest.mark.numerics
+
 __all__ = ["bundle"]
 
 HERE = Abilities(("tiny",), ("onnxruntime",), {"a" * 64: ("softmax",)})

@@ -26,6 +26,8 @@ from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of, tiny_onnx_
 from tests.mien.backbones._models import mobilefacenet_file, real_crops, wheel_model
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 ROOT = Path(__file__).resolve().parents[3]
 TINY = tiny_cnn()
 CROPS = made_up_crops(6, seed=1)

@@ -19,6 +19,8 @@ from mien.methods.base import Crops, Objective, StepRule, Trained
 from mien.specs import LocalSpec
 from tests.tiny import Tiny, made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 CROPS = made_up_crops(6, seed=1)
 LOCAL = LocalSpec(lr=0.2, epochs=3, batch_size=4, momentum=0.5, weight_decay=0.01, private_lr=0.1)
 

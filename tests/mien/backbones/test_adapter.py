@@ -14,6 +14,8 @@ from mien.errors import ConfigError
 from mien.specs import FaceInputSpec, ModelSpec
 from tests.mien.backbones._models import pattern_crops
 
+pytestmark = pytest.mark.numerics
+
 
 def imported(name: str) -> ImportedModel:
     """Return a backbone with random weights as an imported model."""

@@ -16,6 +16,8 @@ from mien.specs import FaceInputSpec
 from tests.mien.backbones._models import mobilefacenet_file, pattern_crops, wheel_model
 from tests.mien.backbones._tflite_writer import write_mobilefacenet192
 
+pytestmark = pytest.mark.numerics
+
 
 @pytest.fixture(scope="module")
 def random_tflite() -> tuple[bytes, np.ndarray]:

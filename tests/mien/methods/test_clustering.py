@@ -15,6 +15,8 @@ from mien.methods.clustering import (
     pairwise_scores,
 )
 
+pytestmark = pytest.mark.numerics
+
 
 def on_circle(*degrees: float) -> np.ndarray:
     """Return unit vectors at these angles: the distance of two is 2 sin(difference / 2)."""

@@ -17,6 +17,8 @@ from simulation.engines.engine import Cohort, run_task
 from tests.golden import _reference_losses as paper
 from tests.tiny import made_up_crops, tiny_linear
 
+pytestmark = pytest.mark.numerics
+
 TASK = TaskSpec(
     name="fedavg",
     method="fedavg",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from mien.methods.base import DeviceInput
 from mien.methods.fedaws import FEDAWS
@@ -12,6 +13,8 @@ from mien.methods.fedface import FEDFACE, W
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
+
+pytestmark = pytest.mark.numerics
 
 TINY, DIM = tiny_cnn(8), 8
 CROPS = {f"phone{i}": made_up_crops(3, seed=i) for i in range(4)}

@@ -43,6 +43,8 @@ from mien.specs import (
 from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 PART = TINY.part()
 LABELS = np.repeat(np.arange(2), 3).astype(np.int64)

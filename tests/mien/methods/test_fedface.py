@@ -21,6 +21,8 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 FEDFACE = METHODS["fedface"]
 TINY = tiny_cnn()
 PART = TINY.part()

@@ -29,6 +29,8 @@ from mien.methods.personal import DistillationSpec, distil, fine_tune, personal_
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 PART = TINY.part()
 PUBLIC = np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)])
@@ -283,11 +285,11 @@ def test_the_first_round_has_no_contrast_unless_asked_for() -> None:
     skipped, towards_global, random = (
         device_round(input_of(with_options(first_contrast=kind)), runtime) for kind in ("skip", "global", "random")
     )
-    # f_prev = f_glob is the constant 5 log 2 with no gradient.
-    np.testing.assert_allclose(lane(skipped, "delta"), lane(towards_global, "delta"), atol=1e-6)
+    # f_prev = f_glob is the constant 5 log 2 with no gradient: rounding moves an entry by 1e-5, another f_prev by 7.
+    np.testing.assert_allclose(lane(skipped, "delta"), lane(towards_global, "delta"), rtol=0, atol=1e-2)
     difference = towards_global.metrics["loss_before"] - skipped.metrics["loss_before"]
     assert difference == pytest.approx(5 * np.log(2), rel=1e-5)
-    assert np.abs(lane(random, "delta") - lane(skipped, "delta")).max() > 1e-5
+    assert np.abs(lane(random, "delta") - lane(skipped, "delta")).max() > 1
 
 
 def test_mirrored_images_are_compared_with_mirrored_features() -> None:

@@ -14,6 +14,8 @@ from mien.methods.fedfr_uda import ClusteringSpec, cluster, device_round
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 CROPS = np.concatenate([made_up_crops(n, seed=seed, spread=4) for seed, n in ((1, 3), (2, 2), (3, 1))])
 

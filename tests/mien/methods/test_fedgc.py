@@ -14,6 +14,8 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY, DIM = tiny_cnn(8), 8
 CROPS = {f"client{i}": np.concatenate([made_up_crops(2, seed=10 * i + k) for k in range(2)]) for i in range(4)}
 LABELS = {name: np.array([0, 0, 1, 1]) for name in CROPS}

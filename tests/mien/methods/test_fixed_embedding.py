@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from mien.methods.base import DeviceInput
 from mien.methods.fixed_embedding import FIXED_EMBEDDING, random_directions
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.tiny import made_up_crops, tiny_linear
+
+pytestmark = pytest.mark.numerics
 
 TINY = tiny_linear()
 TASK = TaskSpec(

@@ -15,6 +15,8 @@ from mien.methods.base import DeviceInput, Method
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 PART = TINY.part()
 PUBLIC = np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)])

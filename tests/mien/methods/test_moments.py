@@ -23,6 +23,8 @@ from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY, DIM = tiny_cnn(8), 8
 CROPS = {f"phone{i}": made_up_crops(3, seed=i) for i in range(5)}
 PUBLIC = PublicFaces(np.concatenate([made_up_crops(2, seed=50 + k) for k in range(4)]), np.repeat(np.arange(4), 2))

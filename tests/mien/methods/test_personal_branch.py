@@ -25,6 +25,8 @@ from mien.methods.personal_branch import (
 from mien.objectives.heads import cosines, personalise
 from mien.objectives.losses import dfc_loss
 
+pytestmark = pytest.mark.numerics
+
 SPEC = BranchSpec()
 Floats = NDArray[np.float32]
 Labelled = tuple[Floats, NDArray[np.int64]]

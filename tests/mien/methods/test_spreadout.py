@@ -10,6 +10,8 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.methods import spreadout
 from mien.methods.spreadout import PAPER, RELEASED_CODE, SpreadOutSpec, hinge_spread_out, normalise, spread_out
 
+pytestmark = pytest.mark.numerics
+
 Matrix = NDArray[np.float64]
 
 

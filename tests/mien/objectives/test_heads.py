@@ -23,6 +23,8 @@ from mien.objectives.heads import (
 )
 from mien.objectives.losses import cross_entropy
 
+pytestmark = pytest.mark.numerics
+
 GRADIENTS: tuple[Gradient, ...] = ("true", "straight_through")
 
 

@@ -21,6 +21,8 @@ from mien.objectives.losses import (
     weighted_mean,
 )
 
+pytestmark = pytest.mark.numerics
+
 
 def test_weighted_mean_by_hand() -> None:
     losses = torch.tensor([1.0, 2.0, 6.0])

@@ -25,6 +25,8 @@ from simulation.centralised.systems import (
 )
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 SOURCE = Faces(
     np.concatenate([made_up_crops(3, seed=seed, spread=30) for seed in range(4)]), np.repeat(np.arange(4), 3)

@@ -14,6 +14,8 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, device_seed, rounds, run_task, select
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 TINY = tiny_cnn()
 PART = TINY.part()
 PUBLIC = PublicFaces(np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)]), np.repeat(np.arange(4), 3))

@@ -19,6 +19,8 @@ from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import CASES, DIM, ONE, PART, TASK, TINY, Case, one, run
 from tests.tiny import tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 STEP = LocalSpec(lr=0.3, flip=False, momentum=0.9, weight_decay=0.01)
 TOGETHER = {"fedavg", "fedaws", "fedface", "fedgc", "fedfr_uda", "fedprox", "fixed_embedding"}
 SINGLE = {

@@ -21,6 +21,8 @@ from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
 from tests.tiny import made_up_crops, tiny_of
 
+pytestmark = pytest.mark.numerics
+
 TASK = TaskSpec(
     "maps",
     method="fedavg",

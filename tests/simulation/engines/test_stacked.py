@@ -29,6 +29,8 @@ from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import CASES, DIM, ONE, PART, SIZES, TASK, TINY, one, run
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 
 def test_every_method_has_a_case() -> None:
     assert {case.task.method for case in CASES.values()} == set(METHODS)

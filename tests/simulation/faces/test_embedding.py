@@ -14,6 +14,8 @@ from mien.evaluation.protocols import lfw
 from simulation.faces.embedding import embed_flip_sum, embed_images
 from simulation.faces.pretrained import sface_path
 
+pytestmark = pytest.mark.numerics
+
 DATA = os.environ.get("MIEN_DATA")
 
 

@@ -17,6 +17,8 @@ from simulation.engines.runtimes import PublicOnly
 from simulation.papers.demo.tune import VARIANTS, Variant, table
 from tests.tiny import made_up_crops, tiny_cnn
 
+pytestmark = pytest.mark.numerics
+
 LAYOUT = layout_of(build_backbone("sface_adapter"))
 
 
