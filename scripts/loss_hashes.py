@@ -106,12 +106,23 @@ def found(name: str) -> Any:
     sys.exit(f"{name} is in none of {', '.join(PLACES[name])}: add its place to PLACES in {Path(__file__).name}")
 
 
+def leave_out_installed() -> None:
+    """Let nothing be imported from an editable install: its finder gives a module that a tree no longer has."""
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not getattr(finder, "__module__", "").startswith("__editable__")
+    ]
+
+
 def check_tree(tree: Path) -> None:
-    """Raise RuntimeError where a package would be another tree's, such as the one that is installed."""
+    """Raise RuntimeError where a module of the packages is another tree's, such as the one that is installed."""
     for package in PACKAGES:
-        file = importlib.import_module(package).__file__
+        importlib.import_module(package)
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] not in PACKAGES:
+            continue
+        file = getattr(module, "__file__", None)
         if file is None or not Path(file).resolve().is_relative_to(tree.resolve()):
-            raise RuntimeError(f"package {package} comes from {file} and not from {tree}")
+            raise RuntimeError(f"module {name} comes from {file} and not from {tree}")
 
 
 @dataclass(frozen=True)
@@ -189,8 +200,10 @@ class MakeWorkersEngine:
     tree: Path
 
     def __call__(self, device: str) -> Any:
+        leave_out_installed()
+        engine = found("StackedEngine")(small_model().runtime())
         check_tree(self.tree)
-        return found("StackedEngine")(small_model().runtime())
+        return engine
 
 
 @contextlib.contextmanager
@@ -246,13 +259,13 @@ def _described(array: NDArray[Any]) -> bytes:
 
 def measured(forms: list[str], engines: list[str], seeds: list[int], tree: Path) -> dict[str, Any]:
     """Return the runs (form -> engine -> seed) of the tree whose packages are imported here."""
-    check_tree(tree)
     model = small_model()
     runs: dict[str, Any] = {name: {} for name in forms}
     for engine in engines:
         with cluster(model, tree) if engine == "cluster" else contextlib.nullcontext() as made:
             for name in forms:
                 runs[name][engine] = {str(seed): run_of(model, name, engine, seed, made) for seed in seeds}
+    check_tree(tree)
     return runs
 
 
@@ -273,6 +286,7 @@ def main() -> None:
     forms, engines = chosen.forms.split(","), chosen.engines.split(",")
     if unknown := {*forms} - {*FORMS} | {*engines} - {*ENGINES}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join((*FORMS, *ENGINES))}")
+    leave_out_installed()
     torch.set_num_threads(1)
     runs = measured(forms, engines, list(SEEDS), chosen.tree)
     chosen.out.write_text(json.dumps({"made_with": made_with(), "runs": runs}, indent=1), encoding="utf-8")

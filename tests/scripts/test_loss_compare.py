@@ -143,6 +143,21 @@ def test_a_name_is_looked_for_in_every_place(monkeypatch: pytest.MonkeyPatch) ->
         loss_hashes.found("No")
 
 
-def test_packages_of_another_tree_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="package mien comes from"):
+def test_modules_of_another_tree_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"comes from .* and not from "):
         loss_hashes.check_tree(tmp_path)
+
+
+def test_an_installed_tree_does_not_stand_in_for_what_the_measured_one_lacks(tmp_path: Path) -> None:
+    """An editable install finds modules that a package of the same name, first on the path, does not have."""
+    (tmp_path / "mien").mkdir()
+    (tmp_path / "mien" / "__init__.py").touch()
+    command = (
+        "from scripts import loss_hashes; loss_hashes.leave_out_installed(); "
+        "import sys; sys.path[:] = [sys.argv[1], *sys.path[1:]]; loss_hashes.found('TaskSpec')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "TaskSpec is in none of mien.specs" in ended.stderr
