@@ -181,9 +181,12 @@ def crops_of(num_images: int, *seed: int) -> NDArray[np.uint8]:
 
 
 def cohort_of(name: str, seed: int) -> Any:
-    """Return the phones of a form, with 3 to 5 images of each identity, and public faces."""
+    """Return the phones of a form, with 3 to 5 images of each identity, and public faces.
+
+    Most have 3 or 4, which are trained in one stack also in a cluster's shard of two; 5 is too many for one with 3.
+    """
     people = 2 if FORMS[name].several else 1
-    sizes = {f"phone-{i}": 3 + i % 3 for i in range(DEVICES)}
+    sizes = {f"phone-{i}": 5 if i == DEVICES - 1 else 3 + i % 2 for i in range(DEVICES)}
     crops = {
         device: np.concatenate([crops_of(size, seed, i, person) for person in range(people)])
         for i, (device, size) in enumerate(sizes.items())
