@@ -18,10 +18,10 @@ that ONNX Runtime reports nothing to its maker.
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mien._door import door
 from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
@@ -90,13 +90,4 @@ _HOME_OF: Final = {
     ),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Return a public name, loading the module that it is defined in (PEP 562)."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"device_sdk.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = door(__name__, _HOME_OF)
