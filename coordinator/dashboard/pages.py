@@ -26,13 +26,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from coordinator.dashboard import charts
 from coordinator.dashboard.accounts import LIFE_MS, MIN_PASSWORD, Accounts, Session
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.guard import FormTokens, Guard, read_form
 from coordinator.dashboard.live import EventStream, Live, News
 from coordinator.dashboard.reading import Reader, Revision, revision
-from coordinator.dashboard.sections import MARKS, Page
 from coordinator.dashboard.situation import Situation, Surveyor
 from coordinator.dashboard.throttle import Throttle
 from coordinator.dashboard.views import audit, collapse, fleet, health, models, overview, privacy, rounds, tasks
@@ -51,6 +49,7 @@ from mien.errors import (
     RateLimitedError,
 )
 from mien.shell.clock import Clock
+from mien.shell.pages import Page, html
 
 _LOG: Final = structlog.get_logger()
 T = TypeVar("T")
@@ -72,7 +71,7 @@ _LOCAL: Final = re.compile(r"/[A-Za-z0-9/_.-]{0,200}")
 _HEX: Final = re.compile(r"[0-9a-f]{1,64}")
 _FORM_COOKIE: Final = re.compile(r"[0-9a-f]{32}")
 _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_FILES: Final = ("app.css", "theme.js", "live.js", "icon.svg")
+_FILES: Final = ("kit.css", "app.css", "theme.js", "live.js", "icon.svg")
 
 
 @dataclass(frozen=True)
@@ -438,25 +437,18 @@ def _files() -> dict[str, tuple[bytes, str, str]]:
     folder = resources.files("coordinator.dashboard").joinpath("static")
     found = {}
     for name in _FILES:
-        content = folder.joinpath(name).read_bytes()
+        content = html.asset(name).encode() if name == "kit.css" else folder.joinpath(name).read_bytes()
         found[name] = (content, _KINDS[name.rpartition(".")[2]], hashlib.sha256(content).hexdigest()[:16])
     return found
 
 
 def _environment() -> jinja2.Environment:
     folder = resources.files("coordinator.dashboard").joinpath("templates")
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-    )
-    environment.globals.update(
-        navigation=NAVIGATION,
-        marks=MARKS,
-        file=lambda name: f"/static/{name}?v={_files()[name][2]}",
-        percent=lambda share: f"{min(max(share, 0.0), 1.0) * 100:.2f}%",
-        charts=charts,
-    )
+
+    def load(name: str) -> str | None:
+        there = folder.joinpath(name)
+        return there.read_text(encoding="utf-8") if there.is_file() else None
+
+    environment = html.environment(load)
+    environment.globals.update(navigation=NAVIGATION, file=lambda name: f"/static/{name}?v={_files()[name][2]}")
     return environment

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from coordinator.dashboard.sections import Cell, Tone
 from mien.format import duration
 from mien.log.audit import Entry
+from mien.shell.pages import Cell, Tone
 
 TASK_TONES: Final[Mapping[str, Tone]] = {
     "running": "busy",

@@ -7,7 +7,6 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Alert, Tone
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views.common import candidates, model_standings, offered_models, release_history
 from coordinator.dashboard.views.rollouts import roll_out_alerts
@@ -17,6 +16,7 @@ from mien.dp.ledger import Event
 from mien.format import percent
 from mien.rounds.records import CandidateState
 from mien.rounds.releases import UNJUDGED, ModelState, in_force
+from mien.shell.pages import Alert, Tone
 
 _ORDER: Final[dict[Tone, int]] = {"bad": 0, "warn": 1, "busy": 2, "good": 3, "plain": 4}
 _WEEK_MS: Final = 7 * 86_400_000

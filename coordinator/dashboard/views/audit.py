@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState
-from coordinator.dashboard.sections import Cell, Choice, Empty, Facts, Filter, Page, Pager, Section, Table
-from coordinator.dashboard.views.common import columns, task_names
+from coordinator.dashboard.views.common import task_names
 from coordinator.dashboard.words import detail_words, moment, subject_words, who
 from coordinator.store.tables import AUDIT
 from mien.format import count
 from mien.log.audit import Entry
+from mien.shell.pages import Cell, Choice, Empty, Facts, Filter, Page, Pager, Section, Table, columns
 
 PAGE_ROWS: Final = 50
 _FAMILIES: Final = (

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Cell, Columns, Empty, Page, Section, Table
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
-    columns,
     evaluations,
     model_link,
     model_standings,
@@ -20,6 +18,7 @@ from coordinator.dashboard.views.quality import monitor_figure, most_common
 from coordinator.dashboard.views.rollouts import fleet_monitors
 from coordinator.dashboard.words import MODEL_TONES, ago
 from mien.format import percent, score
+from mien.shell.pages import Cell, Columns, Empty, Page, Section, Table, columns
 
 _LEDE = (
     "A recogniser collapses when it puts different people in one place: what was trained then tells nobody apart. Two "

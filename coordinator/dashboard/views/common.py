@@ -7,23 +7,18 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Cell, Column
 from coordinator.dashboard.words import short
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
 from mien.protocol.canonical import parse_json
 from mien.protocol.rounds import BlobId
 from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 from mien.rounds.releases import Standing, standings
+from mien.shell.pages import Cell
 
 Row = sa.Row[Any]
 
 MAX_ROWS: Final = 200
 """Most rows of a table that is not paged."""
-
-
-def columns(*labels: str) -> tuple[Column, ...]:
-    """Return headings; one that begins with # is of numbers."""
-    return tuple(Column(label.lstrip("#"), numeric=label.startswith("#")) for label in labels)
 
 
 def task_names(db: sa.Connection) -> dict[str, str]:

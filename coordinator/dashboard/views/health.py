@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.dashboard.sections import Cell, Page, Table
 from coordinator.dashboard.situation import Situation
-from coordinator.dashboard.views.common import columns
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.settings import Resolved, shown
+from mien.shell.pages import Cell, Page, Table, columns
 
 _NOTE = (
     "The dashboard reads no key of the authority, of operators or of the store: mien-coordinator doctor also looks at "

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Bar, Cell, Columns, Empty, Facts, Figure, Page, Section, Table, Tone
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
     Row,
     candidates,
-    columns,
     evaluations,
     model_link,
     model_standings,
@@ -30,6 +28,7 @@ from mien.format import count, percent, score, size
 from mien.protocol.canonical import model_from_json
 from mien.rounds.records import ReleaseRecord
 from mien.rounds.releases import Standing, before, in_force
+from mien.shell.pages import Bar, Cell, Columns, Empty, Facts, Figure, Page, Section, Table, Tone, columns
 from mien.specs import ModelSpec
 
 _DET_MODELS = 3

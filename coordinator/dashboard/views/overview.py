@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Page, Section, Table, Tile, Tiles
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
-from coordinator.dashboard.views.common import Row, columns, model_link, release_history, task_names
+from coordinator.dashboard.views.common import Row, model_link, release_history, task_names
 from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
@@ -19,6 +18,7 @@ from mien.format import count, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
 from mien.rounds.releases import in_force
+from mien.shell.pages import Alerts, Cell, Columns, Empty, Page, Section, Table, Tile, Tiles, columns
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8

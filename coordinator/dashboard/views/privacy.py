@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.dashboard import charts
-from coordinator.dashboard.sections import (
+from coordinator.dashboard.words import short
+from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
+from mien.format import count, percent
+from mien.shell.pages import (
     NOTHING,
     Bar,
     Cell,
-    Column,
+    Chart,
     Columns,
     Empty,
     Figure,
     Page,
     Prose,
     Section,
+    Series,
     Table,
+    charts,
+    columns,
 )
-from coordinator.dashboard.views.common import columns
-from coordinator.dashboard.views.quality import legend
-from coordinator.dashboard.words import short
-from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
-from mien.format import count, percent
 
 _NEAR = 0.8
 _MAX_POINTS = 300
@@ -99,10 +99,10 @@ def _spent(index: int, report: PopulationReport) -> Figure | None:
         return None
     sums = sorted(sums, key=lambda each: each["epsilon_after"])[-_MAX_POINTS:]
     budget = report.budgets[-1].epsilon
-    spent = charts.Series("spent", tuple((float(n), float(s["epsilon_after"])) for n, s in enumerate(sums, 1)))
-    guide = charts.Series("budget", ((1.0, budget), (float(len(sums)), budget)), is_guide=True)
+    spent = Series("spent", tuple((float(n), float(s["epsilon_after"])) for n, s in enumerate(sums, 1)))
+    guide = Series("budget", ((1.0, budget), (float(len(sums)), budget)), is_guide=True)
     x = charts.whole_numbers(1, len(sums))
-    y = charts.linear([budget, *(b for _, b in spent.points)], words=lambda value: f"{value:g}", zero=True)
+    y = charts.linear([budget, *(b for _, b in spent.points)], zero=True)
     rows = tuple(
         (
             Cell(str(n)),
@@ -113,11 +113,10 @@ def _spent(index: int, report: PopulationReport) -> Figure | None:
         )
         for n, each in enumerate(sums, 1)
     )
-    heads = (Column("Sum"), Column("Round/attempt"), *(Column(name, numeric=True) for name in
-             ("Phones", "ε before", "ε after")))  # fmt: skip
+    heads = columns("Sum", "Round/attempt", "#Phones", "#ε before", "#ε after")
     return Figure(
         f"spent-{index + 1}", f"ε of {report.population}",
-        charts.lines([spent, guide], x, y, x_label="sum", y_label="ε"), tuple(legend([spent])),
+        (Chart((spent, guide), x, y, "sum", "ε"),),
         f"The dashed line is the budget, ε {budget:g}.",
         f"ε grew to {spent.points[-1][1]:.2f} of {budget:g} over {len(sums)} sums.",
         Table(f"spent-{index + 1}-table", "By sum", f"What each sum cost population {report.population}", heads, rows),

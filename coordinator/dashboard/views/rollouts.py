@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import NOTHING, Alert, Bar, Cell, Section, Table, Tone
-from coordinator.dashboard.views.common import MAX_ROWS, Row, columns, model_link
+from coordinator.dashboard.views.common import MAX_ROWS, Row, model_link
 from coordinator.dashboard.words import ago, short
 from coordinator.store.tables import REPLICAS, ROLL_OUTS
 from mien.format import count, percent, score
 from mien.rounds.rollouts import spec_from_json
+from mien.shell.pages import NOTHING, Alert, Bar, Cell, Section, Table, Tone, columns
 
 _TONES: Mapping[str, Tone] = {
     "evaluating": "busy",

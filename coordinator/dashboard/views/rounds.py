@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Bar, Cell, Empty, Facts, Page, Section, Table
-from coordinator.dashboard.views.common import Row, columns, model_link
+from coordinator.dashboard.views.common import Row, model_link
 from coordinator.dashboard.views.tasks import find_task, metric_words
 from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, moment, phone, since, stage_badge
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
@@ -18,6 +17,7 @@ from mien.format import count, duration, percent, size
 from mien.protocol.canonical import task_from_json
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import ORDER, PATHS, STEP_OF, Step
+from mien.shell.pages import Bar, Cell, Empty, Facts, Page, Section, Table, columns
 from mien.specs import TaskSpec
 
 _MAX_LOST = 50

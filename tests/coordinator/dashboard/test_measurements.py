@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator.dashboard.reading import Reader
-from coordinator.dashboard.sections import Empty, Figure, Page, Table
+from mien.shell.pages import Empty, Figure, Page, Table
 from coordinator.dashboard.views import collapse, models
 from coordinator.release.gates_worker import _summary
 from mien.contribution import Total

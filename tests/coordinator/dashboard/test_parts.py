@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 from starlette.types import Message
 
-from coordinator.dashboard import charts, words
+from coordinator.dashboard import words
 from coordinator.dashboard.guard import host_name
 from coordinator.dashboard.live import MAX_OF_ONE, EventStream, Live, News
 from coordinator.dashboard.reading import Reader, revision
-from coordinator.dashboard.sections import Cell, Column, Table
+from mien.shell.pages import Cell, Column, Table
 from coordinator.dashboard.views.fleet import HOUR_MS, read
 from coordinator.store.database import open_engine
 from coordinator.store.store import Store

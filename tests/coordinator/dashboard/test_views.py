@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.reading import Reader
-from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
+from mien.shell.pages import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
 from coordinator.dashboard.situation import Check, Situation
 from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
