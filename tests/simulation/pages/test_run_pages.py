@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.pages.figures import NamedSeries, rounds_figure
+from simulation.pages.figures import Band, rounds_chart
 from simulation.pages.run_page import run_page
 from simulation.pages.sweep_page import _seeds_in_words, sweep_page
 from simulation.runs.runs import RunFolder
@@ -50,10 +50,7 @@ def test_a_figure_of_single_runs_names_their_seeds() -> None:
 
 
 def test_round_0_is_explained_where_it_is_shown() -> None:
-    titles = [
-        rounds_figure([NamedSeries("a", rounds, (0.5, 0.4), "after")], title="Loss").layout.xaxis.title.text
-        for rounds in ((0, 1), (1, 2))
-    ]
+    titles = [rounds_chart([Band("a", rounds, (0.5, 0.4))], title="Loss").x_label for rounds in ((0, 1), (1, 2))]
     assert titles == ["Round (0: before training)", "Round"]
 
 
