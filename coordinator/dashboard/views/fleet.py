@@ -93,11 +93,11 @@ def population_table(fleet: Fleet) -> Table | Empty:
         )
     rows = tuple(
         (
-            Cell(each.name),
+            each.name,
             Cell(count(each.known), note=f"{count(each.staying_out)} left out" if each.staying_out else ""),
-            Cell(count(each.day)),
-            Cell(count(each.week)),
-            Cell(ago(each.last_seen_ms, fleet.now_ms)),
+            count(each.day),
+            count(each.week),
+            ago(each.last_seen_ms, fleet.now_ms),
         )
         for each in fleet.populations
     )
@@ -112,7 +112,7 @@ def hours_figure(fleet: Fleet) -> Figure:
     values = tuple(map(float, fleet.by_hour))
     labels = tuple(name if index % 4 == 3 else "" for index, name in enumerate(names))
     chart = Bars(labels, (("", values),), charts.linear(values, zero=True), "phones")
-    rows = tuple((Cell(f"{name}:00"), Cell(count(number))) for name, number in zip(names, fleet.by_hour, strict=True))
+    rows = tuple((f"{name}:00", count(number)) for name, number in zip(names, fleet.by_hour, strict=True))
     return Figure(
         "hours",
         "When phones were last seen",

@@ -34,11 +34,7 @@ def health_page(situation: Situation, resolved: Resolved[CoordinatorConfig]) -> 
 
 def _checks(situation: Situation) -> Table:
     rows = tuple(
-        (
-            Cell(check.name),
-            Cell("fault", tone="bad") if check.is_fault else Cell("good", tone="good"),
-            Cell(check.detail),
-        )
+        (check.name, Cell("fault", tone="bad") if check.is_fault else Cell("good", tone="good"), check.detail)
         for check in situation.checks
     )
     return Table(
@@ -48,7 +44,7 @@ def _checks(situation: Situation) -> Table:
 
 def _settings(config: CoordinatorConfig, origins: Mapping[str, str]) -> Table:
     rows = tuple(
-        (Cell(name, is_code=True), Cell(_value(value), is_code=True), Cell(origins[name]))
+        (Cell(name, is_code=True), Cell(_value(value), is_code=True), origins[name])
         for name, value in shown(config).items()
     )
     note = "Passwords in addresses are masked. A change takes effect when the coordinator starts again."

@@ -18,7 +18,7 @@ from mien.format import count, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
 from mien.rounds.releases import in_force
-from mien.shell.pages import Alerts, Cell, Columns, Empty, Page, Section, Table, Tile, Tiles, columns
+from mien.shell.pages import Alerts, Cell, Cells, Columns, Empty, Page, Section, Table, Tile, Tiles, columns
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8
@@ -99,7 +99,7 @@ def _running(db: sa.Connection, now_ms: int) -> Section:
     return Table("running", "Tasks under way", "Tasks that are running, checked by their gates, or paused", heads, rows)
 
 
-def _task_row(db: sa.Connection, task: Row, now_ms: int) -> tuple[Cell, ...]:
+def _task_row(db: sa.Connection, task: Row, now_ms: int) -> Cells:
     spec = task_from_json(task.task_json)
     newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task.task_id).order_by(ROUNDS.c.id.desc()).limit(1)
     attempt = db.execute(newest).first()
@@ -121,9 +121,7 @@ def _latest(db: sa.Connection, now_ms: int) -> Section:
     entries, names = latest_entries(db, _LATEST), task_names(db)
     if not entries:
         return Empty("latest", "What happened last", "Nothing yet.", ("mien-coordinator serve",))
-    rows = tuple(
-        (Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), Cell(told(entry, names))) for entry in entries
-    )
+    rows = tuple((Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), told(entry, names)) for entry in entries)
     return Table("latest", "What happened last", "The newest noteworthy entries of the audit log",
                  columns("When", "What"), rows, note="All of it is in the audit log.")  # fmt: skip
 

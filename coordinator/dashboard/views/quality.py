@@ -68,7 +68,7 @@ def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseR
             Cell(str(number), note=moment(release.released_ms)[:10]),
             Cell(short(release.model_id), href=f"/models/{release.model_id}", is_code=True,
                  note="rolled back to" if release.is_rollback else ""),
-            *(Cell(percent(tar[target])) if target in tar else NOTHING for target in targets),
+            *(percent(tar[target]) if target in tar else NOTHING for target in targets),
         )
         for (number, release, _), tar in zip(measured, tars, strict=True)
     )  # fmt: skip
@@ -100,7 +100,7 @@ def det_figure(anchor: str, models: Sequence[tuple[str, str]], records: Records)
     series = tuple(Series(words, tuple(_det_points(record))) for words, record in curves)
     chart = Chart(series, charts.decades(_FLOOR, -1, rate), charts.decades(_LOWEST_FNMR, 0, rate), "FMR", "FNMR")
     rows = tuple(
-        (Cell(words), Cell(rate(p.target_fmr)), Cell(f"{p.fmr:.2g}"), Cell(f"{p.fnmr:.4f}"), Cell(score(p.threshold)))
+        (words, rate(p.target_fmr), f"{p.fmr:.2g}", f"{p.fnmr:.4f}", score(p.threshold))
         for words, record in curves
         for p in record.points
     )  # fmt: skip
@@ -130,7 +130,7 @@ def monitor_figure(
     series = Series(title, tuple((float(n), value) for n, value in enumerate(values, 1)))
     chart = Chart((series,), charts.whole_numbers(1, len(values)), charts.linear(values, zero=zero), "model")
     rows = tuple(
-        (Cell(str(n)), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), Cell(f"{value:.3f}"))
+        (str(n), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), f"{value:.3f}")
         for n, (model_id, value) in enumerate(measured, 1)
     )
     return Figure(

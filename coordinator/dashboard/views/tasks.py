@@ -19,6 +19,7 @@ from mien.shell.pages import (
     NOTHING,
     Bar,
     Cell,
+    Cells,
     Chart,
     Columns,
     Empty,
@@ -52,14 +53,14 @@ def task_list(db: sa.Connection, now_ms: int) -> Page:
     return Page("tasks", "Tasks", lede, (table,), commands=("mien-coordinator task submit spring.toml",))
 
 
-def _row(row: Row, now_ms: int) -> tuple[Cell, ...]:
+def _row(row: Row, now_ms: int) -> Cells:
     spec = task_from_json(row.task_json)
     return (
         Cell(row.name, href=f"/tasks/{row.task_id}"),
         Cell(row.state, tone=task_badge(row.state).tone, note=row.reason),
         progress_cell(row.rounds_closed, spec.rounds),
-        Cell(spec.method),
-        Cell(row.population),
+        spec.method,
+        row.population,
         Cell(ago(row.created_ms, now_ms), note=f"by {row.submitted_by}"),
         model_link(row.model_id),
     )
@@ -110,12 +111,12 @@ def _disclosed(spec: TaskSpec) -> tuple[str, ...]:
 
 
 def _summary(row: Row, spec: TaskSpec, now_ms: int) -> Facts:
-    items = [
+    items: list[tuple[str, Cell | str]] = [
         ("State", Cell(row.state, tone=task_badge(row.state).tone, note=row.reason)),
         ("Progress", progress_cell(row.rounds_closed, spec.rounds)),
         ("Began with", model_link(row.base_model_id)),
         ("Model now", model_link(row.model_id)),
-        ("Took", Cell(since(row.created_ms, row.ended_ms, now_ms))),
+        ("Took", since(row.created_ms, row.ended_ms, now_ms)),
     ]
     if row.aborted_in_a_row:
         items.append(("Aborted in a row", Cell(count(row.aborted_in_a_row), tone="warn")))
@@ -137,11 +138,11 @@ def _rounds(row: Row, attempts: Sequence[Row], now_ms: int) -> Section:
             Cell(f"Round {each.round}", href=f"/tasks/{row.task_id}/rounds/{each.round}/{each.attempt}",
                  note=f"attempt {each.attempt}" + (", validators" if each.duty == "validate" else "")),
             stage_badge(each.stage, each.reason),
-            Cell(count(each.num_selected)),
-            Cell(count(each.num_trained)),
-            Cell(count(each.num_reports)),
-            Cell(size(each.upload_bytes)),
-            Cell(since(each.started_ms, each.ended_ms, now_ms)),
+            count(each.num_selected),
+            count(each.num_trained),
+            count(each.num_reports),
+            size(each.upload_bytes),
+            since(each.started_ms, each.ended_ms, now_ms),
         )
         for each in attempts
     )  # fmt: skip
@@ -222,10 +223,10 @@ def _candidates(db: sa.Connection, task_id: str, now_ms: int) -> Section:
     wanted = sa.select(CANDIDATES).where(CANDIDATES.c.task_id == task_id).order_by(CANDIDATES.c.round.desc())
     rows = tuple(
         (
-            Cell(f"Round {each.round}"),
+            f"Round {each.round}",
             model_link(each.model_id),
             verdict_cell(each.state, each.reason),
-            Cell(ago(each.decided_ms or each.offered_ms, now_ms)),
+            ago(each.decided_ms or each.offered_ms, now_ms),
         )
         for each in db.execute(wanted.limit(MAX_ROWS))
     )
@@ -254,14 +255,14 @@ def _settings(spec: TaskSpec) -> Facts:
               "honest_but_curious": "against a curious server"}  # fmt: skip
     dp = privacy.dp
     noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
-    items = [
-        ("Cohort", Cell(f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}")),
-        ("Local training", Cell(_local(local))),
-        ("Longest training", Cell(lasting(deadlines.training_s))),
-        ("Secure aggregation", Cell(masked[privacy.secure_aggregation])),
-        ("Differential privacy", Cell(noise)),
-        ("Shown in clear", Cell(", ".join(privacy.reveals) or "nothing")),
-        ("Trained part", Cell(", ".join(spec.trainable) or "the model's own")),
+    items: list[tuple[str, Cell | str]] = [
+        ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}"),
+        ("Local training", _local(local)),
+        ("Longest training", lasting(deadlines.training_s)),
+        ("Secure aggregation", masked[privacy.secure_aggregation]),
+        ("Differential privacy", noise),
+        ("Shown in clear", ", ".join(privacy.reveals) or "nothing"),
+        ("Trained part", ", ".join(spec.trainable) or "the model's own"),
         ("Gates", Cell(f"every {gates.every} rounds" if gates.every else "the last model only",
                        note=f"TAR at FMR {gates.fmr:g}, released to {percent(gates.share, 0)}, {gates.release}")),
     ]  # fmt: skip

@@ -203,10 +203,10 @@ class Bars:
                         n % MAX_SERIES + 1, *map(_n, (left, top, width, zero - top)), _title(told)
                     )
                 )
-        slant = max(map(len, self.labels), default=0) * len(self.labels) > 40
+        is_crowded = len("".join(self.labels)) > 40
         for at, label in enumerate(self.labels):
             if label:
-                row = BOTTOM + (6 + 5 * (at % 3) if slant else 8)
+                row = BOTTOM + (6 + 5 * (at % 3) if is_crowded else 8)
                 parts.append(_label(LEFT + room * (at + 0.5), row, label, "middle"))
         return _svg(parts)
 

@@ -40,6 +40,10 @@ class Cell:
     bar: Bar | None = None
 
 
+Cells = tuple[Cell | str, ...]
+"""A row; plain text is a cell of that text."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column's heading; numbers are set flush right."""
@@ -61,9 +65,9 @@ class Table:
     title: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell | str, ...], ...]
+    rows: tuple[Cells, ...]
     note: str = ""
-    total: tuple[Cell | str, ...] = ()
+    total: Cells = ()
     command: str = ""
     details: Table | None = None
 
@@ -71,6 +75,8 @@ class Table:
         for row in (*self.rows, *((self.total,) if self.total else ())):
             if len(row) != len(self.columns):
                 raise ConfigError(f"table {self.title!r} has a row of {len(row)} cells for {len(self.columns)} columns")
+        object.__setattr__(self, "rows", tuple(tuple(map(_cell, row)) for row in self.rows))
+        object.__setattr__(self, "total", tuple(map(_cell, self.total)))
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,9 @@ class Facts:
     items: tuple[tuple[str, Cell | str], ...]
     note: str = ""
     intro: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", tuple((term, _cell(what)) for term, what in self.items))
 
 
 @dataclass(frozen=True)
@@ -257,6 +266,10 @@ class Report:
 def columns(*labels: str) -> tuple[Column, ...]:
     """Return headings; one that begins with # is of numbers."""
     return tuple(Column(label.removeprefix("#"), numeric=label.startswith("#")) for label in labels)
+
+
+def _cell(what: Cell | str) -> Cell:
+    return what if isinstance(what, Cell) else Cell(what)
 
 
 NOTHING: Final = Cell("–")
