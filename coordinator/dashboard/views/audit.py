@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState
 from coordinator.dashboard.views.common import task_names
-from coordinator.dashboard.words import detail_words, moment, subject_words, who
+from coordinator.dashboard.words import detail_words, subject_words, who
 from coordinator.store.tables import AUDIT
-from mien.format import count
+from mien.format import count, moment
 from mien.log.audit import Entry
 from mien.shell.pages import Cell, Choice, Empty, Facts, Filter, Page, Pager, Section, Table, columns
 

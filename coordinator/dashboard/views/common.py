@@ -8,10 +8,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from coordinator.dashboard.words import short
+from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
 from mien.protocol.canonical import parse_json
 from mien.protocol.rounds import BlobId
-from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from mien.rounds.records import ModelRecord
 from mien.rounds.releases import Standing, standings
 from mien.shell.pages import Cell
 
@@ -31,18 +32,6 @@ def model_link(model_id: str | None) -> Cell:
     return Cell("–") if model_id is None else Cell(short(model_id), href=f"/models/{model_id}", is_code=True)
 
 
-def release_history(db: sa.Connection) -> list[ReleaseRecord]:
-    """Return all releases, oldest first."""
-    rows = db.execute(sa.select(RELEASES).order_by(RELEASES.c.id))
-    return [ReleaseRecord(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
-
-
-def candidates(db: sa.Connection) -> list[CandidateRecord]:
-    """Return all candidates, oldest first."""
-    rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
-    return [CandidateRecord(**{**row._mapping, "state": CandidateState(row.state)}) for row in rows]
-
-
 def offered_models(db: sa.Connection) -> list[Row]:
     """Return the models that are more than a round's by-product, newest first, without their descriptions."""
     named = sa.union(sa.select(RELEASES.c.model_id), sa.select(CANDIDATES.c.model_id))
@@ -59,7 +48,7 @@ def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[str, Stand
         )
         for row in models
     ]
-    return standings(records, release_history(db), candidates(db))
+    return standings(records, history_of(db), all_candidates(db))
 
 
 def evaluations(db: sa.Connection, model_ids: Iterable[str] | None = None) -> dict[str, list[dict[str, Any]]]:

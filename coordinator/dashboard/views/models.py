@@ -9,22 +9,21 @@ import sqlalchemy as sa
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
     Row,
-    candidates,
     evaluations,
     model_link,
     model_standings,
     offered_models,
-    release_history,
     task_names,
 )
 from coordinator.dashboard.views.measured import Compared, Judged, Measured, Monitors, judged, measured
 from coordinator.dashboard.views.quality import det_figure, newest_by_set, number, tar_figures
 from coordinator.dashboard.views.rollouts import roll_out_table
 from coordinator.dashboard.views.tasks import verdict_cell
-from coordinator.dashboard.words import MODEL_TONES, ago, moment, rate, short
+from coordinator.dashboard.words import MODEL_TONES, ago, rate, short
+from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import MODELS
 from mien.errors import NotFoundError
-from mien.format import count, percent, score, size
+from mien.format import count, moment, percent, score, size
 from mien.protocol.canonical import model_from_json
 from mien.rounds.records import ReleaseRecord
 from mien.rounds.releases import Standing, before, in_force
@@ -48,7 +47,7 @@ def model_list(db: sa.Connection, now_ms: int) -> Page:
         commands = ("mien-coordinator model import FILE --release",
                     "mien-coordinator model evaluate released --data ./public --keep-thresholds")  # fmt: skip
         return Page("models", "Models and releases", lede, (Empty("models", "Models", told, commands),))
-    releases, standings = release_history(db), model_standings(db, models)
+    releases, standings = history_of(db), model_standings(db, models)
     kept = evaluations(db, [model.model_id for model in models])
     records = {each: measured(found) for each, found in kept.items()}
     sections: list[Section] = [_in_force(releases, now_ms), *roll_out_table(db, now_ms)]
@@ -139,7 +138,7 @@ def _verdicts(db: sa.Connection, now_ms: int) -> Section:
             ),
             ago(each.decided_ms or each.offered_ms, now_ms),
         )
-        for each in candidates(db)[::-1][:MAX_ROWS]
+        for each in all_candidates(db)[::-1][:MAX_ROWS]
     )
     if not rows:
         told = "No candidate yet. With evaluation_sets in coordinator.toml, gates judge each task's candidates."
@@ -179,7 +178,7 @@ def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
         raise NotFoundError("there is no such model; the list of models shows which there are")
     spec, _ = model_from_json(row.spec_json)
     standing = model_standings(db, [row])[model_id]
-    releases = release_history(db)
+    releases = history_of(db)
     base = in_force(releases)
     shown = {model_id: "this model"}
     if base is not None:

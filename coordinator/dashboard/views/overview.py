@@ -9,12 +9,13 @@ import sqlalchemy as sa
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
-from coordinator.dashboard.views.common import Row, model_link, release_history, task_names
+from coordinator.dashboard.views.common import Row, model_link, task_names
 from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
-from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
+from coordinator.dashboard.words import NOTEWORTHY, ago, short, stage_badge, task_badge, told
+from coordinator.store.releases import history_of
 from coordinator.store.tables import AUDIT, ROUNDS, TASKS
-from mien.format import count, percent
+from mien.format import count, moment, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
 from mien.rounds.releases import in_force
@@ -52,7 +53,7 @@ def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tile
     day = situation.now_ms - fleets.DAY_MS
     ended = sa.select(ROUNDS.c.stage, sa.func.count()).where(ROUNDS.c.ended_ms > day).group_by(ROUNDS.c.stage)
     rounds = {str(stage): int(number) for stage, number in db.execute(ended)}
-    history = release_history(db)
+    history = history_of(db)
     newest = history[-1] if history else None
     base = in_force(history)
     if newest is None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from coordinator.dashboard.views.measured import Measured
-from coordinator.dashboard.words import moment, rate, short
-from mien.format import count, percent, score
+from coordinator.dashboard.words import rate, short
+from mien.format import count, moment, percent, score
 from mien.rounds.records import ReleaseRecord
 from mien.shell.pages import NOTHING, Cell, Chart, Figure, Series, Table, charts, columns
 

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.views.common import Row, model_link
 from coordinator.dashboard.views.tasks import find_task, metric_words
-from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, moment, phone, since, stage_badge
+from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, phone, since, stage_badge
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
-from mien.format import count, duration, percent, size
+from mien.format import count, duration, moment, percent, size
 from mien.protocol.canonical import task_from_json
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import ORDER, PATHS, STEP_OF, Step

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from coordinator.dashboard.views.common import MAX_ROWS, Row, model_link
-from coordinator.dashboard.words import ago, lasting, moment, since, stage_badge, task_badge
+from coordinator.dashboard.words import ago, lasting, since, stage_badge, task_badge
 from coordinator.operator.disclosure import disclosures
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
-from mien.format import count, percent, size
+from mien.format import count, moment, percent, size
 from mien.protocol.canonical import task_from_json
 from mien.shell.pages import (
     NOTHING,
