@@ -23,7 +23,16 @@ from mien.evaluation import (
 )
 from mien.format import count, duration, fraction, percent, points, score, size
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, Tone, columns, render
-from simulation.pages.figures import AFTER, BEFORE, Band, NamedCurve, NamedScores, det_chart, rounds_chart, score_charts
+from simulation.pages.figures import (
+    AFTER,
+    BEFORE,
+    Band,
+    NamedCurve,
+    NamedScores,
+    det_figure,
+    rounds_chart,
+    score_charts,
+)
 
 DEFAULT_TARGETS = (1e-1, 1e-2, 1e-3)
 
@@ -303,16 +312,8 @@ def _tar(row: OperatingPoint | NotMeasurable) -> str:
 def _det(report: DemoReport, before: _Measured, after: _Measured) -> Figure:
     curves = [NamedCurve(m.result.name, m.curve, number) for m, number in ((before, BEFORE), (after, AFTER))]
     parts = [f"{m.result.name}: equal error rate {percent(m.eer)}{_interval(m.result)}" for m in (before, after)]
-    return Figure(
-        "det",
-        "Error trade-off",
-        (det_chart(curves),),
-        "False non-matches against false matches for every threshold, both axes in probits; lower left is better. "
-        + "; ".join(parts)
-        + ".",
-        "Detection error trade-off curves of two models on held-out people. " + ". ".join(parts) + ".",
-        command=report.reproduce,
-    )
+    described = "Detection error trade-off curves of two models on held-out people. " + ". ".join(parts) + "."
+    return det_figure(curves, "; ".join(parts) + ".", described, command=report.reproduce)
 
 
 def _interval(result: ModelResult) -> str:

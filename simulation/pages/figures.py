@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,14 @@ def det_chart(curves: Sequence[NamedCurve]) -> Chart:
     if low < high:
         series.append(Series("FMR = FNMR", ((low, low), (high, high)), is_guide=True))
     return Chart(tuple(series), x, y, "False match rate, %", "False non-match rate, %")
+
+
+def det_figure(curves: Sequence[NamedCurve], rest: str, described: str, *, command: str = "") -> Figure:
+    """Return the section of error curves; raises as `det_chart`."""
+    caption = "False non-matches against false matches for every threshold, both axes in probits; lower left is better."
+    if any(each.fmr for each in curves):
+        caption += " The bands are 95 % intervals of a bootstrap over people."
+    return Figure("det", "Error trade-off", (det_chart(curves),), f"{caption} {rest}", described, command=command)
 
 
 def _det_series(named: NamedCurve) -> Series:
@@ -176,9 +184,11 @@ def weights_chart(weights: Mapping[str, Sequence[tuple[int, float]]]) -> Chart:
     return rounds_chart(bands, title="Weight")
 
 
-def angles_figure(counts: Mapping[str, Sequence[int]], edges: Sequence[float], caption: str) -> Figure:
-    """Return the distributions of angles in degrees, as shares of all pairs (FedGC, Figure 3)."""
-    check_number(list(counts))
+def angles_figure(found: Mapping[str, Sequence[Mapping[str, Any]]], caption: str) -> Figure:
+    """Return the distributions of angles in degrees, as shares of all pairs of a name's records (FedGC, Figure 3)."""
+    check_number(list(found))
+    counts = {name: np.sum([each["counts"] for each in records], axis=0).tolist() for name, records in found.items()}
+    edges = next(iter(found.values()))[0]["edges_deg"]
     used = [i for i in range(len(edges) - 1) if any(each[i] for each in counts.values())]
     ends = (edges[used[0]], edges[used[-1] + 1]) if used else (0.0, 180.0)
     series = tuple(_distribution(name, each, edges, 0, "of pairs, from {:.0f}\u00b0") for name, each in counts.items())

@@ -17,7 +17,7 @@ from simulation.pages.figures import (
     Band,
     NamedCurve,
     angles_figure,
-    det_chart,
+    det_figure,
     map_chart,
     roc_chart,
     rounds_chart,
@@ -72,17 +72,10 @@ def _curves(result: Mapping[str, Any]) -> list[Section]:
     words = f"True accept rate over false match rate. {rest}"
     roc = Figure("roc", "ROC", (roc_chart(curves),), words, "The ROC before and after.")
     try:
-        det = det_chart(curves)
+        det = det_figure(curves, rest, "The error curves before and after, with their bands.")
     except UndefinedMetricError:  # no overlap of scores: nothing to draw on probit axes
         return [roc]
-    caption = (
-        "False non-matches against false matches, both axes in probits; lower left is better. The bands are 95 % "
-        f"intervals of a bootstrap over people. {rest}"
-    )
-    return [
-        Figure("det", "Error trade-off", (det,), caption, "The error curves before and after, with their bands."),
-        roc,
-    ]
+    return [det, roc]
 
 
 def curve_of(name: str, measured: Mapping[str, Any], number: int = 0) -> NamedCurve:
@@ -143,7 +136,7 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
         caption = (
             f"of {count(angles['classes'])} classes; a right angle is as far apart as many people can be on average."
         )
-        sections.append(angles_figure({"After training": angles["counts"]}, angles["edges_deg"], caption))
+        sections.append(angles_figure({"After training": [angles]}, caption))
     if flat := result.get("map"):
         caption = (
             f"Embeddings of {len(set(flat['people']))} test people who do not exist, on {MAP_WORDS[flat['kind']]}; "

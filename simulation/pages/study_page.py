@@ -80,11 +80,10 @@ def _angles(results: Results, rows: Sequence[Row]) -> list[Section]:
     held = [(row, found) for row in rows if (found := _of(results, row, "angles"))][:MAX_SERIES]
     if not held:
         return []
-    counts: dict[str, list[int]] = {}
+    records: dict[str, list[Any]] = {}
     for row, found in held:
-        label = f"{row.label} ({row.name})" if row.label in counts else row.label
-        counts[label] = [sum(each) for each in zip(*(f["counts"] for f in found), strict=True)]
-    return [angles_figure(counts, held[0][1][0]["edges_deg"], "of all seeds together (FedGC, Figure 3).")]
+        records[f"{row.label} ({row.name})" if row.label in records else row.label] = found
+    return [angles_figure(records, "of all seeds together (FedGC, Figure 3).")]
 
 
 def _weights(results: Results, rows: Sequence[Row]) -> list[Section]:

@@ -10,7 +10,7 @@ from mien.errors import UndefinedMetricError
 from mien.format import count, percent
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, columns, render
 from mien.shell.pages.charts import MAX_SERIES
-from simulation.pages.figures import angles_figure, band_of, det_chart, rounds_chart
+from simulation.pages.figures import angles_figure, band_of, det_figure, rounds_chart
 from simulation.pages.run_page import curve_of
 from simulation.pages.study_page import study_tables
 from simulation.runs.collected import CollectedRun, collect
@@ -91,28 +91,18 @@ def _curves(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
             seeds.append(done[0].seed)
     if not curves:
         return []
+    rest = f"Of the test people. {_seeds_in_words(seeds)}"
     try:
-        chart = det_chart(curves)
+        return [det_figure(curves, rest, f"Error curves of {len(curves)} settings.")]
     except UndefinedMetricError:  # scores do not overlap: nothing to draw on probit axes
         return []
-    caption = (
-        "False non-matches against false matches of the test people, both axes in probits; lower left is better. "
-        f"{_seeds_in_words(seeds)} The bands are 95 % intervals of a bootstrap over people."
-    )
-    return [Figure("det", "Error trade-off", (chart,), caption, f"Error curves of {len(curves)} settings.")]
 
 
 def _angles(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
-    counts, edges = {}, []
-    for label, runs in shown.items():
-        found = [run.evaluation["angles"] for run in runs if run.evaluation.get("angles")]
-        if found:
-            edges = found[0]["edges_deg"]
-            counts[label] = [sum(each) for each in zip(*(f["counts"] for f in found), strict=True)]
-    if not counts:
-        return []
+    found = {name: [a for run in runs if (a := run.evaluation.get("angles"))] for name, runs in shown.items()}
+    found = {name: records for name, records in found.items() if records}
     caption = "of all seeds together; a right angle is as far apart as many people can be on average."
-    return [angles_figure(counts, edges, caption)]
+    return [angles_figure(found, caption)] if found else []
 
 
 def _before(done: Sequence[CollectedRun]) -> str:

@@ -41,7 +41,10 @@ def test_the_error_before_training_is_that_of_every_run(folder: Path) -> None:
     told = text_of(page, "Error before training").replace("\u202f", " ")
     assert re.findall(r"\d+\.\d+", told) == [f"{min(errors):.2f}", f"{max(errors):.2f}"]
     assert told.endswith("over 9 runs")
-    assert "Seed 0 alone. The bands are 95 % intervals of a bootstrap" in html.unescape(page)
+    assert (
+        "The bands are 95 % intervals of a bootstrap over people. Of the test people. Seed 0 alone."
+        in html.unescape(page)
+    )
 
 
 def test_a_figure_of_single_runs_names_their_seeds() -> None:

@@ -32,7 +32,13 @@ def curve() -> NamedCurve:
 
 
 def angles() -> Chart:
-    (chart,) = angles_figure({"a": [0, 3, 1], "b": [1, 0, 0]}, [0, 60, 120, 180], "of a test.").charts
+    (chart,) = angles_figure(
+        {
+            "a": [{"edges_deg": [0, 60, 120, 180], "counts": each} for each in ([0, 1, 1], [0, 2, 0])],
+            "b": [{"edges_deg": [0, 60, 120, 180], "counts": [1, 0, 0]}],
+        },
+        "of a test.",
+    ).charts
     assert isinstance(chart, Chart)
     return chart
 
@@ -95,7 +101,7 @@ def test_means_over_runs_where_all_of_them_are() -> None:
 
 def test_what_a_figure_refuses() -> None:
     with pytest.raises(ConfigError, match="1 to 8 series, not 9"):
-        angles_figure({str(i): [1] for i in range(MAX_SERIES + 1)}, [0, 180], "")
+        angles_figure({str(i): [{"edges_deg": [0, 180], "counts": [1]}] for i in range(MAX_SERIES + 1)}, "")
     with pytest.raises(ConfigError, match="one value for each place"):
         Band("a", (1, 2), (0.5,))
 
