@@ -32,11 +32,11 @@ from mien.evaluation import (
 )
 from mien.evaluation.protocols import lfw
 from mien.layout import model_id
+from mien.shell.pages import Facts, Figure, Report, Table, Tile, Tiles, columns, render
 from mien.specs import to_mapping
 from simulation.faces.lfw import EmbeddedSamples, embed_samples, read_pairs
 from simulation.faces.pretrained import sface_path
-from simulation.pages import Column, Facts, Figure, Headline, Headlines, Report, Table, render
-from simulation.pages.figures import NamedCurve, det_figure, roc_figure
+from simulation.pages.figures import NamedCurve, det_chart, roc_chart
 
 REFERENCE: Final = 0.9942
 REFERENCE_NAME: Final = "0.9942 +- 0.0037: same weights and images, alignment and embedding by OpenCV 4.12"
@@ -130,7 +130,7 @@ def _write_report(path: Path, scores: lfw.PairScores, result: Mapping[str, Any])
     """Write error curves over the pooled pairs and the figures above as one HTML page."""
     comparisons = scores.comparisons()
     curve = det_curve(comparisons)
-    named = [NamedCurve("SFace 2021dec", curve, "after")]
+    named = [NamedCurve("SFace 2021dec", curve)]
     pooled = f"{comparisons.num_mated} mated and {comparisons.num_non_mated} non-mated pairs, pooled"
     rows = tuple(
         (f"{100 * (p.target_fmr or 0.0):g} %", "not measurable", "", "")
@@ -148,33 +148,39 @@ def _write_report(path: Path, scores: lfw.PairScores, result: Mapping[str, Any])
         "Labeled Faces in the Wild",
         f"SFace through Mien's own detector and alignment, on raw images; {result['protocol']}.",
         (
-            Headlines(
+            Tiles(
+                "headlines",
+                "",
                 (
-                    Headline(
+                    Tile(
                         "Accuracy",
                         fmt.percent(result["accuracy"]),
                         f"± {fmt.percent(result['std'])}, {result['std_of']}",
                     ),
-                    Headline(
+                    Tile(
                         "Pairs", fmt.count(result["pairs"]), f"{result['mated']} mated, {result['non_mated']} non-mated"
                     ),
-                    Headline(
-                        "Failures to enrol", fmt.count(result["fte"]), f"of {fmt.count(result['samples'])} images"
-                    ),
-                )
+                    Tile("Failures to enrol", fmt.count(result["fte"]), f"of {fmt.count(result['samples'])} images"),
+                ),
             ),
             Figure(
-                "Error trade-off", det_figure(named), f"DET of {pooled}.", f"DET curve of {pooled}.", command=command
+                "det",
+                "Error trade-off",
+                (det_chart(named),),
+                f"DET of {pooled}.",
+                f"DET curve of {pooled}.",
+                command=command,
             ),
-            Figure("ROC", roc_figure(named), f"ROC of {pooled}.", f"ROC curve of {pooled}.", command=command),
+            Figure("roc", "ROC", (roc_chart(named),), f"ROC of {pooled}.", f"ROC curve of {pooled}.", command=command),
             Table(
+                "points",
                 "Operating points",
                 "Mated pairs accepted at the smallest observed score that keeps the target.",
-                (Column("Target FMR", numeric=False), Column("Accepted"), Column("False matches"), Column("Threshold")),
+                columns("Target FMR", "#Accepted", "#False matches", "#Threshold"),
                 rows,
                 command=command,
             ),
-            Facts("How this was made", tuple((key, str(value)) for key, value in result["provenance"].items())),
+            Facts("made", "How this was made", tuple((key, str(value)) for key, value in result["provenance"].items())),
         ),
         (str(result["terms"]), str(result["machine"])),
     )

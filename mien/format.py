@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 _NARROW_SPACE = "\u202f"
 _MINUS = "\u2212"
@@ -46,6 +47,11 @@ def duration(duration_s: float) -> str:
         return f"{duration_s:.{1 if duration_s < 10 else 0}f}{_NARROW_SPACE}s"
     minutes, seconds = divmod(math.floor(duration_s + 0.5), 60)
     return f"{minutes}{_NARROW_SPACE}min {seconds:02d}{_NARROW_SPACE}s"
+
+
+def moment(unix_ms: int | None) -> str:
+    """Return a time in UTC to the second: 2026-01-31 12:00:00; a dash for none."""
+    return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if unix_ms else "–"
 
 
 def fraction(part: int, whole: int) -> str:

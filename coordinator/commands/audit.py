@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
-from coordinator.commands.common import Home, Json, moment, say
+from coordinator.commands.common import Home, Json, say
 from coordinator.home.home import CoordinatorHome
+from mien.format import moment
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:

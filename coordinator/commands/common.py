@@ -70,11 +70,6 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def moment(unix_ms: int) -> str:
-    """Return a time for people, in UTC."""
-    return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if unix_ms else "–"
-
-
 def read_pem(path: Path) -> bytes:
     """Return a certificate file's bytes."""
     return read_limited(path, 64 * 1024, what=str(path))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, moment, say
+from coordinator.commands.common import Home, Json, ask, say
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
+from mien.format import moment
 from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
 from mien.shell import cli as shell

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import RenderableType
 
-from coordinator.commands.common import Home, Json, moment, say
+from coordinator.commands.common import Home, Json, say
 from coordinator.commands.tables import Column, listing
 from coordinator.home.home import CoordinatorHome
+from mien.format import moment
 from mien.shell import cli as shell
 
 if TYPE_CHECKING:

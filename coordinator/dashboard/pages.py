@@ -26,18 +26,16 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from coordinator.dashboard import charts
 from coordinator.dashboard.accounts import LIFE_MS, MIN_PASSWORD, Accounts, Session
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.guard import FormTokens, Guard, read_form
 from coordinator.dashboard.live import EventStream, Live, News
 from coordinator.dashboard.reading import Reader, Revision, revision
-from coordinator.dashboard.sections import MARKS, Page
 from coordinator.dashboard.situation import Situation, Surveyor
 from coordinator.dashboard.throttle import Throttle
 from coordinator.dashboard.views import audit, collapse, fleet, health, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views.common import task_names
-from coordinator.dashboard.words import moment, told
+from coordinator.dashboard.words import told
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.settings import Resolved
 from coordinator.store.report import PopulationReport, report
@@ -50,7 +48,9 @@ from mien.errors import (
     PermissionDeniedError,
     RateLimitedError,
 )
+from mien.format import moment
 from mien.shell.clock import Clock
+from mien.shell.pages import Page, html
 
 _LOG: Final = structlog.get_logger()
 T = TypeVar("T")
@@ -72,7 +72,7 @@ _LOCAL: Final = re.compile(r"/[A-Za-z0-9/_.-]{0,200}")
 _HEX: Final = re.compile(r"[0-9a-f]{1,64}")
 _FORM_COOKIE: Final = re.compile(r"[0-9a-f]{32}")
 _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_FILES: Final = ("app.css", "theme.js", "live.js", "icon.svg")
+_FILES: Final = ("kit.css", "app.css", "theme.js", "live.js", "icon.svg")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Dashboard:
 
     def app(self) -> ASGIApp:
         """Return the application."""
-        signed = self._signed_in
+        signed, asked = self._signed_in, self._asked
         routes = [
             Route("/healthz", self._alive),
             Route("/static/{name}", self._file),
@@ -122,13 +122,13 @@ class Dashboard:
             Route("/logout", self._logout, methods=["POST"]),
             Route("/events", self._events),
             Route("/", signed(self._overview)),
-            Route("/tasks", signed(self._tasks)),
-            Route("/tasks/{task_id}", signed(self._task)),
+            Route("/tasks", asked(tasks.task_list)),
+            Route("/tasks/{task_id}", asked(tasks.task_page, "task_id")),
             Route("/tasks/{task_id}/rounds/{round:int}/{attempt:int}", signed(self._round)),
-            Route("/models", signed(self._models)),
-            Route("/models/{model_id}", signed(self._model)),
+            Route("/models", asked(models.model_list)),
+            Route("/models/{model_id}", asked(models.model_page, "model_id")),
             Route("/privacy", signed(self._privacy_budget)),
-            Route("/collapse", signed(self._collapse)),
+            Route("/collapse", asked(collapse.collapse_page)),
             Route("/audit", signed(self._audit)),
             Route("/health", signed(self._health)),
         ]
@@ -306,6 +306,14 @@ class Dashboard:
     async def _ask(self, view: Callable[..., Page], *args: Any) -> Page:
         return await self._in_thread(self._reader.ask, lambda db: view(db, *args))
 
+    def _asked(self, view: Callable[..., Page], *ids: str) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint that shows what a view makes of the path's ids and the time."""
+
+        async def ask(request: Request) -> Page:
+            return await self._ask(view, *(_id(request, name) for name in ids), self._clock.now_ms())
+
+        return self._signed_in(ask)
+
     async def _overview(self, _request: Request) -> Page:
         situation, known = await self._in_thread(self._situation.value), await self._in_thread(self._fleet.value)
         return await self._ask(overview.overview, self._up_to_date(situation), known)
@@ -313,23 +321,11 @@ class Dashboard:
     def _up_to_date(self, situation: Situation) -> Situation:
         return replace(situation, now_ms=self._clock.now_ms())
 
-    async def _tasks(self, _request: Request) -> Page:
-        return await self._ask(tasks.task_list, self._clock.now_ms())
-
-    async def _task(self, request: Request) -> Page:
-        return await self._ask(tasks.task_page, _id(request, "task_id"), self._clock.now_ms())
-
     async def _round(self, request: Request) -> Page:
         number, attempt = request.path_params["round"], request.path_params["attempt"]
         if max(number, attempt) > 1_000_000:
             raise NotFoundError("there is no such attempt; the task's page shows which there are")
         return await self._ask(rounds.round_page, _id(request, "task_id"), number, attempt, self._clock.now_ms())
-
-    async def _models(self, _request: Request) -> Page:
-        return await self._ask(models.model_list, self._clock.now_ms())
-
-    async def _model(self, request: Request) -> Page:
-        return await self._ask(models.model_page, _id(request, "model_id"), self._clock.now_ms())
 
     async def _privacy_budget(self, _request: Request) -> Page:
         return privacy.privacy_page(await self._in_thread(self._reports))
@@ -345,9 +341,6 @@ class Dashboard:
 
         self._privacy = self._reader.ask(look)
         return self._privacy[1]
-
-    async def _collapse(self, _request: Request) -> Page:
-        return await self._ask(collapse.collapse_page, self._clock.now_ms())
 
     async def _audit(self, request: Request) -> Page:
         asked = request.query_params
@@ -438,25 +431,18 @@ def _files() -> dict[str, tuple[bytes, str, str]]:
     folder = resources.files("coordinator.dashboard").joinpath("static")
     found = {}
     for name in _FILES:
-        content = folder.joinpath(name).read_bytes()
+        content = html.asset(name).encode() if name == "kit.css" else folder.joinpath(name).read_bytes()
         found[name] = (content, _KINDS[name.rpartition(".")[2]], hashlib.sha256(content).hexdigest()[:16])
     return found
 
 
 def _environment() -> jinja2.Environment:
     folder = resources.files("coordinator.dashboard").joinpath("templates")
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-    )
-    environment.globals.update(
-        navigation=NAVIGATION,
-        marks=MARKS,
-        file=lambda name: f"/static/{name}?v={_files()[name][2]}",
-        percent=lambda share: f"{min(max(share, 0.0), 1.0) * 100:.2f}%",
-        charts=charts,
-    )
+
+    def load(name: str) -> str | None:
+        there = folder.joinpath(name)
+        return there.read_text(encoding="utf-8") if there.is_file() else None
+
+    environment = html.environment(load)
+    environment.globals.update(navigation=NAVIGATION, file=lambda name: f"/static/{name}?v={_files()[name][2]}")
     return environment

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from coordinator.dashboard.sections import Cell, Tone
 from mien.format import duration
 from mien.log.audit import Entry
+from mien.shell.pages import Cell, Tone
 
 TASK_TONES: Final[Mapping[str, Tone]] = {
     "running": "busy",
@@ -98,11 +97,6 @@ def who(actor: str) -> str:
     """Return an actor of the audit log, a phone's id shortened."""
     kind, colon, name = actor.partition(":")
     return f"device:{name[:8]}…" if colon and kind == "device" else actor
-
-
-def moment(at_ms: int | None) -> str:
-    """Return a time in UTC to the second."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if at_ms else "–"
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:

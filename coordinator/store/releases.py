@@ -195,8 +195,7 @@ class ReleaseStore(ABC):
         """Return where every model stands, by id."""
         models = self.models()
         with self._transaction() as db:
-            rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
-            return standings(models, history_of(db), [_candidate(row) for row in rows])
+            return standings(models, history_of(db), all_candidates(db))
 
     # Candidates
 
@@ -321,6 +320,12 @@ def history_of(db: sa.Connection, *population: str | None) -> list[ReleaseRecord
             mine = sa.or_(mine, RELEASES.c.population == population[0])
         wanted = wanted.where(mine)
     return [_release_of(row) for row in db.execute(wanted)]
+
+
+def all_candidates(db: sa.Connection) -> list[CandidateRecord]:
+    """Return all candidates, oldest first."""
+    rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
+    return [_candidate(row) for row in rows]
 
 
 def _release_of(row: sa.Row[Any]) -> ReleaseRecord:

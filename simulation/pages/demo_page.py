@@ -22,21 +22,16 @@ from mien.evaluation import (
     tar_at_fmrs,
 )
 from mien.format import count, duration, fraction, percent, points, score, size
-from simulation.pages import figures
-from simulation.pages.html import (
-    Column,
-    Facts,
-    Figure,
-    Headline,
-    Headlines,
-    Outcome,
-    Outcomes,
-    Prose,
-    Report,
-    Section,
-    Table,
-    Tone,
-    render,
+from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, Tone, columns, render
+from simulation.pages.figures import (
+    AFTER,
+    BEFORE,
+    Band,
+    NamedCurve,
+    NamedScores,
+    det_figure,
+    rounds_chart,
+    score_charts,
 )
 
 DEFAULT_TARGETS = (1e-1, 1e-2, 1e-3)
@@ -156,8 +151,8 @@ def render_demo(report: DemoReport) -> str:
     before, after = _Measured.of(report.before, report.targets), _Measured.of(report.after, report.targets)
     sections: tuple[Section, ...] = (
         _headlines(report, before, after),
-        _privacy(report),
-        *((_caveats(report),) if report.caveats else ()),
+        Prose("privacy", "What left the phones", report.privacy, is_notice=True),
+        *((Prose("caveats", "How to read the gain", report.caveats, is_notice=True),) if report.caveats else ()),
         _verification(report, before, after),
         _det(report, before, after),
         _rounds_figure(report, before, after),
@@ -209,11 +204,11 @@ def _tone(difference: float, *, better_is: int) -> Tone:
     return "plain" if difference == 0 else "good" if (difference > 0) == (better_is > 0) else "bad"
 
 
-def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Headlines:
+def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Tiles:
     gap = after.eer - before.eer
     counts = f"{count(after.curve.num_mated)} mated, {count(after.curve.num_non_mated)} non-mated comparisons"
     items = [
-        Headline(
+        Tile(
             "Equal error rate, held-out people",
             percent(after.eer),
             f"{percent(before.eer)} before training, {points(gap)}; {counts}",
@@ -224,7 +219,7 @@ def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Headl
     if pair is not None:
         first, last = pair
         items.append(
-            Headline(
+            Tile(
                 f"Accepted at FMR {_short(last.target_fmr or last.fmr)}, held-out people",
                 percent(last.tar, 1),
                 f"{percent(first.tar, 1)} before training, {points(last.tar - first.tar, 1)}",
@@ -235,7 +230,7 @@ def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Headl
     if own is not None:
         change = own.accuracy_after - own.accuracy_before
         items.append(
-            Headline(
+            Tile(
                 f"Accuracy on {own.dataset}, its own population",
                 percent(own.accuracy_after),
                 f"{percent(own.accuracy_before)} before training, {points(change)}",
@@ -246,8 +241,8 @@ def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Headl
     note = f"mean over {report.num_phones} phones and {len(report.rounds)} rounds"
     if report.reveals:
         note += f"; in clear, by the task's choice: {_listed(report.reveals)}"
-    items.append(Headline("Sent by each phone", size(round(sent / report.num_phones)), note))
-    return Headlines(tuple(items))
+    items.append(Tile("Sent by each phone", size(round(sent / report.num_phones)), note))
+    return Tiles("headlines", "", tuple(items))
 
 
 def _last_measurable(before: _Measured, after: _Measured) -> tuple[OperatingPoint, OperatingPoint] | None:
@@ -260,14 +255,6 @@ def _last_measurable(before: _Measured, after: _Measured) -> tuple[OperatingPoin
     return min(pairs, key=lambda pair: pair[1].target_fmr or 1.0) if pairs else None
 
 
-def _privacy(report: DemoReport) -> Prose:
-    return Prose("What left the phones", report.privacy, notice=True)
-
-
-def _caveats(report: DemoReport) -> Prose:
-    return Prose("How to read the gain", report.caveats, notice=True)
-
-
 def _verification(report: DemoReport, before: _Measured, after: _Measured) -> Table:
     rows = []
     for target, b, a in zip(report.targets, before.rows, after.rows, strict=True):
@@ -277,10 +264,11 @@ def _verification(report: DemoReport, before: _Measured, after: _Measured) -> Ta
         rows.append((_short(target), _tar(b), _tar(a), change))
     n = after.curve.num_non_mated
     return Table(
+        "verification",
         "Verification before and after",
         f"Mated comparisons accepted, of {count(after.curve.num_mated)}, at the threshold that keeps false matches "
         f"among {count(n)} non-mated comparisons at or below the target.",
-        (Column("Target FMR", numeric=False), Column(before.result.name), Column(after.result.name), Column("Points")),
+        columns("Target FMR", f"#{before.result.name}", f"#{after.result.name}", "#Points"),
         tuple(rows),
         note=(
             "All comparisons are of people whom no phone held. Thresholds are chosen on these comparisons: the "
@@ -307,19 +295,8 @@ def _operating_points(report: DemoReport, before: _Measured, after: _Measured) -
         for m in (before, after)
         if isinstance(row := m.rows[i], OperatingPoint)
     ]
-    return Table(
-        "Thresholds and counts",
-        "What each accepted share rests on.",
-        (
-            Column("Target FMR \u00b7 model", numeric=False),
-            Column("Threshold"),
-            Column("False matches"),
-            Column("FMR"),
-            Column("False non-matches"),
-            Column("FNMR"),
-        ),
-        tuple(rows),
-    )
+    heads = columns("Target FMR \u00b7 model", "#Threshold", "#False matches", "#FMR", "#False non-matches", "#FNMR")
+    return Table("counts", "Thresholds and counts", "What each accepted share rests on.", heads, tuple(rows))
 
 
 def _short(rate: float) -> str:
@@ -333,22 +310,10 @@ def _tar(row: OperatingPoint | NotMeasurable) -> str:
 
 
 def _det(report: DemoReport, before: _Measured, after: _Measured) -> Figure:
-    figure = figures.det_figure(
-        [
-            figures.NamedCurve(before.result.name, before.curve, "before"),
-            figures.NamedCurve(after.result.name, after.curve, "after"),
-        ]
-    )
+    curves = [NamedCurve(m.result.name, m.curve, number) for m, number in ((before, BEFORE), (after, AFTER))]
     parts = [f"{m.result.name}: equal error rate {percent(m.eer)}{_interval(m.result)}" for m in (before, after)]
-    return Figure(
-        "Error trade-off",
-        figure,
-        "False non-matches against false matches for every threshold, both axes in probits; lower left is better. "
-        + "; ".join(parts)
-        + ".",
-        "Detection error trade-off curves of two models on held-out people. " + ". ".join(parts) + ".",
-        command=report.reproduce,
-    )
+    described = "Detection error trade-off curves of two models on held-out people. " + ". ".join(parts) + "."
+    return det_figure(curves, "; ".join(parts) + ".", described, command=report.reproduce)
 
 
 def _interval(result: ModelResult) -> str:
@@ -358,88 +323,64 @@ def _interval(result: ModelResult) -> str:
 
 def _rounds_figure(report: DemoReport, before: _Measured, after: _Measured) -> Figure:
     measured = [(0, before.eer)] + [(r.number, r.eer) for r in report.rounds if r.eer is not None]
-    rounds, values = tuple(n for n, _ in measured), tuple(e for _, e in measured)
-    series = figures.NamedSeries("Held-out people", rounds, values, "after")
+    band = Band("Held-out people", tuple(float(n) for n, _ in measured), tuple(e for _, e in measured))
+    rows = tuple((str(n), percent(e)) for n, e in measured)
     return Figure(
+        "rounds",
         "Round by round",
-        figures.rounds_figure([series], title="Equal error rate"),
+        (rounds_chart([band], title="Equal error rate"),),
         "Equal error rate of each round's model on held-out people; round 0 is the released model.",
         f"Equal error rate over {len(report.rounds)} rounds, from {percent(before.eer)} to {percent(after.eer)}.",
-        data=Table(
-            "",
-            "Equal error rate by round",
-            (Column("Round", numeric=False), Column("EER")),
-            tuple((str(n), percent(e)) for n, e in measured),
-        ),
+        Table("rounds-table", "By round", "Equal error rate by round", columns("Round", "#EER"), rows),
     )
 
 
 def _scores(report: DemoReport, after: _Measured) -> Figure:
-    figure = figures.score_figure(
-        [
-            figures.NamedScores(report.before.name, report.before.comparisons),
-            figures.NamedScores(report.after.name, report.after.comparisons, after.eer_threshold),
-        ]
-    )
+    models = [
+        NamedScores(report.before.name, report.before.comparisons),
+        NamedScores(report.after.name, report.after.comparisons, after.eer_threshold),
+    ]
     return Figure(
+        "scores",
         "Scores",
-        figure,
+        score_charts(models),
         "How often each score occurs among comparisons of one person (mated) and of two (non-mated). The dotted line "
         f"is the trained model's threshold at equal error, {score(after.eer_threshold)}.",
         "Histograms of mated and non-mated scores before and after training; the less they overlap, the better.",
     )
 
 
-def _phone(phone: PhoneCheck) -> Outcomes:
-    def outcome(who: str, decision: str, value: float, accepted: bool, right: bool) -> Outcome:
+def _phone(phone: PhoneCheck) -> Tiles:
+    def tile(who: str, decision: str, value: float, accepted: bool, right: bool) -> Tile:
         relation = "at or above" if accepted else "below"
         detail = f"score {score(value)}, {relation} the threshold {score(phone.threshold)}"
-        return Outcome(who, decision, detail, "good" if right else "bad")
+        return Tile(who, decision, detail, "good" if right else "bad")
 
-    return Outcomes(
-        "One phone, two people",
-        (
-            outcome("Its owner", phone.owner_decision, phone.owner_score, phone.owner_accepted, phone.owner_accepted),
-            outcome(
-                "A stranger",
-                phone.stranger_decision,
-                phone.stranger_score,
-                phone.stranger_accepted,
-                not phone.stranger_accepted,
-            ),
-        ),
-        intro=f"{phone.device} after the last round, with pictures that it had not seen. {phone.threshold_source}",
+    owner, stranger = phone.owner_accepted, phone.stranger_accepted
+    tiles = (
+        tile("Its owner", phone.owner_decision, phone.owner_score, owner, owner),
+        tile("A stranger", phone.stranger_decision, phone.stranger_score, stranger, not stranger),
     )
+    intro = f"{phone.device} after the last round, with pictures that it had not seen. {phone.threshold_source}"
+    return Tiles("phone", "One phone, two people", tiles, intro)
 
 
 def _costs(report: DemoReport) -> Table:
+    def row(number: str, phones: str, rounds: Sequence[RoundCost], outcome: str) -> tuple[str, ...]:
+        down, up, took = (sum(getattr(r, n) for r in rounds) for n in ("bytes_down", "bytes_up", "duration_s"))
+        cells = (number, phones, size(down), size(up), duration(took))
+        return (*cells, outcome) if show_outcome else cells
+
     show_outcome = any(r.outcome != "closed" for r in report.rounds)
-    columns = [Column("Round", numeric=False), *map(Column, ("Phones", "To phones", "From phones", "Time"))]
-    rows = [
-        (
-            str(r.number),
-            f"{r.num_reported} of {r.num_asked}",
-            size(r.bytes_down),
-            size(r.bytes_up),
-            duration(r.duration_s),
-        )
-        for r in report.rounds
-    ]
-    total: tuple[str, ...] = (
-        "All",
-        "",
-        size(sum(r.bytes_down for r in report.rounds)),
-        size(sum(r.bytes_up for r in report.rounds)),
-        duration(sum(r.duration_s for r in report.rounds)),
-    )
-    outcomes = [(r.outcome,) for r in report.rounds] if show_outcome else [()] * len(rows)
+    rows = tuple(row(str(r.number), f"{r.num_reported} of {r.num_asked}", [r], r.outcome) for r in report.rounds)
     return Table(
+        "costs",
         "What each round cost",
         "Contributions that the coordinator received, changes of the model that the phones had to fetch, and wall "
         "time; all phones share this machine.",
-        (*columns, *([Column("Outcome", numeric=False)] if show_outcome else [])),
-        tuple((*row, *outcome) for row, outcome in zip(rows, outcomes, strict=True)),
-        total=(*total, *([""] if show_outcome else [])),
+        columns("Round", "#Phones", "#To phones", "#From phones", "#Time", *(["Outcome"] if show_outcome else [])),
+        rows,
+        total=row("All", "", report.rounds, ""),
         note=f"Start to finish, with enrolment and evaluation: {duration(report.duration_s)} on {report.machine}.",
         command=report.reproduce,
     )
@@ -449,12 +390,13 @@ def _own_population(report: DemoReport) -> Section:
     title = "What it cost elsewhere"
     own = report.own_population
     if own is None:
-        return Prose(title, (report.own_population_skipped,))
+        return Prose("elsewhere", title, (report.own_population_skipped,))
     return Table(
+        "elsewhere",
         title,
         f"The same two models on {own.dataset}, the kind of people that the released model was made for: "
         f"{count(own.num_mated)} mated and {count(own.num_non_mated)} non-mated pairs.",
-        (Column("Model", numeric=False), Column("Accuracy"), Column("Without template")),
+        columns("Model", "#Accuracy", "#Without template"),
         (
             (report.before.name, percent(own.accuracy_before), count(own.num_fte)),
             (report.after.name, percent(own.accuracy_after), count(own.num_fte)),
@@ -470,6 +412,7 @@ def _provenance(report: DemoReport) -> Facts:
         for p in report.populations
     )
     return Facts(
+        "made",
         "How this was made",
         (
             *people,

@@ -1,72 +1,40 @@
-"""Figures of a report: error curves, score distributions and progress over rounds, as plotly figures.
+"""Figures of reports: error curves, score distributions, progress over rounds, angles, weightings and maps, as charts.
 
-Figures hold data and structure only. Colours come when a page is shown: each trace names its `role`, and the page's
-script gives the role the colour that suits a light or dark screen (`assets/report.js`). Names from outside are escaped,
-because plotly reads a subset of HTML in labels.
+Charts hold data and structure only; colours come from the style sheet, by the number of a series.
 """
 
 from __future__ import annotations
 
-import html
-import math
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
-from typing import Final, Literal
+from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Comparisons, DetCurve, ScoreHistogram
+from mien.shell.pages import Axis, Chart, Figure, Series
+from mien.shell.pages.charts import MAX_RATE, check_number, decades, linear, probits, whole_numbers
+from simulation.runs.study import estimate
 
-Role = Literal[
-    "before", "after", "mated", "non_mated", "guide",
-    "series_1", "series_2", "series_3", "series_4", "series_5", "series_6", "series_7", "series_8",
-]  # fmt: skip
-SERIES: Final[tuple[Role, ...]] = (
-    "series_1", "series_2", "series_3", "series_4", "series_5", "series_6", "series_7", "series_8",
-)  # fmt: skip
-"""Roles of things side by side: as many as can be told apart."""
+AFTER, BEFORE, MATED, NON_MATED = 1, 2, 3, 4
+"""Numbers of the series that pages show again and again: one colour each."""
 
-# What a colour says must be visible without it, too.
-DASHES: Final[dict[Role, str]] = {
-    "before": "dash",
-    "after": "solid",
-    "mated": "solid",
-    "non_mated": "solid",
-    "guide": "dot",
-    "series_1": "solid",
-    "series_2": "dash",
-    "series_3": "dot",
-    "series_4": "dashdot",
-    "series_5": "longdash",
-    "series_6": "longdashdot",
-    "series_7": "solid",
-    "series_8": "dash",
-}
 _MAX_POINTS: Final = 400
-_FOOT: Final = 48
-_LABEL_CHARACTERS: Final = 30
-MAX_RATE: Final = 0.8
-# Ticks of a wide axis; a narrow one, which would show fewer than four of them, takes the fine ones.
-_PROBIT_TICKS: Final = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
-_FINE_TICKS: Final = tuple(d * 10.0**e for e in range(-6, -2) for d in (1, 2, 3, 5, 7)) + tuple(
-    i / 100 for i in (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40, 50, 60, 70, 80)
-)
 _HISTOGRAM_BINS: Final = 80
 
 
 @dataclass(frozen=True)
 class NamedCurve:
-    """One model's error curve, as a figure shows it."""
+    """One model's error curve, as a figure shows it, and its band: intervals of FNMR at some FMRs, where known."""
 
     name: str
     curve: DetCurve = field(repr=False)
-    role: Role
+    number: int = 0
+    fmr: tuple[float, ...] = field(default=(), repr=False)
+    low: tuple[float, ...] = field(default=(), repr=False)
+    high: tuple[float, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -79,153 +47,168 @@ class NamedScores:
 
 
 @dataclass(frozen=True)
-class NamedSeries:
-    """One figure per round: `values` belong to `rounds`; round 0 is the model before training."""
+class Band:
+    """One series: means at `x`, and between which values they lie; without ends where there is one value only."""
 
     name: str
-    rounds: tuple[int, ...]
-    values: tuple[float, ...]
-    role: Role
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    number: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.rounds) != len(self.values):
-            raise ConfigError(f"series {self.name!r} has {len(self.rounds)} rounds and {len(self.values)} values")
+        if len(self.x) != len(self.mean) or len(self.low) != len(self.high) or len(self.low) not in (0, len(self.x)):
+            raise ConfigError(f"series {self.name!r} does not have one value for each place")
 
 
-def det_figure(curves: Sequence[NamedCurve]) -> go.Figure:
+def band_of(name: str, runs: Sequence[Mapping[float, float]]) -> Band:
+    """Return the mean over runs and its t-interval at every place that all runs have."""
+    places = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
+    each = [e for e in (estimate([run[x] for run in runs]) for x in places) if e is not None]
+    low = tuple(max(0.0, e.low) for e in each if e.low is not None)  # neither a rate nor a loss is less
+    high = tuple(e.high for e in each if e.high is not None)
+    return Band(name, tuple(places), tuple(e.mean for e in each), low, high)
+
+
+def det_chart(curves: Sequence[NamedCurve]) -> Chart:
     """Return the DET figure: FNMR over FMR, both axes in probits, so that normal scores give straight lines.
 
     Rates of exactly 0 lie at infinity there and are left out, so a curve ends at what its counts can resolve; so are
     rates of 80 % and more, where nobody operates. Raises UndefinedMetricError if nothing is left, as when two sets of
     scores do not overlap at all.
     """
-    figure = go.Figure()
-    x_ends, y_ends = ProbitRange(), ProbitRange()
-    for named in curves:
-        index = thin(named.curve)
-        inside = [k for k in index if 0 < named.curve.fmr[k] < MAX_RATE and 0 < named.curve.fnmr[k] < MAX_RATE]
-        fmr, fnmr = named.curve.fmr[inside], named.curve.fnmr[inside]
-        x, y = probit(fmr), probit(fnmr)
-        x_ends, y_ends = x_ends.with_values(x), y_ends.with_values(y)
-        figure.add_scatter(
-            x=x,
-            y=y,
-            customdata=np.stack([fmr * 100, fnmr * 100, named.curve.thresholds[inside]], axis=1),
-            hovertemplate="FMR %{customdata[0]:.3g} %<br>FNMR %{customdata[1]:.3g} %<br>threshold %{customdata[2]:.3f}",
-            **line_of(named.name, named.role),
-        )
-    if x_ends.low > x_ends.high:
+    check_number(curves)
+    series = [_det_series(each) for each in curves]
+    points = [point for each in series for point in each.points]
+    if not points:
         raise UndefinedMetricError(f"no curve has a point with both error rates between 0 and {MAX_RATE:g}: no DET")
-    equal = [max(x_ends.low, y_ends.low), min(x_ends.high, y_ends.high)]
-    if equal[0] < equal[1]:
-        figure.add_scatter(x=equal, y=equal, hoverinfo="skip", **line_of("FMR = FNMR", "guide"))
-    figure.update_xaxes(title="False match rate, %", **x_ends.probit_axis())
-    figure.update_yaxes(title="False non-match rate, %", **y_ends.probit_axis())
-    return finish(figure, height=460)
+    x, y = probits([fmr for fmr, _ in points]), probits([fnmr for _, fnmr in points])
+    low, high = max(x.low, y.low), min(x.high, y.high)
+    if low < high:
+        series.append(Series("FMR = FNMR", ((low, low), (high, high)), is_guide=True))
+    return Chart(tuple(series), x, y, "False match rate, %", "False non-match rate, %")
 
 
-def roc_figure(curves: Sequence[NamedCurve]) -> go.Figure:
+def det_figure(curves: Sequence[NamedCurve], rest: str, described: str, *, command: str = "") -> Figure:
+    """Return the section of error curves; raises as `det_chart`."""
+    caption = "False non-matches against false matches for every threshold, both axes in probits; lower left is better."
+    if any(each.fmr for each in curves):
+        caption += " The bands are 95 % intervals of a bootstrap over people."
+    return Figure("det", "Error trade-off", (det_chart(curves),), f"{caption} {rest}", described, command=command)
+
+
+def _det_series(named: NamedCurve) -> Series:
+    curve = named.curve
+    inside = [k for k in thin(curve) if 0 < curve.fmr[k] < MAX_RATE and 0 < curve.fnmr[k] < MAX_RATE]
+    told = tuple(
+        f"FMR {curve.fmr[k] * 100:.3g} %, FNMR {curve.fnmr[k] * 100:.3g} %, threshold {curve.thresholds[k]:.3f}"
+        for k in inside
+    )
+    band = tuple(
+        each
+        for each in zip(named.fmr, named.low, named.high, strict=True)
+        if 0 < each[1] <= each[2] < MAX_RATE and 0 < each[0] < MAX_RATE
+    )
+    points = tuple((float(curve.fmr[k]), float(curve.fnmr[k])) for k in inside)
+    return Series(named.name, points, number=named.number, band=band, told=told)
+
+
+def roc_chart(curves: Sequence[NamedCurve]) -> Chart:
     """Return the ROC figure: true accept rate over FMR on a logarithmic axis, as steps: nothing is interpolated."""
-    figure = go.Figure()
+    series = []
     for named in curves:
-        index = [k for k in thin(named.curve) if named.curve.fmr[k] > 0]
-        figure.add_scatter(
-            x=named.curve.fmr[index] * 100,
-            y=(1 - named.curve.fnmr[index]) * 100,
-            line_shape="vh",
-            hovertemplate="FMR %{x:.3g} %<br>TAR %{y:.2f} %",
-            **line_of(named.name, named.role),
-        )
-    figure.update_xaxes(title="False match rate, %", type="log", dtick=1, tickformat="~g")
-    figure.update_yaxes(title="True accept rate, %", rangemode="normal")
-    return finish(figure, height=420)
+        curve = named.curve
+        points = tuple((float(curve.fmr[k]), 1 - float(curve.fnmr[k])) for k in thin(curve) if curve.fmr[k] > 0)
+        told = tuple(f"FMR {x * 100:.3g} %, TAR {y * 100:.2f} %" for x, y in points)
+        series.append(Series(named.name, points, number=named.number, kind="steps_before", told=told))
+    lowest = min((x for each in series for x, _ in each.points), default=0.1)
+    x_axis = decades(int(np.floor(np.log10(lowest) + 1e-9)), 0, lambda rate: f"{rate * 100:g}")
+    y_axis = linear([y for each in series for _, y in each.points], words=_in_percent)
+    return Chart(tuple(series), x_axis, y_axis, "False match rate, %", "True accept rate, %")
 
 
-def score_figure(models: Sequence[NamedScores]) -> go.Figure:
+def score_charts(models: Sequence[NamedScores]) -> tuple[Chart, ...]:
     """Return the distributions of mated and non-mated scores, one panel per model on one axis of cosines."""
     if not models:
         raise ConfigError("a score figure needs at least one model")
-    titles = [html.escape(model.name) for model in models]
-    figure = make_subplots(rows=len(models), shared_xaxes=True, vertical_spacing=0.12, subplot_titles=titles)
-    for row, model in enumerate(models, 1):
+    x = _score_axis(models)
+    panels = []
+    for model in models:
         histogram = ScoreHistogram.of(model.comparisons, _HISTOGRAM_BINS)
-        sides: tuple[tuple[Role, str, NDArray[np.int64]], ...] = (
-            ("non_mated", "Non-mated", histogram.non_mated),
-            ("mated", "Mated", histogram.mated),
+        sides = (("Non-mated", NON_MATED, histogram.non_mated), ("Mated", MATED, histogram.mated))
+        series = tuple(
+            _distribution(name, counts.tolist(), histogram.edges.tolist(), number, "of comparisons, score from {:.3f}")
+            for name, number, counts in sides
         )
-        for role, name, counts in sides:
-            share = counts / max(1, int(counts.sum())) * 100
-            figure.add_scatter(
-                x=histogram.edges,
-                y=np.append(share, 0.0),
-                fill="tozeroy",
-                hovertemplate="%{y:.1f} % of comparisons<br>score from %{x:.3f}",
-                showlegend=row == 1,
-                legendgroup=role,
-                row=row,
-                col=1,
-                **{**line_of(name, role), "line": {"shape": "hv", "width": 1.5}},
-            )
-        if model.threshold is not None:
-            figure.add_vline(x=model.threshold, row=row, col=1, line_width=1, line_dash="dot")
-    figure.update_yaxes(title="% of comparisons", rangemode="tozero")
-    figure.update_xaxes(title="Score (cosine)", row=len(models), col=1)
-    figure.update_xaxes(range=_score_range(models))
-    return finish(figure, height=130 + 190 * len(models), header=64)
+        y = linear([y for each in series for _, y in each.points], zero=True, words=_in_percent)
+        panels.append(Chart(series, x, y, "Score (cosine)", "% of comparisons", model.name, model.threshold))
+    return tuple(panels)
 
 
-def rounds_figure(series: Sequence[NamedSeries], *, title: str, percent: bool = True) -> go.Figure:
-    """Return progress over rounds; `title` names the measured rate, shown in percent unless told otherwise."""
-    figure = go.Figure()
-    factor, unit = (100.0, " %") if percent else (1.0, "")
-    for one in series:
-        figure.add_scatter(
-            x=one.rounds,
-            y=[value * factor for value in one.values],
-            hovertemplate="round %{x}<br>%{y:.2f}" + unit,
-            **{**line_of(one.name, one.role), "mode": "lines+markers"},
+def _distribution(name: str, counts: Sequence[int], edges: Sequence[float], number: int, told: str) -> Series:
+    """Return counts between edges as steps of their shares, shaded."""
+    shares = [count / max(1, sum(counts)) for count in counts] + [0.0]
+    words = tuple(f"{share * 100:.2f} % {told.format(edge)}" for edge, share in zip(edges, shares, strict=True))
+    points = tuple(zip(edges, shares, strict=True))
+    return Series(name, points, number=number, kind="steps_after", is_filled=True, told=words)
+
+
+def rounds_chart(bands: Sequence[Band], *, title: str, percent: bool = True, x_title: str = "Round") -> Chart:
+    """Return each series' mean over rounds as a line in its band; `title` names what was measured."""
+    check_number(bands)
+    series = []
+    for each in bands:
+        told = tuple(
+            f"{x_title.lower()} {x:g}: {f'{y * 100:.2f} %' if percent else f'{y:.4g}'}"
+            for x, y in zip(each.x, each.mean, strict=True)
         )
-    untrained = any(0 in one.rounds for one in series)
-    figure.update_xaxes(title="Round (0: before training)" if untrained else "Round", dtick=_tick_step(series))
-    figure.update_yaxes(title=html.escape(title) + (", %" if percent else ""), rangemode="tozero")
-    return finish(figure, height=380 if len(series) > 1 else 350, header=40 if len(series) > 1 else 12)
+        band = tuple(zip(each.x, each.low, each.high, strict=True)) if each.low else ()
+        points = tuple(zip(each.x, each.mean, strict=True))
+        series.append(Series(each.name, points, number=each.number, band=band, told=told))
+    places = [x for each in bands for x in each.x] or [0.0]
+    values = [value for each in bands for value in (*each.mean, *each.high)]
+    y = linear(values, zero=True, words=_in_percent if percent else "{:g}".format)
+    if 0 in places and x_title == "Round":
+        x_title = "Round (0: before training)"
+    x = whole_numbers(int(min(places)), int(np.ceil(max(places))))
+    return Chart(tuple(series), x, y, x_title, f"{title}, %" if percent else title)
 
 
-def line_of(name: str, role: Role) -> dict[str, object]:
-    """Return what every line trace has; the role is what the page's script colours by."""
-    return {
-        "name": "<br>".join(html.escape(line) for line in label_lines(name)),
-        "mode": "lines",
-        "line": {"width": 1 if role == "guide" else 2.25, "dash": DASHES[role]},
-        "meta": {"role": role},
-    }
+def weights_chart(weights: Mapping[str, Sequence[tuple[int, float]]]) -> Chart:
+    """Return each client's share of the weighting by round (federated validation, Figure 6)."""
+    bands = [
+        Band(name, tuple(float(r) for r, _ in each), tuple(w for _, w in each))
+        for name, each in sorted(weights.items())
+    ]
+    return rounds_chart(bands, title="Weight")
 
 
-def label_lines(name: str) -> list[str]:
-    """Return a name as a legend shows it: in lines that a phone's screen holds."""
-    return textwrap.wrap(name, _LABEL_CHARACTERS) or [""]
+def angles_figure(found: Mapping[str, Sequence[Mapping[str, Any]]], caption: str) -> Figure:
+    """Return the distributions of angles in degrees, as shares of all pairs of a name's records (FedGC, Figure 3)."""
+    check_number(list(found))
+    counts = {name: np.sum([each["counts"] for each in records], axis=0).tolist() for name, records in found.items()}
+    edges = next(iter(found.values()))[0]["edges_deg"]
+    used = [i for i in range(len(edges) - 1) if any(each[i] for each in counts.values())]
+    ends = (edges[used[0]], edges[used[-1] + 1]) if used else (0.0, 180.0)
+    series = tuple(_distribution(name, each, edges, 0, "of pairs, from {:.0f}\u00b0") for name, each in counts.items())
+    x = linear([max(0.0, ends[0] - 4), min(180.0, ends[1] + 4)])
+    y = linear([y for each in series for _, y in each.points], zero=True, words=_in_percent)
+    chart = Chart(series, x, y, "Angle, \u00b0", "% of pairs")
+    caption = f"How often each angle lies between the class embeddings of two clients after training, {caption}"
+    described = f"Distributions of angles between clients' classes: {', '.join(counts)}."
+    return Figure("angles", "Angles between classes", (chart,), f"{caption} Counts of pairs only.", described)
 
 
-def finish(figure: go.Figure, *, height: int, header: int = 40) -> go.Figure:
-    """Return the figure in the house's layout: no frame, no colours, legend above, nothing that hijacks scrolling.
-
-    Height and the `header` that holds the legend are in pixels.
-    """
-    body = height - header - _FOOT
-    figure.update_layout(
-        template="none",
-        autosize=True,
-        height=height,
-        margin={"l": 56, "r": 12, "t": header, "b": _FOOT},
-        legend={"orientation": "h", "x": 0, "y": 1 + (header - 32) / body, "xanchor": "left", "yanchor": "bottom"},
-        hovermode="closest",
-        dragmode=False,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-    )
-    figure.update_xaxes(zeroline=False, showline=True, ticks="outside", automargin=True, title_standoff=8)
-    figure.update_yaxes(zeroline=False, showline=False, automargin=True, title_standoff=8)
-    return figure
+def map_chart(points: Sequence[Sequence[float]], people: Sequence[int]) -> Chart:
+    """Return two coordinates an image, one mark a person."""
+    series = []
+    for person in sorted(set(people)):
+        own = tuple((x, y) for (x, y), owner in zip(points, people, strict=True) if owner == person)
+        told = (f"person {person + 1}",) * len(own)
+        series.append(Series(f"person {person + 1}", own, number=person + 1, kind="marks", told=told))
+    axes = [Axis(min(values), max(values), ()) for values in zip(*points, strict=True)]
+    return Chart(tuple(series), axes[0], axes[1], "first direction", "second direction")
 
 
 def thin(curve: DetCurve) -> list[int]:
@@ -245,44 +228,13 @@ def _log_counts(total: int) -> NDArray[np.int64]:
     return np.unique(np.geomspace(1, total, _MAX_POINTS // 2).round().astype(np.int64))
 
 
-@dataclass(frozen=True)
-class ProbitRange:
-    """The ends of an axis in probits; empty (low above high) until it has seen values."""
-
-    low: float = math.inf
-    high: float = -math.inf
-
-    def with_values(self, values: NDArray[np.float64]) -> ProbitRange:
-        """Return the range that holds these values, too."""
-        return ProbitRange(min(self.low, *values, math.inf), max(self.high, *values, -math.inf))
-
-    def probit_axis(self) -> dict[str, object]:
-        """Return range and ticks; ticks say percent."""
-        low, high = self.low - 0.15, self.high + 0.15
-        for candidates in (_PROBIT_TICKS, _FINE_TICKS):
-            ticks = [t for t in candidates if low <= float(probit(t)) <= high]
-            if len(ticks) >= 4:
-                break
-        return {
-            "range": [low, high],
-            "tickvals": [float(probit(t)) for t in ticks],
-            "ticktext": [f"{t * 100:g}" for t in ticks],
-        }
-
-
-def probit(rates: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    normal = NormalDist()
-    return np.array([normal.inv_cdf(float(rate)) for rate in np.ravel(rates)]).reshape(np.shape(rates))
-
-
-def _score_range(models: Sequence[NamedScores]) -> list[float]:
-    """Return the axis that shows every score with a little room."""
+def _score_axis(models: Sequence[NamedScores]) -> Axis:
+    """Return the axis that shows every score."""
     scores = np.concatenate([s for m in models for s in (m.comparisons.mated, m.comparisons.non_mated)])
     if not scores.size:
         raise UndefinedMetricError("there are no scores to draw; measure first")
-    return [max(-1.0, float(scores.min()) - 0.05), min(1.0, float(scores.max()) + 0.05)]
+    return linear([max(-1.0, float(scores.min()) - 0.05), min(1.0, float(scores.max()) + 0.05)])
 
 
-def _tick_step(series: Sequence[NamedSeries]) -> int:
-    last = max((max(one.rounds, default=0) for one in series), default=0)
-    return max(1, -(-last // 10))
+def _in_percent(share: float) -> str:
+    return f"{share * 100:.6g}"

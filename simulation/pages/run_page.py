@@ -10,9 +10,18 @@ import numpy as np
 from mien.errors import UndefinedMetricError
 from mien.evaluation import DetCurve
 from mien.format import count, percent, points, score
-from simulation.pages.figures import NamedCurve, NamedSeries, Role, roc_figure, rounds_figure
-from simulation.pages.html import Column, Facts, Figure, Headline, Headlines, Prose, Report, Section, Table, render
-from simulation.pages.study_figures import CurveBand, angles_figure, det_bands_figure, map_figure
+from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, columns, render
+from simulation.pages.figures import (
+    AFTER,
+    BEFORE,
+    Band,
+    NamedCurve,
+    angles_figure,
+    det_figure,
+    map_chart,
+    roc_chart,
+    rounds_chart,
+)
 
 MAP_WORDS = {"pca": "the two directions of largest variance (PCA)", "tsne": "t-SNE, which keeps neighbours near"}
 
@@ -22,7 +31,7 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     sections: list[Section] = []
     if result is None:
         text = f"{len(records)} of {spec['task']['rounds']} rounds are done. Go on with mien-sim run --resume."
-        sections.append(Prose("Not finished", (text,), notice=True))
+        sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     else:
         sections += [_headlines(result), *_curves(result), _points(result)]
     if records:
@@ -34,86 +43,63 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     return render(Report(spec["name"], lede, tuple(sections)))
 
 
-def _headlines(result: Mapping[str, Any]) -> Headlines:
+def _headlines(result: Mapping[str, Any]) -> Tiles:
     before, after = result["before"], result["after"]
     gap = after["eer"] - before["eer"]
-    return Headlines(
+    return Tiles(
+        "headlines",
+        "",
         (
-            Headline(
+            Tile(
                 "Equal error rate, test people",
                 percent(after["eer"]),
                 f"95 % over identities: {percent(after['eer_low'])} to {percent(after['eer_high'])}; "
                 f"{percent(before['eer'])} before training, {points(gap)}",
                 "plain" if gap == 0 else "good" if gap < 0 else "bad",
             ),
-            Headline("Test people", count(result["test_people"]), f"{count(after['num_mated'])} mated comparisons"),
-            Headline("Clients", count(result["partition"]["clients"]), f"{result['rounds']} rounds"),
-        )
+            Tile("Test people", count(result["test_people"]), f"{count(after['num_mated'])} mated comparisons"),
+            Tile("Clients", count(result["partition"]["clients"]), f"{result['rounds']} rounds"),
+        ),
     )
 
 
 def _curves(result: Mapping[str, Any]) -> list[Section]:
     curves = [
-        curve_band("Before training", result["before"], "before"),
-        curve_band("After training", result["after"], "after"),
+        curve_of("Before training", result["before"], BEFORE),
+        curve_of("After training", result["after"], AFTER),
     ]
     rest = f"{count(result['after']['num_non_mated'])} non-mated comparisons of people whom nobody trained on."
-    roc = Figure(
-        "ROC",
-        roc_figure([each.curve for each in curves]),
-        f"True accept rate over false match rate. {rest}",
-        "The ROC before and after.",
-    )
+    words = f"True accept rate over false match rate. {rest}"
+    roc = Figure("roc", "ROC", (roc_chart(curves),), words, "The ROC before and after.")
     try:
-        det = det_bands_figure(curves)
+        det = det_figure(curves, rest, "The error curves before and after, with their bands.")
     except UndefinedMetricError:  # no overlap of scores: nothing to draw on probit axes
         return [roc]
-    caption = (
-        "False non-matches against false matches, both axes in probits; lower left is better. The bands are 95 % "
-        f"intervals of a bootstrap over people. {rest}"
-    )
-    return [Figure("Error trade-off", det, caption, "The error curves before and after, with their bands."), roc]
+    return [det, roc]
 
 
-def curve_band(name: str, measured: Mapping[str, Any], role: Role) -> CurveBand:
-    """Return a measured model's error curve with its band, where there is one."""
-    band = measured.get("band") or {"fmr": (), "low": (), "high": ()}
-    named = NamedCurve(name, curve_of(measured), role)
-    return CurveBand(named, tuple(band["fmr"]), tuple(band["low"]), tuple(band["high"]))
-
-
-def curve_of(measured: Mapping[str, Any]) -> DetCurve:
-    """Return the error curve that a record holds."""
-    kept = measured["curve"]
-    return DetCurve(
+def curve_of(name: str, measured: Mapping[str, Any], number: int = 0) -> NamedCurve:
+    """Return the error curve that a record holds, with its band, where there is one."""
+    kept, band = measured["curve"], measured.get("band") or {"fmr": (), "low": (), "high": ()}
+    curve = DetCurve(
         np.array(kept["thresholds"], np.float64),
         np.array(kept["num_false_matches"], np.int64),
         np.array(kept["num_false_non_matches"], np.int64),
         measured["num_mated"],
         measured["num_non_mated"],
     )
+    return NamedCurve(name, curve, number, tuple(band["fmr"]), tuple(band["low"]), tuple(band["high"]))
 
 
 def _points(result: Mapping[str, Any]) -> Table:
     rows = []
     for before, after in zip(result["before"]["points"], result["after"]["points"], strict=True):
         rows.append((percent(after["target_fmr"], 3), *_cells(before), *_cells(after)))
-    columns = (
-        Column("Target FMR", numeric=False),
-        Column("TAR before"),
-        Column("achieved FMR"),
-        Column("threshold"),
-        Column("TAR after"),
-        Column("achieved FMR"),
-        Column("threshold"),
+    heads = columns(
+        "Target FMR", "#TAR before", "#achieved FMR", "#threshold", "#TAR after", "#achieved FMR", "#threshold"
     )
-    return Table(
-        "Operating points",
-        "True accept rate at the smallest observed threshold that keeps the target.",
-        columns,
-        tuple(rows),
-        command=result["command"],
-    )
+    caption = "True accept rate at the smallest observed threshold that keeps the target."
+    return Table("points", "Operating points", caption, heads, tuple(rows), command=result["command"])
 
 
 def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -123,23 +109,23 @@ def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _rounds(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None, method: str) -> list[Section]:
-    numbers = tuple(int(record["round"]) for record in records)
+    numbers = tuple(float(record["round"]) for record in records)
     sections: list[Section] = []
     known = [name for name in _LOSSES if all(name in r for r in records)]  # engines leave out what they do not know
     losses = [
-        NamedSeries(_LOSSES[name][0], numbers, tuple(r[name] for r in records), _LOSSES[name][1]) for name in known
+        Band(_LOSSES[name][0], numbers, tuple(r[name] for r in records), number=_LOSSES[name][1]) for name in known
     ]
     if losses:
-        figure = rounds_figure(losses, title="Training loss", percent=False)
+        chart = rounds_chart(losses, title="Training loss", percent=False)
         caption = f"What {method} minimises on clients' own images: the weighted mean over each round's clients."
-        sections.append(Figure("Loss", figure, caption, "Clients' losses by round.", _log(records)))
-    measured = [(int(record["round"]), float(record["eer"])) for record in records if "eer" in record]
+        sections.append(Figure("loss", "Loss", (chart,), caption, "Clients' losses by round.", _log(records)))
+    measured = [(float(record["round"]), float(record["eer"])) for record in records if "eer" in record]
     if measured:
         if result is not None:
-            measured.insert(0, (0, float(result["before"]["eer"])))
-        series = NamedSeries("EER", tuple(n for n, _ in measured), tuple(eer for _, eer in measured), "after")
-        figure = rounds_figure([series], title="Equal error rate")
-        sections.append(Figure("Error by round", figure, "On the test people.", "Equal error rate by round."))
+            measured.insert(0, (0.0, float(result["before"]["eer"])))
+        band = Band("EER", tuple(n for n, _ in measured), tuple(eer for _, eer in measured))
+        chart = rounds_chart([band], title="Equal error rate")
+        sections.append(Figure("eer", "Error by round", (chart,), "On the test people.", "Equal error rate by round."))
     return sections
 
 
@@ -147,12 +133,10 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
     """Return what is known of classes and embeddings, as counts and as a map of nobody's faces."""
     sections: list[Section] = []
     if angles := result.get("angles"):
-        figure = angles_figure({"After training": angles["counts"]}, angles["edges_deg"])
         caption = (
-            f"How often each angle lies between the class embeddings of two clients, of {count(angles['classes'])} "
-            "classes; a right angle is as far apart as many people can be on average. Counts of pairs only."
+            f"of {count(angles['classes'])} classes; a right angle is as far apart as many people can be on average."
         )
-        sections.append(Figure("Angles between classes", figure, caption, "The distribution of angles."))
+        sections.append(angles_figure({"After training": [angles]}, caption))
     if flat := result.get("map"):
         caption = (
             f"Embeddings of {len(set(flat['people']))} test people who do not exist, on {MAP_WORDS[flat['kind']]}; "
@@ -160,7 +144,8 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
             "lies together need not be near."
         )
         described = f"A map of {len(flat['points'])} embeddings of {len(set(flat['people']))} people."
-        sections.append(Figure("Embeddings", map_figure(flat["points"], flat["people"]), caption, described))
+        chart = map_chart(flat["points"], flat["people"])
+        sections.append(Figure("map", "Embeddings", (chart,), caption, described))
     return sections
 
 
@@ -177,12 +162,12 @@ def _privacy(result: Mapping[str, Any]) -> list[Section]:
         ("Losses", "withheld: phones tell none under differential privacy"),
     )
     intro = "As a coordinator counts, which keeps a phone out of further sums; a simulation keeps nobody out."
-    return [Facts("Differential privacy", items, intro)]
+    return [Facts("privacy", "Differential privacy", items, intro=intro)]
 
 
-_LOSSES: Final[Mapping[str, tuple[str, Role]]] = {
-    "loss_before": ("Before local training", "before"),
-    "loss_after": ("After local training", "after"),
+_LOSSES: Final[Mapping[str, tuple[str, int]]] = {
+    "loss_before": ("Before local training", BEFORE),
+    "loss_after": ("After local training", AFTER),
 }
 
 
@@ -195,14 +180,8 @@ def _log(records: Sequence[Mapping[str, Any]]) -> Table:
         (str(r["round"]), count(r["clients"]), f"{r['weight']:g}", _loss(r, "loss_before"), _loss(r, "loss_after"))
         for r in records
     )
-    columns = (
-        Column("Round"),
-        Column("Clients"),
-        Column("Weight"),
-        Column("Loss before"),
-        Column("Loss after"),
-    )
-    return Table("Rounds", "One record a round.", columns, rows)
+    heads = columns("#Round", "#Clients", "#Weight", "#Loss before", "#Loss after")
+    return Table("rounds", "Rounds", "One record a round.", heads, rows)
 
 
 def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
@@ -223,7 +202,7 @@ def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
             ("Faces, SHA-256", result["run"]["data_sha256"]),
             ("Command", result["command"]),
         ]
-    return Facts("How it was made", tuple((term, text) for term, text in items if text))
+    return Facts("made", "How it was made", tuple((term, text) for term, text in items if text))
 
 
 _PARTS: Final = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulation.pages.figures import SERIES
-from simulation.pages.html import Column, Facts, Figure, Outcome, Outcomes, Prose, Report, Section, Table, Tone, render
-from simulation.pages.study_figures import angles_figure, band_of, bands_figure, weights_figure
+from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, Tone, columns, render
+from mien.shell.pages.charts import MAX_SERIES
+from simulation.pages.figures import angles_figure, band_of, rounds_chart, weights_chart
 from simulation.runs.study import Results, Row, claim_cells, heading, table_cells
 from simulation.runs.study import Table as StudyTable
 
@@ -17,40 +17,40 @@ _TONES: dict[str, Tone] = {"holds": "good", "does not hold": "bad"}
 def study_page(results: Results, *, command: str) -> str:
     """Return a self-contained HTML page of a study's results."""
     study = results.study
-    sections: list[Section] = [Prose("What was measured", study.notes)] if study.notes else []
+    sections: list[Section] = [Prose("measured", "What was measured", study.notes)] if study.notes else []
     if study.claims:
         sections.append(_claims(results))
-    sections += [study_table(results, table, command) for table in study.tables]
+    sections += study_tables(results, command)
     sections += study_sections(results)
     if results.failures:
         failed = tuple(f"{f.row}, seed {f.seed}: {f.reason}" for f in results.failures)
-        sections.append(Prose("Not measured", failed, notice=True))
+        sections.append(Prose("failed", "Not measured", failed, is_notice=True))
     sections.append(_provenance(results, command))
     lede = f"Figures of the paper stand beside what was measured here. Source: {study.source}." if study.source else ""
     return render(Report(study.title, lede or "What was measured.", tuple(sections)))
 
 
-def _claims(results: Results) -> Outcomes:
+def _claims(results: Results) -> Tiles:
     items = tuple(
-        Outcome(text, verdict, found, _TONES.get(verdict, "plain")) for text, found, verdict in claim_cells(results)
+        Tile(text, verdict, found, _TONES.get(verdict, "plain")) for text, found, verdict in claim_cells(results)
     )
     intro = (
         "Paired differences over seeds. `Holds`: the 95 % t-interval lies above zero, or an equality is within its "
         "bound; `holds on average`: only the mean does."
     )
-    return Outcomes("What the paper claims, and whether it holds here", items, intro)
+    return Tiles("claims", "What the paper claims, and whether it holds here", items, intro)
 
 
-def study_table(results: Results, table: StudyTable, command: str) -> Table:
-    """Return a study's table, the paper's figures beside what was measured."""
-    columns = (
-        Column("System", numeric=False),
-        *(Column(f"Paper: {name}") for name in table.paper_columns),
-        *(Column(heading(column)) for column in table.columns),
-        Column("Runs"),
-    )
-    caption = "Mean over seeds ± half of its 95 % t-interval."
-    return Table(table.title, caption, columns, tuple(table_cells(results, table)), note=table.note, command=command)
+def study_tables(results: Results, command: str) -> list[Table]:
+    """Return a study's tables, the paper's figures beside what was measured."""
+    return [_table(f"table-{n}", results, table, command) for n, table in enumerate(results.study.tables, 1)]
+
+
+def _table(anchor: str, results: Results, table: StudyTable, command: str) -> Table:
+    paper, measured = (f"#Paper: {name}" for name in table.paper_columns), (f"#{heading(c)}" for c in table.columns)
+    caption, cells = "Mean over seeds ± half of its 95 % t-interval.", tuple(table_cells(results, table))
+    heads = columns("System", *paper, *measured, "#Runs")
+    return Table(anchor, table.title, caption, heads, cells, note=table.note, command=command)
 
 
 def study_sections(results: Results) -> list[Section]:
@@ -66,40 +66,36 @@ def _of(results: Results, row: Row, metric: str) -> list[Any]:
 
 
 def _traces(results: Results, rows: Sequence[Row]) -> list[Section]:
-    held = [(row, traces) for row in rows if (traces := _of(results, row, "trace"))][: len(SERIES)]
+    held = [(row, traces) for row in rows if (traces := _of(results, row, "trace"))][:MAX_SERIES]
     bands = [band_of(row.label, [dict(trace) for trace in traces]) for row, traces in held]
     if not any(band.x for band in bands):
         return []
-    figure = bands_figure(bands, x_title="Round", y_title="Equal error rate", percent=True)
+    chart = rounds_chart(bands, title="Equal error rate")
     caption = "On validation people. Means over seeds; the bands are 95 % t-intervals."
-    return [Figure("Error by round", figure, caption, f"Equal error rate by round of {len(bands)} systems.")]
+    described = f"Equal error rate by round of {len(bands)} systems."
+    return [Figure("eer", "Error by round", (chart,), caption, described)]
 
 
 def _angles(results: Results, rows: Sequence[Row]) -> list[Section]:
-    held = [(row, found) for row in rows if (found := _of(results, row, "angles"))][: len(SERIES)]
+    held = [(row, found) for row in rows if (found := _of(results, row, "angles"))][:MAX_SERIES]
     if not held:
         return []
-    counts: dict[str, list[int]] = {}
+    records: dict[str, list[Any]] = {}
     for row, found in held:
-        label = f"{row.label} ({row.name})" if row.label in counts else row.label
-        counts[label] = [sum(each) for each in zip(*(f["counts"] for f in found), strict=True)]
-    caption = (
-        "How often each angle lies between the class embeddings of two clients after training, of all seeds together "
-        "(FedGC, Figure 3). Counts of pairs only."
-    )
-    figure = angles_figure(counts, held[0][1][0]["edges_deg"])
-    return [Figure("Angles between classes", figure, caption, f"Distributions of angles of {len(held)} systems.")]
+        records[f"{row.label} ({row.name})" if row.label in records else row.label] = found
+    return [angles_figure(records, "of all seeds together (FedGC, Figure 3).")]
 
 
 def _weights(results: Results, rows: Sequence[Row]) -> list[Section]:
     for row in rows:
         found = _of(results, row, "weights")
-        if found and len(found[0][0][1]) <= len(SERIES):
+        if found and len(found[0][0][1]) <= MAX_SERIES:
             weights = {
                 client: [(int(number), shares[client]) for number, shares in found[0]] for client in found[0][0][1]
             }
             caption = f"{row.label}, seed {results.seeds[0]}: each party's share of the weighting (Figure 6)."
-            return [Figure("Weighting by round", weights_figure(weights), caption, "Each party's weight by round.")]
+            described = "Each party's weight by round."
+            return [Figure("weights", "Weighting by round", (weights_chart(weights),), caption, described)]
     return []
 
 
@@ -108,6 +104,7 @@ def _provenance(results: Results, command: str) -> Facts:
     commits = sorted({str(record.get("commit", "unknown")) for record in records})
     seconds = sum(float(record.get("cpu_s", 0.0)) for record in records)
     return Facts(
+        "made",
         "How it was made",
         (
             ("Command", command),

@@ -8,21 +8,16 @@ from typing import Final
 
 from mien.errors import UndefinedMetricError
 from mien.format import count, percent
-from simulation.pages.figures import SERIES
-from simulation.pages.html import Column, Facts, Figure, Prose, Report, Section, Table, render
-from simulation.pages.run_page import curve_band
-from simulation.pages.study_figures import (
-    angles_figure,
-    band_of,
-    bands_figure,
-    det_bands_figure,
-)
-from simulation.pages.study_page import study_table
+from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, columns, render
+from mien.shell.pages.charts import MAX_SERIES
+from simulation.pages.figures import angles_figure, band_of, det_figure, rounds_chart
+from simulation.pages.run_page import curve_of
+from simulation.pages.study_page import study_tables
 from simulation.runs.collected import CollectedRun, collect
 from simulation.runs.study import Results
 from simulation.runs.sweep import Sweep
 
-MOST: Final = len(SERIES)
+MOST: Final = MAX_SERIES
 
 
 def sweep_page(sweep: Sweep, results: Results, folder: Path, *, command: str) -> str:
@@ -33,10 +28,11 @@ def sweep_page(sweep: Sweep, results: Results, folder: Path, *, command: str) ->
     missing = len(sweep.points) * len(sweep.seeds) - len(results.records)
     if missing:
         text = f"{missing} of {len(sweep.points) * len(sweep.seeds)} runs are not done. The same command goes on."
-        sections.append(Prose("Not finished", (text,), notice=True))
-    sections += [study_table(results, table, command) for table in results.study.tables]
+        sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
+    sections += study_tables(results, command)
     if left_out:
-        sections.append(Prose("", (f"Figures show the {MOST} settings of the lowest error, of {len(sweep.points)}.",)))
+        told = f"Figures show the {MOST} settings of the lowest error, of {len(sweep.points)}."
+        sections.append(Prose("shown", "", (told,)))
     sections += _rounds(shown, "eer", "Error by round", "Equal error rate", percent_axis=True)
     sections += _curves(shown)
     sections += _rounds(shown, "loss_after", "Loss by round", "Training loss after local training", percent_axis=False)
@@ -61,16 +57,17 @@ def _rounds(
     bands = [band for label, runs in shown.items() if (band := band_of(label, [_series(r, metric) for r in runs])).x]
     if not bands:
         return []
-    figure = bands_figure(bands, x_title="Round", y_title=axis, percent=percent_axis)
+    chart = rounds_chart(bands, title=axis, percent=percent_axis)
     caption = "Means over seeds; the bands are 95 % t-intervals."
     if not any(b.low for b in bands):
         caption = _seeds_in_words([r.seed for runs in shown.values() for r in runs if _series(r, metric)])
     rows = tuple(
         (b.name, *(f"{v * 100:.2f}" if percent_axis else f"{v:.4f}" for v in (b.mean[0], b.mean[-1]))) for b in bands
     )
-    columns = (Column("Setting", numeric=False), Column("First measured round"), Column("Last"))
+    heads = columns("Setting", "#First measured round", "#Last")
     described = f"{axis} by round of {len(bands)} settings."
-    return [Figure(title, figure, caption, described, Table("The ends in numbers", axis, columns, rows))]
+    ends = Table(f"{metric}-ends", "The ends", axis, heads, rows)
+    return [Figure(metric.replace("_", "-"), title, (chart,), caption, described, ends)]
 
 
 def _seeds_in_words(seeds: Sequence[int]) -> str:
@@ -87,40 +84,25 @@ def _series(run: CollectedRun, metric: str) -> dict[float, float]:
 
 def _curves(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
     curves, seeds = [], []
-    for role, (label, runs) in zip(SERIES, shown.items(), strict=False):
+    for label, runs in shown.items():
         done = [run for run in runs if run.evaluation]
         if done:
-            after = done[0].evaluation["after"]
-            curves.append(curve_band(label, after, role))
+            curves.append(curve_of(label, done[0].evaluation["after"]))
             seeds.append(done[0].seed)
     if not curves:
         return []
+    rest = f"Of the test people. {_seeds_in_words(seeds)}"
     try:
-        figure = det_bands_figure(curves)
+        return [det_figure(curves, rest, f"Error curves of {len(curves)} settings.")]
     except UndefinedMetricError:  # scores do not overlap: nothing to draw on probit axes
         return []
-    caption = (
-        "False non-matches against false matches of the test people, both axes in probits; lower left is better. "
-        f"{_seeds_in_words(seeds)} The bands are 95 % intervals of a bootstrap over people."
-    )
-    return [Figure("Error trade-off", figure, caption, f"Error curves of {len(curves)} settings.")]
 
 
 def _angles(shown: Mapping[str, list[CollectedRun]]) -> list[Section]:
-    counts, edges = {}, []
-    for label, runs in shown.items():
-        found = [run.evaluation["angles"] for run in runs if run.evaluation.get("angles")]
-        if found:
-            edges = found[0]["edges_deg"]
-            counts[label] = [sum(each) for each in zip(*(f["counts"] for f in found), strict=True)]
-    if not counts:
-        return []
-    caption = (
-        "How often each angle lies between the class embeddings of two clients after training, of all seeds together; "
-        "a right angle is as far apart as many people can be on average. Counts of pairs only."
-    )
-    figure = angles_figure(counts, edges)
-    return [Figure("Angles between classes", figure, caption, "Distributions of angles between clients' classes.")]
+    found = {name: [a for run in runs if (a := run.evaluation.get("angles"))] for name, runs in shown.items()}
+    found = {name: records for name, records in found.items() if records}
+    caption = "of all seeds together; a right angle is as far apart as many people can be on average."
+    return [angles_figure(found, caption)] if found else []
 
 
 def _before(done: Sequence[CollectedRun]) -> str:
@@ -150,4 +132,4 @@ def _facts(sweep: Sweep, results: Results, runs: Sequence[CollectedRun], command
         ("Code", ", ".join(commits)),
         ("Faces, SHA-256", results.study.data_sha256),
     ]
-    return Facts("How it was made", tuple((term, text) for term, text in items if text))
+    return Facts("made", "How it was made", tuple((term, text) for term, text in items if text))

@@ -37,7 +37,7 @@ LEGIBILITY = """
     });
 })()
 """
-LINES = "[...document.querySelectorAll('.plot .js-line')].map(line => getComputedStyle(line).stroke)"
+LINES = "[...document.querySelectorAll('.chart .curve')].map(line => getComputedStyle(line).stroke)"
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -67,22 +67,22 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 
 def test_figures_are_drawn(page: Page) -> None:
     sizes = page.run(
-        "[...document.querySelectorAll('.plot')].map(plot => ["
-        "  plot.querySelectorAll('.main-svg').length, plot.getBoundingClientRect().height,"
-        "  plot.querySelectorAll('.js-line').length])"
+        "[...document.querySelectorAll('figure')].map(figure => ["
+        "  figure.querySelectorAll('.chart').length, figure.getBoundingClientRect().height,"
+        "  figure.querySelectorAll('.curve').length])"
     )
     assert len(sizes) == 3
     for num_svg, height, num_lines in sizes:
         assert num_svg >= 1
         assert height >= 300
         assert num_lines >= 1
-    # A line is drawn over most of its plot, not squeezed into a corner. (Guides may reach beyond, and are cut off.)
+    # A line is drawn over most of its plot, not squeezed into a corner.
     spans = page.run(
-        "[...document.querySelectorAll('.plot')].map(plot => Math.max(...[...plot.querySelectorAll('.js-line')]"
+        "[...document.querySelectorAll('.chart')].map(plot => Math.max(...[...plot.querySelectorAll('.curve')]"
         "  .map(line => line.getBoundingClientRect().width)) / plot.getBoundingClientRect().width)"
     )
     assert all(span > 0.5 for span in spans)
-    legends = page.run("[...document.querySelectorAll('.legendtext')].map(text => text.textContent)")
+    legends = page.run("[...document.querySelectorAll('.legend span')].map(text => text.textContent)")
     assert {"Released model", "After 8 rounds"} <= set(legends)
 
 
@@ -123,12 +123,10 @@ def test_phone_shows_all_of_it(browser: Browser, address: str) -> None:
         "  .map(e => e.tagName + '.' + e.className)"
     )
     assert outside == []
-    widths = page.run("[...document.querySelectorAll('.plot .main-svg')].map(e => e.getBoundingClientRect().width)")
+    widths = page.run("[...document.querySelectorAll('.chart')].map(e => e.getBoundingClientRect().width)")
     assert all(250 <= width <= 360 for width in widths)
     page.resize(740, 360, mobile=True)  # turned
-    page.wait_until(
-        "[...document.querySelectorAll('.plot .main-svg')].every(e => e.getBoundingClientRect().width > 500)"
-    )
+    page.wait_until("[...document.querySelectorAll('.chart')].every(e => e.getBoundingClientRect().width > 500)")
     assert page.run("document.documentElement.scrollWidth") == 740
     assert page.problems == []
 

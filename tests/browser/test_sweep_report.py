@@ -37,7 +37,7 @@ def test_pages_are_drawn_and_legible(browser: Browser, addresses: dict[str, str]
     page = browser.new_page()
     page.resize(1280, 900)
     page.open(addresses[shown])
-    drawn = page.run("[...document.querySelectorAll('.plot')].map(p => p.querySelectorAll('.js-line, .point').length)")
+    drawn = page.run("[...document.querySelectorAll('.chart')].map(p => p.querySelectorAll('.curve, .dot').length)")
     assert len(drawn) == NUM_FIGURES[shown]
     assert all(marks >= 1 for marks in drawn)
     for scheme in ("light", "dark"):
@@ -54,9 +54,9 @@ def test_a_phone_shows_all_of_it(browser: Browser, addresses: dict[str, str], sh
     page.open(addresses[shown])
     assert page.run("document.documentElement.scrollWidth") == 360
     cut = page.run(
-        "[...document.querySelectorAll('.plot')].flatMap(plot => {"
-        "  const box = plot.getBoundingClientRect();"
-        "  return [...plot.querySelectorAll('.legendtext, .xtitle, .ytitle')]"
+        "[...document.querySelectorAll('figure')].flatMap(figure => {"
+        "  const box = figure.getBoundingClientRect();"
+        "  return [...figure.querySelectorAll('.legend span, .axis, .tick')]"
         "    .filter(text => text.getBoundingClientRect().right > box.right + 1"
         "      || text.getBoundingClientRect().left < box.left - 1 || text.getBoundingClientRect().top < box.top - 1)"
         "    .map(text => text.textContent);"

@@ -7,16 +7,17 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Alert, Tone
 from coordinator.dashboard.situation import Situation
-from coordinator.dashboard.views.common import candidates, model_standings, offered_models, release_history
+from coordinator.dashboard.views.common import model_standings, offered_models
 from coordinator.dashboard.views.rollouts import roll_out_alerts
 from coordinator.dashboard.words import short
+from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import PRIVACY_EVENTS, TASKS
 from mien.dp.ledger import Event
 from mien.format import percent
 from mien.rounds.records import CandidateState
 from mien.rounds.releases import UNJUDGED, ModelState, in_force
+from mien.shell.pages import Alert, Tone
 
 _ORDER: Final[dict[Tone, int]] = {"bad": 0, "warn": 1, "busy": 2, "good": 3, "plain": 4}
 _WEEK_MS: Final = 7 * 86_400_000
@@ -51,14 +52,14 @@ def _tasks(db: sa.Connection, now_ms: int) -> Iterator[Alert]:
 
 def _releases(db: sa.Connection) -> Iterator[Alert]:
     models = offered_models(db)
-    if in_force(release_history(db)) is None:
+    if in_force(history_of(db)) is None:
         command = "mien-coordinator model import FILE --release"
         if models:
             command = f"mien-coordinator model release {short(models[0].model_id)}"
         yield Alert(
             "warn", "No model is released to all, so some phones verify with none.", command, "/models", "Models"
         )
-    standings, offered = model_standings(db, models), candidates(db)
+    standings, offered = model_standings(db, models), all_candidates(db)
     passed = {each.model_id for each in offered if each.state is CandidateState.PASSED}
     ready = [model for model in models if model.model_id in passed]
     waiting = [each for each in ready if standings[each.model_id].state is ModelState.CANDIDATE]
@@ -68,7 +69,7 @@ def _releases(db: sa.Connection) -> Iterator[Alert]:
         yield Alert("busy", told, command, f"/models/{model.model_id}", "Model")
 
     newest = {each.task_id: each for each in offered}  # of each task the last
-    last_release_ms = max((release.released_ms for release in release_history(db)), default=0)
+    last_release_ms = max((release.released_ms for release in history_of(db)), default=0)
     for each in newest.values():
         if standings[each.model_id].reason == UNJUDGED and each.offered_ms >= last_release_ms:
             told = f"Model {short(each.model_id)} is not released, and {UNJUDGED}."

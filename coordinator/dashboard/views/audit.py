@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState
-from coordinator.dashboard.sections import Cell, Choice, Empty, Facts, Filter, Page, Pager, Section, Table
-from coordinator.dashboard.views.common import columns, task_names
-from coordinator.dashboard.words import detail_words, moment, subject_words, who
+from coordinator.dashboard.views.common import task_names
+from coordinator.dashboard.words import detail_words, subject_words, who
 from coordinator.store.tables import AUDIT
-from mien.format import count
+from mien.format import count, moment
 from mien.log.audit import Entry
+from mien.shell.pages import Cell, Choice, Empty, Facts, Filter, Page, Pager, Section, Table, columns
 
 PAGE_ROWS: Final = 50
 _FAMILIES: Final = (
@@ -108,12 +108,12 @@ def _entries(db: sa.Connection, query: Query) -> tuple[list[Entry], bool, bool]:
 def _table(entries: Sequence[Entry], names: Mapping[str, str]) -> Table:
     rows = tuple(
         (
-            Cell(count(entry.position)),
-            Cell(moment(entry.at_ms)),
-            Cell(who(entry.actor)),
+            count(entry.position),
+            moment(entry.at_ms),
+            who(entry.actor),
             Cell(entry.action, is_code=True),
             _subject(entry, names),
-            Cell(detail_words(entry) or "–"),
+            detail_words(entry) or "–",
         )
         for entry in entries
     )
@@ -139,10 +139,10 @@ def _sign_ins(entries: Sequence[Entry]) -> Section:
     words = {"sign_in": "signed in", "sign_out": "signed out", "refused": "was refused", "locked": "was locked out"}
     rows = tuple(
         (
-            Cell(moment(entry.at_ms)),
-            Cell(entry.actor),
-            Cell(words.get(entry.action.removeprefix("dashboard."), entry.action.removeprefix("dashboard."))),
-            Cell(entry.subject),
+            moment(entry.at_ms),
+            entry.actor,
+            words.get(entry.action.removeprefix("dashboard."), entry.action.removeprefix("dashboard.")),
+            entry.subject,
         )
         for entry in entries
     )

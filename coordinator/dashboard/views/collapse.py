@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Cell, Columns, Empty, Page, Section, Table
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
-    columns,
     evaluations,
     model_link,
     model_standings,
@@ -20,6 +18,7 @@ from coordinator.dashboard.views.quality import monitor_figure, most_common
 from coordinator.dashboard.views.rollouts import fleet_monitors
 from coordinator.dashboard.words import MODEL_TONES, ago
 from mien.format import percent, score
+from mien.shell.pages import Cell, Columns, Empty, Page, Section, Table, columns
 
 _LEDE = (
     "A recogniser collapses when it puts different people in one place: what was trained then tells nobody apart. Two "
@@ -61,10 +60,10 @@ def collapse_page(db: sa.Connection, now_ms: int) -> Page:
                 (
                     model_link(model.model_id),
                     Cell(state, tone=MODEL_TONES[state]),
-                    Cell(name),
-                    Cell(f"{monitors.effective_rank:.1f}"),
-                    Cell(score(monitors.mean_non_mated)),
-                    Cell(ago(made_ms, now_ms)),
+                    name,
+                    f"{monitors.effective_rank:.1f}",
+                    score(monitors.mean_non_mated),
+                    ago(made_ms, now_ms),
                 )
             )
     heads = columns("Model", "State", "Set", "#Effective rank", "#Mean non-mated cosine", "Measured")
@@ -92,7 +91,7 @@ def _limits(records: Mapping[str, Sequence[Record]]) -> list[Section]:
         if seen.reference is not None:
             least = newest.min_rank_share * seen.reference.effective_rank
             most = seen.reference.mean_non_mated + newest.max_cosine_rise
-            rows.append((Cell(seen.name), Cell(f"{least:.1f}"), Cell(score(most))))
+            rows.append((seen.name, f"{least:.1f}", score(most)))
     if not rows:
         return []
     heads = columns("Set", "#Least effective rank", "#Largest mean non-mated cosine")

@@ -7,23 +7,19 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Cell, Column
 from coordinator.dashboard.words import short
+from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
 from mien.protocol.canonical import parse_json
 from mien.protocol.rounds import BlobId
-from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
+from mien.rounds.records import ModelRecord
 from mien.rounds.releases import Standing, standings
+from mien.shell.pages import Cell
 
 Row = sa.Row[Any]
 
 MAX_ROWS: Final = 200
 """Most rows of a table that is not paged."""
-
-
-def columns(*labels: str) -> tuple[Column, ...]:
-    """Return headings; one that begins with # is of numbers."""
-    return tuple(Column(label.lstrip("#"), numeric=label.startswith("#")) for label in labels)
 
 
 def task_names(db: sa.Connection) -> dict[str, str]:
@@ -34,18 +30,6 @@ def task_names(db: sa.Connection) -> dict[str, str]:
 def model_link(model_id: str | None) -> Cell:
     """Return a model's id, which leads to its page."""
     return Cell("–") if model_id is None else Cell(short(model_id), href=f"/models/{model_id}", is_code=True)
-
-
-def release_history(db: sa.Connection) -> list[ReleaseRecord]:
-    """Return all releases, oldest first."""
-    rows = db.execute(sa.select(RELEASES).order_by(RELEASES.c.id))
-    return [ReleaseRecord(**{name: value for name, value in row._mapping.items() if name != "id"}) for row in rows]
-
-
-def candidates(db: sa.Connection) -> list[CandidateRecord]:
-    """Return all candidates, oldest first."""
-    rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
-    return [CandidateRecord(**{**row._mapping, "state": CandidateState(row.state)}) for row in rows]
 
 
 def offered_models(db: sa.Connection) -> list[Row]:
@@ -64,7 +48,7 @@ def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[str, Stand
         )
         for row in models
     ]
-    return standings(records, release_history(db), candidates(db))
+    return standings(records, history_of(db), all_candidates(db))
 
 
 def evaluations(db: sa.Connection, model_ids: Iterable[str] | None = None) -> dict[str, list[dict[str, Any]]]:

@@ -9,12 +9,10 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from coordinator.dashboard import charts
-from coordinator.dashboard.sections import Cell, Column, Empty, Figure, Table
-from coordinator.dashboard.views.common import columns
 from coordinator.dashboard.words import ago
 from coordinator.store.tables import DEVICES
 from mien.format import count
+from mien.shell.pages import Bars, Cell, Empty, Figure, Table, charts, columns
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -95,11 +93,11 @@ def population_table(fleet: Fleet) -> Table | Empty:
         )
     rows = tuple(
         (
-            Cell(each.name),
+            each.name,
             Cell(count(each.known), note=f"{count(each.staying_out)} left out" if each.staying_out else ""),
-            Cell(count(each.day)),
-            Cell(count(each.week)),
-            Cell(ago(each.last_seen_ms, fleet.now_ms)),
+            count(each.day),
+            count(each.week),
+            ago(each.last_seen_ms, fleet.now_ms),
         )
         for each in fleet.populations
     )
@@ -111,23 +109,18 @@ def hours_figure(fleet: Fleet) -> Figure:
     """Return how many phones were last seen in each of the last 24 hours."""
     first = fleet.now_ms // HOUR_MS - _HOURS + 1
     names = [f"{datetime.fromtimestamp((first + n) * 3600, UTC):%H}" for n in range(_HOURS)]
-    axis = charts.linear([*map(float, fleet.by_hour)], words=lambda value: f"{value:g}", zero=True)
-    drawing = charts.bars(
-        [*map(float, fleet.by_hour)],
-        [name if index % 4 == 3 else "" for index, name in enumerate(names)],
-        axis,
-        y_label="phones",
-    )
-    rows = tuple((Cell(f"{name}:00"), Cell(count(number))) for name, number in zip(names, fleet.by_hour, strict=True))
+    values = tuple(map(float, fleet.by_hour))
+    labels = tuple(name if index % 4 == 3 else "" for index, name in enumerate(names))
+    chart = Bars(labels, (("", values),), charts.linear(values, zero=True), "phones")
+    rows = tuple((f"{name}:00", count(number)) for name, number in zip(names, fleet.by_hour, strict=True))
     return Figure(
         "hours",
         "When phones were last seen",
-        drawing,
-        (),
+        (chart,),
         "Each phone counts once, in the hour of its newest call (UTC).",
         _peak(names, fleet.by_hour),
         Table("hours-table", "By hour", "Phones by the hour in which they were last seen",
-              (Column("Hour (UTC)"), Column("Phones", numeric=True)), rows),
+              columns("Hour (UTC)", "#Phones"), rows),
     )  # fmt: skip
 
 

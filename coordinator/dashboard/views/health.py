@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.dashboard.sections import Cell, Page, Table
 from coordinator.dashboard.situation import Situation
-from coordinator.dashboard.views.common import columns
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.settings import Resolved, shown
+from mien.shell.pages import Cell, Page, Table, columns
 
 _NOTE = (
     "The dashboard reads no key of the authority, of operators or of the store: mien-coordinator doctor also looks at "
@@ -35,11 +34,7 @@ def health_page(situation: Situation, resolved: Resolved[CoordinatorConfig]) -> 
 
 def _checks(situation: Situation) -> Table:
     rows = tuple(
-        (
-            Cell(check.name),
-            Cell("fault", tone="bad") if check.is_fault else Cell("good", tone="good"),
-            Cell(check.detail),
-        )
+        (check.name, Cell("fault", tone="bad") if check.is_fault else Cell("good", tone="good"), check.detail)
         for check in situation.checks
     )
     return Table(
@@ -49,7 +44,7 @@ def _checks(situation: Situation) -> Table:
 
 def _settings(config: CoordinatorConfig, origins: Mapping[str, str]) -> Table:
     rows = tuple(
-        (Cell(name, is_code=True), Cell(_value(value), is_code=True), Cell(origins[name]))
+        (Cell(name, is_code=True), Cell(_value(value), is_code=True), origins[name])
         for name, value in shown(config).items()
     )
     note = "Passwords in addresses are masked. A change takes effect when the coordinator starts again."

@@ -6,30 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Bar, Cell, Columns, Empty, Facts, Figure, Page, Section, Table, Tone
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
     Row,
-    candidates,
-    columns,
     evaluations,
     model_link,
     model_standings,
     offered_models,
-    release_history,
     task_names,
 )
 from coordinator.dashboard.views.measured import Compared, Judged, Measured, Monitors, judged, measured
 from coordinator.dashboard.views.quality import det_figure, newest_by_set, number, tar_figures
 from coordinator.dashboard.views.rollouts import roll_out_table
 from coordinator.dashboard.views.tasks import verdict_cell
-from coordinator.dashboard.words import MODEL_TONES, ago, moment, rate, short
+from coordinator.dashboard.words import MODEL_TONES, ago, rate, short
+from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import MODELS
 from mien.errors import NotFoundError
-from mien.format import count, percent, score, size
+from mien.format import count, moment, percent, score, size
 from mien.protocol.canonical import model_from_json
 from mien.rounds.records import ReleaseRecord
 from mien.rounds.releases import Standing, before, in_force
+from mien.shell.pages import Bar, Cell, Cells, Columns, Empty, Facts, Figure, Page, Section, Table, Tone, columns
 from mien.specs import ModelSpec
 
 _DET_MODELS = 3
@@ -49,7 +47,7 @@ def model_list(db: sa.Connection, now_ms: int) -> Page:
         commands = ("mien-coordinator model import FILE --release",
                     "mien-coordinator model evaluate released --data ./public --keep-thresholds")  # fmt: skip
         return Page("models", "Models and releases", lede, (Empty("models", "Models", told, commands),))
-    releases, standings = release_history(db), model_standings(db, models)
+    releases, standings = history_of(db), model_standings(db, models)
     kept = evaluations(db, [model.model_id for model in models])
     records = {each: measured(found) for each, found in kept.items()}
     sections: list[Section] = [_in_force(releases, now_ms), *roll_out_table(db, now_ms)]
@@ -96,7 +94,7 @@ def _in_force(releases: Sequence[ReleaseRecord], now_ms: int) -> Section:
             share = release.share if release is newest else 1.0 - newest.share
             rows.append(
                 (
-                    Cell(population or "all populations"),
+                    population or "all populations",
                     model_link(release.model_id),
                     Cell(percent(share, 0), bar=Bar(share, tone="good")),
                     Cell("rolled back" if release.is_rollback else "released", tone="good"),
@@ -110,13 +108,13 @@ def _in_force(releases: Sequence[ReleaseRecord], now_ms: int) -> Section:
 def _history(releases: Sequence[tuple[int, ReleaseRecord]], now_ms: int) -> Section:
     rows = tuple(
         (
-            Cell(str(number)),
+            str(number),
             model_link(release.model_id),
             Cell(
                 "rolled back to" if release.is_rollback else "released", tone="warn" if release.is_rollback else "plain"
             ),
-            Cell(percent(release.share, 0)),
-            Cell(release.population or "all"),
+            percent(release.share, 0),
+            release.population or "all",
             Cell(ago(release.released_ms, now_ms), note=f"{moment(release.released_ms)} by {release.released_by}"),
         )
         for number, release in releases[::-1][:MAX_ROWS]
@@ -138,9 +136,9 @@ def _verdicts(db: sa.Connection, now_ms: int) -> Section:
             Cell(
                 names.get(each.task_id, short(each.task_id)), href=f"/tasks/{each.task_id}", note=f"round {each.round}"
             ),
-            Cell(ago(each.decided_ms or each.offered_ms, now_ms)),
+            ago(each.decided_ms or each.offered_ms, now_ms),
         )
-        for each in candidates(db)[::-1][:MAX_ROWS]
+        for each in all_candidates(db)[::-1][:MAX_ROWS]
     )
     if not rows:
         told = "No candidate yet. With evaluation_sets in coordinator.toml, gates judge each task's candidates."
@@ -154,7 +152,7 @@ def _all(models: Sequence[Row], standings: Mapping[str, Standing], now_ms: int) 
         (
             model_link(model.model_id),
             _state_cell(standings[model.model_id]),
-            Cell(size(model.theta_bytes)),
+            size(model.theta_bytes),
             Cell("imported" if model.task_id is None else f"round {model.round}",
                  href="" if model.task_id is None else f"/tasks/{model.task_id}"),
             Cell(ago(model.created_ms, now_ms), note=moment(model.created_ms)),
@@ -180,7 +178,7 @@ def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
         raise NotFoundError("there is no such model; the list of models shows which there are")
     spec, _ = model_from_json(row.spec_json)
     standing = model_standings(db, [row])[model_id]
-    releases = release_history(db)
+    releases = history_of(db)
     base = in_force(releases)
     shown = {model_id: "this model"}
     if base is not None:
@@ -221,14 +219,14 @@ def _facts(db: sa.Connection, row: Row, spec: ModelSpec, standing: Standing) -> 
         ("State", _state_cell(standing)),
         ("Made by", made),
         ("Made of", model_link(row.parent_model_id)),
-        ("Population", Cell(row.population or "all")),
-        ("Made on", Cell(f"{moment(row.created_ms)} UTC")),
+        ("Population", row.population or "all"),
+        ("Made on", f"{moment(row.created_ms)} UTC"),
         (
             "Parameters",
             Cell(count(row.theta_bytes // 4), note="removed: only the record is kept" if row.removed_ms else ""),
         ),
-        ("Source", Cell(spec.source)),
-        ("Terms", Cell(spec.terms)),
+        ("Source", spec.source),
+        ("Terms", spec.terms),
     )
     return Facts("facts", "What it is", items)
 
@@ -240,11 +238,11 @@ def _thresholds(spec: ModelSpec, model_id: str) -> Section:
         return Empty("thresholds", "Thresholds", told, (command,))
     rows = tuple(
         (
-            Cell(rate(float(f"{each.fmr:.2g}"))),
-            Cell(score(each.value)),
-            Cell(each.dataset),
-            Cell(count(each.num_mated)),
-            Cell(count(each.num_non_mated)),
+            rate(float(f"{each.fmr:.2g}")),
+            score(each.value),
+            each.dataset,
+            count(each.num_mated),
+            count(each.num_non_mated),
             Cell(each.date, note="" if each.model_id == model_id else f"measured on {short(each.model_id)}"),
         )
         for each in spec.thresholds
@@ -261,9 +259,9 @@ def _measurements(records: Sequence[Measured], now_ms: int, model_id: str) -> Ta
     rows = tuple(
         (
             Cell(record.dataset, note=record.protocol),
-            Cell(_result(record)),
-            Cell(f"{number(record.mated)} / {number(record.non_mated)}"),
-            Cell(number(record.failures)),
+            _result(record),
+            f"{number(record.mated)} / {number(record.non_mated)}",
+            number(record.failures),
             Cell(ago(record.made_ms, now_ms), note=f"by {record.made_by}"),
         )
         for record in reversed(records)
@@ -295,7 +293,7 @@ def _gates(verdicts: Sequence[Judged], now_ms: int) -> list[Section]:
     return [Table("verdicts", "What its gates measured", "Evidence of the gates, the newest first", heads, rows)]
 
 
-def _evidence_row(verdict: Judged, seen: Compared, now_ms: int) -> tuple[Cell, ...]:
+def _evidence_row(verdict: Judged, seen: Compared, now_ms: int) -> Cells:
     state, tone = _VERDICTS[verdict.passed]
     (rank, alike), (rank_before, alike_before) = _figures(seen.monitors), _figures(seen.reference)
     return (

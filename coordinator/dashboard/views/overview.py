@@ -6,19 +6,20 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Page, Section, Table, Tile, Tiles
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
-from coordinator.dashboard.views.common import Row, columns, model_link, release_history, task_names
+from coordinator.dashboard.views.common import Row, model_link, task_names
 from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
-from coordinator.dashboard.words import NOTEWORTHY, ago, moment, short, stage_badge, task_badge, told
+from coordinator.dashboard.words import NOTEWORTHY, ago, short, stage_badge, task_badge, told
+from coordinator.store.releases import history_of
 from coordinator.store.tables import AUDIT, ROUNDS, TASKS
-from mien.format import count, percent
+from mien.format import count, moment, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
 from mien.rounds.releases import in_force
+from mien.shell.pages import Alerts, Cell, Cells, Columns, Empty, Page, Section, Table, Tile, Tiles, columns
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8
@@ -52,7 +53,7 @@ def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tile
     day = situation.now_ms - fleets.DAY_MS
     ended = sa.select(ROUNDS.c.stage, sa.func.count()).where(ROUNDS.c.ended_ms > day).group_by(ROUNDS.c.stage)
     rounds = {str(stage): int(number) for stage, number in db.execute(ended)}
-    history = release_history(db)
+    history = history_of(db)
     newest = history[-1] if history else None
     base = in_force(history)
     if newest is None:
@@ -99,7 +100,7 @@ def _running(db: sa.Connection, now_ms: int) -> Section:
     return Table("running", "Tasks under way", "Tasks that are running, checked by their gates, or paused", heads, rows)
 
 
-def _task_row(db: sa.Connection, task: Row, now_ms: int) -> tuple[Cell, ...]:
+def _task_row(db: sa.Connection, task: Row, now_ms: int) -> Cells:
     spec = task_from_json(task.task_json)
     newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task.task_id).order_by(ROUNDS.c.id.desc()).limit(1)
     attempt = db.execute(newest).first()
@@ -121,9 +122,7 @@ def _latest(db: sa.Connection, now_ms: int) -> Section:
     entries, names = latest_entries(db, _LATEST), task_names(db)
     if not entries:
         return Empty("latest", "What happened last", "Nothing yet.", ("mien-coordinator serve",))
-    rows = tuple(
-        (Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), Cell(told(entry, names))) for entry in entries
-    )
+    rows = tuple((Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), told(entry, names)) for entry in entries)
     return Table("latest", "What happened last", "The newest noteworthy entries of the audit log",
                  columns("When", "What"), rows, note="All of it is in the audit log.")  # fmt: skip
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.dashboard import charts
-from coordinator.dashboard.sections import (
+from coordinator.dashboard.words import short
+from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
+from mien.format import count, percent
+from mien.shell.pages import (
     NOTHING,
     Bar,
     Cell,
-    Column,
+    Cells,
+    Chart,
     Columns,
     Empty,
     Figure,
     Page,
     Prose,
     Section,
+    Series,
     Table,
+    charts,
+    columns,
 )
-from coordinator.dashboard.views.common import columns
-from coordinator.dashboard.views.quality import legend
-from coordinator.dashboard.words import short
-from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
-from mien.format import count, percent
 
 _NEAR = 0.8
 _MAX_POINTS = 300
@@ -51,10 +52,10 @@ def privacy_page(reports: Sequence[PopulationReport]) -> Page:
 def _populations(reports: Sequence[PopulationReport]) -> Table:
     rows = tuple(
         (
-            Cell(each.population),
+            each.population,
             Cell("verified", tone="good") if each.verifies else Cell("does not hold", tone="bad", note=each.problem),
-            Cell(count(each.num_sums)),
-            Cell(count(each.num_sums_without_noise)),
+            count(each.num_sums),
+            count(each.num_sums_without_noise),
             Cell(count(each.num_rounds_without_event), tone="warn" if each.num_rounds_without_event else None),
             Cell(short(each.head), is_code=True) if each.head else NOTHING,
         )
@@ -65,7 +66,7 @@ def _populations(reports: Sequence[PopulationReport]) -> Table:
 
 
 def _budgets(reports: Sequence[PopulationReport]) -> Section:
-    rows = tuple((Cell(each.population), *_budget(budget)) for each in reports for budget in each.budgets)
+    rows = tuple((each.population, *_budget(budget)) for each in reports for budget in each.budgets)
     if not rows:
         told = "No task promised differential privacy, so there is no budget: a sum may tell something of one phone."
         return Empty("budgets", "Budgets", told)
@@ -75,17 +76,17 @@ def _budgets(reports: Sequence[PopulationReport]) -> Section:
     return Table("budgets", "Budgets", "Budgets in force and what is spent of them", heads, rows, note)
 
 
-def _budget(budget: BudgetReport) -> tuple[Cell, ...]:
-    spent, end = budget.spent_rdp, (Cell(f"{budget.epsilon:g}"), Cell(f"{budget.delta:g}"))
+def _budget(budget: BudgetReport) -> Cells:
+    spent, end = budget.spent_rdp, (f"{budget.epsilon:g}", f"{budget.delta:g}")
     if spent is None:
-        return Cell("unbounded: a sum had no noise", tone="bad"), Cell("∞"), *end, NOTHING, NOTHING
+        return Cell("unbounded: a sum had no noise", tone="bad"), "∞", *end, NOTHING, NOTHING
     share = spent / budget.epsilon if budget.epsilon else 1.0
     tone = "warn" if share >= _NEAR else "good"
     pld = NOTHING if budget.spent_pld is None else Cell(f"{budget.spent_pld:.2f}")
     replaced = NOTHING if budget.epsilon_replace is None else Cell(f"{budget.epsilon_replace:.2f}")
     return (
         Cell(percent(share, 0), bar=Bar(min(share, 1.0), tone=tone)),  # type: ignore[arg-type]
-        Cell(f"{spent:.2f}"),
+        f"{spent:.2f}",
         *end,
         pld,
         replaced,
@@ -99,25 +100,24 @@ def _spent(index: int, report: PopulationReport) -> Figure | None:
         return None
     sums = sorted(sums, key=lambda each: each["epsilon_after"])[-_MAX_POINTS:]
     budget = report.budgets[-1].epsilon
-    spent = charts.Series("spent", tuple((float(n), float(s["epsilon_after"])) for n, s in enumerate(sums, 1)))
-    guide = charts.Series("budget", ((1.0, budget), (float(len(sums)), budget)), is_guide=True)
+    spent = Series("spent", tuple((float(n), float(s["epsilon_after"])) for n, s in enumerate(sums, 1)))
+    guide = Series("budget", ((1.0, budget), (float(len(sums)), budget)), is_guide=True)
     x = charts.whole_numbers(1, len(sums))
-    y = charts.linear([budget, *(b for _, b in spent.points)], words=lambda value: f"{value:g}", zero=True)
+    y = charts.linear([budget, *(b for _, b in spent.points)], zero=True)
     rows = tuple(
         (
-            Cell(str(n)),
-            Cell(f"{each['round']}/{each['attempt']}"),
-            Cell(count(each["devices"])),
-            Cell(f"{each['epsilon_before']:.3f}"),
-            Cell(f"{each['epsilon_after']:.3f}"),
+            str(n),
+            f"{each['round']}/{each['attempt']}",
+            count(each["devices"]),
+            f"{each['epsilon_before']:.3f}",
+            f"{each['epsilon_after']:.3f}",
         )
         for n, each in enumerate(sums, 1)
     )
-    heads = (Column("Sum"), Column("Round/attempt"), *(Column(name, numeric=True) for name in
-             ("Phones", "ε before", "ε after")))  # fmt: skip
+    heads = columns("Sum", "Round/attempt", "#Phones", "#ε before", "#ε after")
     return Figure(
         f"spent-{index + 1}", f"ε of {report.population}",
-        charts.lines([spent, guide], x, y, x_label="sum", y_label="ε"), tuple(legend([spent])),
+        (Chart((spent, guide), x, y, "sum", "ε"),),
         f"The dashed line is the budget, ε {budget:g}.",
         f"ε grew to {spent.points[-1][1]:.2f} of {budget:g} over {len(sums)} sums.",
         Table(f"spent-{index + 1}-table", "By sum", f"What each sum cost population {report.population}", heads, rows),
@@ -125,7 +125,7 @@ def _spent(index: int, report: PopulationReport) -> Figure | None:
 
 
 def _tasks(reports: Sequence[PopulationReport]) -> Section:
-    rows = tuple((Cell(each.population), *_task(task)) for each in reports for task in each.tasks)
+    rows = tuple((each.population, *_task(task)) for each in reports for task in each.tasks)
     if not rows:
         return Empty("tasks", "By task", "No task has opened a sum.")
     heads = columns("Population", "Task", "Noise", "#Sums", "#ε by itself", "#One phone was in", "#Cap")
@@ -133,15 +133,15 @@ def _tasks(reports: Sequence[PopulationReport]) -> Section:
     return Table("tasks", "By task", "What each task's sums cost", heads, rows, note)
 
 
-def _task(task: TaskReport) -> tuple[Cell, ...]:
+def _task(task: TaskReport) -> Cells:
     noised = task.mechanism != "none"
     return (
         Cell(task.name, href=f"/tasks/{task.task_id}"),
         Cell(task.mechanism.replace("_", " "), note=f"z {task.noise_multiplier:g}" if noised else ""),
-        Cell(count(len(task.sums))),
+        count(len(task.sums)),
         NOTHING if task.epsilon is None else Cell(f"{task.epsilon:.2f}", note=f"δ {task.delta:g}"),
-        Cell(f"at most {count(task.most_participations)}") if noised else NOTHING,
-        Cell(count(task.max_participations)) if noised else NOTHING,
+        f"at most {count(task.most_participations)}" if noised else NOTHING,
+        count(task.max_participations) if noised else NOTHING,
     )
 
 

@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from markupsafe import Markup
-
-from coordinator.dashboard import charts
-from coordinator.dashboard.sections import NOTHING, Cell, Column, Figure, Table
 from coordinator.dashboard.views.measured import Measured
-from coordinator.dashboard.words import moment, rate, short
-from mien.format import count, percent, score
+from coordinator.dashboard.words import rate, short
+from mien.format import count, moment, percent, score
 from mien.rounds.records import ReleaseRecord
+from mien.shell.pages import NOTHING, Cell, Chart, Figure, Series, Table, charts, columns
 
 Records = Mapping[str, Sequence[Measured]]
 
@@ -56,13 +53,13 @@ def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseR
     tars = [{p.target_fmr: p.tar for p in record.points} for _, _, record in measured]
     if not targets:
         return None
-    series = [
-        charts.Series(
+    series = tuple(
+        Series(
             f"FMR {rate(target)}",
             tuple((float(n), tar[target]) for (n, _, _), tar in zip(measured, tars, strict=True) if target in tar),
         )
         for target in targets
-    ]
+    )
     x = charts.whole_numbers(measured[0][0], measured[-1][0])
     values = [b for each in series for _, b in each.points]
     y = charts.linear(values, words=lambda value: percent(value, 1 if max(values) - min(values) < 0.1 else 0))
@@ -71,11 +68,11 @@ def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseR
             Cell(str(number), note=moment(release.released_ms)[:10]),
             Cell(short(release.model_id), href=f"/models/{release.model_id}", is_code=True,
                  note="rolled back to" if release.is_rollback else ""),
-            *(Cell(percent(tar[target])) if target in tar else NOTHING for target in targets),
+            *(percent(tar[target]) if target in tar else NOTHING for target in targets),
         )
         for (number, release, _), tar in zip(measured, tars, strict=True)
     )  # fmt: skip
-    heads = (Column("Release"), Column("Model"), *(Column(f"TAR at FMR {rate(t)}", numeric=True) for t in targets))
+    heads = columns("Release", "Model", *(f"#TAR at FMR {rate(t)}" for t in targets))
     last, first = tars[-1], tars[0]
     told = "; ".join(
         f"at FMR {rate(t)} it went from {percent(first[t])} to {percent(last[t])}"
@@ -85,7 +82,7 @@ def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseR
     record = measured[-1][2]
     return Figure(
         f"tar-{index + 1}", f"TAR over releases, on {dataset}",
-        charts.lines(series, x, y, x_label="release", y_label="TAR"), tuple(legend(series)),
+        (Chart(series, x, y, "release", "TAR"),),
         f"True accept rate on {number(record.mated)} mated and {number(record.non_mated)} non-mated comparisons.",
         f"TAR over {len(measured)} releases{': ' + told if told and len(measured) > 1 else ''}.",
         Table(f"tar-{index + 1}-table", "By release", f"TAR over releases on {dataset}", heads, rows),
@@ -100,19 +97,17 @@ def det_figure(anchor: str, models: Sequence[tuple[str, str]], records: Records)
     dataset = sets[0]
     found = [(words, newest_by_set(records.get(model_id, ())).get(dataset)) for model_id, words in models]
     curves = [(words, record) for words, record in found if record is not None][: charts.MAX_SERIES]
-    series = [charts.Series(words, tuple(_det_points(record))) for words, record in curves]
-    x = charts.decades(_FLOOR, -1, rate)
-    y = charts.decades(_LOWEST_FNMR, 0, rate)
+    series = tuple(Series(words, tuple(_det_points(record))) for words, record in curves)
+    chart = Chart(series, charts.decades(_FLOOR, -1, rate), charts.decades(_LOWEST_FNMR, 0, rate), "FMR", "FNMR")
     rows = tuple(
-        (Cell(words), Cell(rate(p.target_fmr)), Cell(f"{p.fmr:.2g}"), Cell(f"{p.fnmr:.4f}"), Cell(score(p.threshold)))
+        (words, rate(p.target_fmr), f"{p.fmr:.2g}", f"{p.fnmr:.4f}", score(p.threshold))
         for words, record in curves
         for p in record.points
     )  # fmt: skip
-    heads = (Column("Model"), *(Column(name, numeric=True) for name in ("Wanted FMR", "FMR", "FNMR", "Threshold")))
+    heads = columns("Model", "#Wanted FMR", "#FMR", "#FNMR", "#Threshold")
     told = "; ".join(f"{words}: equal error rate {percent(rec.eer)}" for words, rec in curves if rec.eer is not None)
     return Figure(
-        anchor, f"DET on {dataset}", charts.lines(series, x, y, x_label="FMR", y_label="FNMR"),
-        tuple(legend(series)),
+        anchor, f"DET on {dataset}", (chart,),
         "Through the measured operating points and the equal error rate; lower is better. An FNMR below 0.001 lies on "
         "the lowest line.",
         f"Detection error trade-off. {told or 'See the table'}.",
@@ -132,25 +127,17 @@ def monitor_figure(
 ) -> Figure:
     """Return a monitor over models, (model id, its value) each, oldest first."""
     values = [value for _, value in measured]
-    series = [charts.Series(title, tuple((float(n), value) for n, value in enumerate(values, 1)))]
-    x = charts.whole_numbers(1, len(values))
-    y = charts.linear(values, words=lambda value: f"{value:g}", zero=zero)
+    series = Series(title, tuple((float(n), value) for n, value in enumerate(values, 1)))
+    chart = Chart((series,), charts.whole_numbers(1, len(values)), charts.linear(values, zero=zero), "model")
     rows = tuple(
-        (Cell(str(n)), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), Cell(f"{value:.3f}"))
+        (str(n), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), f"{value:.3f}")
         for n, (model_id, value) in enumerate(measured, 1)
     )
-    heads = (Column("Number"), Column("Model"), Column(title, numeric=True))
     return Figure(
-        anchor, title, charts.lines(series, x, y, x_label="model", y_label=""), (), words,
+        anchor, title, (chart,), words,
         f"{title} went from {values[0]:.3f} to {values[-1]:.3f} over {len(values)} models.",
-        Table(f"{anchor}-table", "By model", title, heads, rows),
+        Table(f"{anchor}-table", "By model", title, columns("Number", "Model", f"#{title}"), rows),
     )  # fmt: skip
-
-
-def legend(series: Sequence[charts.Series]) -> Iterator[tuple[Markup, str]]:
-    """Yield a swatch and a name for each series, where there are several."""
-    if len(series) > 1:
-        yield from ((charts.swatch(index), each.name) for index, each in enumerate(series))
 
 
 def number(value: int | None) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import NOTHING, Alert, Bar, Cell, Section, Table, Tone
-from coordinator.dashboard.views.common import MAX_ROWS, Row, columns, model_link
+from coordinator.dashboard.views.common import MAX_ROWS, Row, model_link
 from coordinator.dashboard.words import ago, short
 from coordinator.store.tables import REPLICAS, ROLL_OUTS
 from mien.format import count, percent, score
 from mien.rounds.rollouts import spec_from_json
+from mien.shell.pages import NOTHING, Alert, Bar, Cell, Cells, Section, Table, Tone, columns
 
 _TONES: Mapping[str, Tone] = {
     "evaluating": "busy",
@@ -39,7 +39,7 @@ def roll_out_table(db: sa.Connection, now_ms: int) -> list[Section]:
     return [Table("roll-outs", "Staged roll-outs", "Staged roll-outs, the newest first", heads, rows, note)]
 
 
-def _row(each: Row, now_ms: int) -> tuple[Cell, ...]:
+def _row(each: Row, now_ms: int) -> Cells:
     stages, figures = spec_from_json(each.spec_json).stages, json.loads(each.figures_json)
     share = stages[min(each.stage, len(stages) - 1)]
     tar, before = figures.get("tar"), figures.get("reference_tar")
@@ -48,7 +48,7 @@ def _row(each: Row, now_ms: int) -> tuple[Cell, ...]:
         model_link(each.model_id),
         Cell(_WORDS.get(each.state, each.state), tone=_TONES.get(each.state, "plain"), note=each.reason),
         Cell(f"{each.stage + 1} of {len(stages)}, {percent(share, 0)} of phones", bar=Bar(share, tone="good")),
-        Cell(count(round(figures["phones"]))) if "phones" in figures else NOTHING,
+        count(round(figures["phones"])) if "phones" in figures else NOTHING,
         NOTHING if tar is None else Cell(percent(tar), note="" if before is None else f"before {percent(before)}"),
         Cell(ago(each.changed_ms, now_ms), note=f"started by {each.started_by}"),
     )
@@ -62,11 +62,11 @@ def fleet_monitors(db: sa.Connection, now_ms: int) -> list[Section]:
     rows = tuple(
         (
             model_link(each.model_id),
-            Cell(each.population),
-            Cell(count(round(figures["phones"]))),
+            each.population,
+            count(round(figures["phones"])),
             _beside(f"{figures['effective_dimension']:.1f}", figures.get("reference_effective_dimension"), "{:.1f}"),
             _beside(score(figures["mean_non_mated"]), figures.get("reference_mean_non_mated"), "{:.3f}"),
-            Cell(ago(each.changed_ms, now_ms)),
+            ago(each.changed_ms, now_ms),
         )
         for each, figures in told
     )
@@ -98,8 +98,8 @@ def replica_table(db: sa.Connection, now_ms: int) -> list[Section]:
     rows = tuple(
         (
             Cell(each.name, note=short(each.replica_id, 8)),
-            Cell(each.address),
-            Cell(ago(each.seen_ms, now_ms)),
+            each.address,
+            ago(each.seen_ms, now_ms),
             Cell(ago(each.started_ms, now_ms), note=each.software),
         )
         for each in found

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.sections import Bar, Cell, Empty, Facts, Page, Section, Table
-from coordinator.dashboard.views.common import Row, columns, model_link
+from coordinator.dashboard.views.common import Row, model_link
 from coordinator.dashboard.views.tasks import find_task, metric_words
-from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, moment, phone, since, stage_badge
+from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, phone, since, stage_badge
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
-from mien.format import count, duration, percent, size
+from mien.format import count, duration, moment, percent, size
 from mien.protocol.canonical import task_from_json
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import ORDER, PATHS, STEP_OF, Step
+from mien.shell.pages import Bar, Cell, Empty, Facts, Page, Section, Table, columns
 from mien.specs import TaskSpec
 
 _MAX_LOST = 50
@@ -48,9 +47,9 @@ def round_page(db: sa.Connection, task_id: str, round_number: int, attempt: int,
 
 def _summary(db: sa.Connection, row: Row, now_ms: int) -> Facts:
     outcome = Cell(STAGE_WORDS.get(row.stage, row.stage), tone=stage_badge(row.stage).tone, note=row.reason)
-    items = [
+    items: list[tuple[str, Cell | str]] = [
         ("Outcome" if row.ended_ms else "Stage", outcome),
-        ("Took", Cell(since(row.started_ms, row.ended_ms, now_ms))),
+        ("Took", since(row.started_ms, row.ended_ms, now_ms)),
     ]
     if row.deadline_ms and not row.ended_ms:
         left = duration(max(row.deadline_ms - now_ms, 0) / 1000)
@@ -85,9 +84,9 @@ def _stages(db: sa.Connection, row: Row, spec: TaskSpec, now_ms: int) -> Table:
             (
                 Cell(stage, note=STAGE_WORDS.get(stage, "")),
                 Cell("", bar=bar),
-                Cell(duration(max(until - start, 0) / 1000) + (" so far" if is_open else "")),
-                Cell(percent(max(until - start, 0) / whole, 0)),
-                Cell(moment(start)[11:]),
+                duration(max(until - start, 0) / 1000) + (" so far" if is_open else ""),
+                percent(max(until - start, 0) / whole, 0),
+                moment(start)[11:],
             )
         )
     heads = columns("Stage", "On the time line", "#Took", "#Share", "#Began (UTC)")
@@ -112,9 +111,7 @@ def _funnel(db: sa.Connection, row: Row, spec: TaskSpec) -> Section:
         if number is None:
             number = sum(steps[each.value] for each in beyond) + steps[Step.GONE.value]
         share = number / row.num_selected
-        rows.append(
-            (Cell(STEP_WORDS[step.value]), Cell("", bar=Bar(share)), Cell(count(number)), Cell(percent(share, 0)))
-        )
+        rows.append((STEP_WORDS[step.value], Cell("", bar=Bar(share)), count(number), percent(share, 0)))
     dropped = sum(steps[step.value] for step in (Step.LATE, Step.LEFT))
     note = f"{count(dropped)} were late or left before their update counted." if dropped else "Nobody was lost."
     if steps[Step.GONE.value]:
@@ -132,12 +129,7 @@ def _lost(db: sa.Connection, row: Row) -> list[Section]:
     if not lost:
         return []
     rows = tuple(
-        (
-            phone(each.device_id),
-            Cell(STEP_WORDS[each.step]),
-            Cell(_why(each)),
-            Cell(moment(each.changed_ms)[11:]),
-        )
+        (phone(each.device_id), STEP_WORDS[each.step], _why(each), moment(each.changed_ms)[11:])
         for each in lost[:_MAX_LOST]
     )
     heads = columns("Phone", "What happened", "Why", "#When (UTC)")
@@ -166,8 +158,8 @@ def _attempts(db: sa.Connection, row: Row, now_ms: int) -> list[Section]:
             Cell(f"Attempt {each.attempt}", href=f"/tasks/{row.task_id}/rounds/{row.round}/{each.attempt}",
                  note="this page" if each.attempt == row.attempt else ""),
             stage_badge(each.stage, each.reason),
-            Cell(count(each.num_reports)),
-            Cell(since(each.started_ms, each.ended_ms, now_ms)),
+            count(each.num_reports),
+            since(each.started_ms, each.ended_ms, now_ms),
         )
         for each in attempts
     )  # fmt: skip
@@ -179,5 +171,5 @@ def _metrics(row: Row) -> list[Section]:
     metrics: dict[str, float] = json.loads(row.metrics_json)
     if not metrics:
         return []
-    rows: Sequence[tuple[str, Cell]] = [(metric_words(k).capitalize(), Cell(f"{v:.5g}")) for k, v in metrics.items()]
+    rows = [(metric_words(k).capitalize(), f"{v:.5g}") for k, v in metrics.items()]
     return [Facts("metrics", "What the sum told", tuple(rows), note="Means over the cohort; no phone's own figures.")]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
-from markupsafe import Markup
 
-from coordinator.dashboard import charts
-from coordinator.dashboard.sections import (
+from coordinator.dashboard.views.common import MAX_ROWS, Row, model_link
+from coordinator.dashboard.words import ago, lasting, since, stage_badge, task_badge
+from coordinator.operator.disclosure import disclosures
+from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
+from mien.errors import NotFoundError
+from mien.format import count, moment, percent, size
+from mien.protocol.canonical import task_from_json
+from mien.shell.pages import (
     NOTHING,
     Bar,
     Cell,
-    Column,
+    Cells,
+    Chart,
     Columns,
     Empty,
     Facts,
@@ -22,15 +28,11 @@ from coordinator.dashboard.sections import (
     Page,
     Prose,
     Section,
+    Series,
     Table,
+    charts,
+    columns,
 )
-from coordinator.dashboard.views.common import MAX_ROWS, Row, columns, model_link
-from coordinator.dashboard.words import ago, lasting, moment, since, stage_badge, task_badge
-from coordinator.operator.disclosure import disclosures
-from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
-from mien.errors import NotFoundError
-from mien.format import count, percent, size
-from mien.protocol.canonical import task_from_json
 from mien.specs import LocalSpec, TaskSpec
 
 _MAX_POINTS = 200
@@ -51,14 +53,14 @@ def task_list(db: sa.Connection, now_ms: int) -> Page:
     return Page("tasks", "Tasks", lede, (table,), commands=("mien-coordinator task submit spring.toml",))
 
 
-def _row(row: Row, now_ms: int) -> tuple[Cell, ...]:
+def _row(row: Row, now_ms: int) -> Cells:
     spec = task_from_json(row.task_json)
     return (
         Cell(row.name, href=f"/tasks/{row.task_id}"),
         Cell(row.state, tone=task_badge(row.state).tone, note=row.reason),
         progress_cell(row.rounds_closed, spec.rounds),
-        Cell(spec.method),
-        Cell(row.population),
+        spec.method,
+        row.population,
         Cell(ago(row.created_ms, now_ms), note=f"by {row.submitted_by}"),
         model_link(row.model_id),
     )
@@ -109,12 +111,12 @@ def _disclosed(spec: TaskSpec) -> tuple[str, ...]:
 
 
 def _summary(row: Row, spec: TaskSpec, now_ms: int) -> Facts:
-    items = [
+    items: list[tuple[str, Cell | str]] = [
         ("State", Cell(row.state, tone=task_badge(row.state).tone, note=row.reason)),
         ("Progress", progress_cell(row.rounds_closed, spec.rounds)),
         ("Began with", model_link(row.base_model_id)),
         ("Model now", model_link(row.model_id)),
-        ("Took", Cell(since(row.created_ms, row.ended_ms, now_ms))),
+        ("Took", since(row.created_ms, row.ended_ms, now_ms)),
     ]
     if row.aborted_in_a_row:
         items.append(("Aborted in a row", Cell(count(row.aborted_in_a_row), tone="warn")))
@@ -136,11 +138,11 @@ def _rounds(row: Row, attempts: Sequence[Row], now_ms: int) -> Section:
             Cell(f"Round {each.round}", href=f"/tasks/{row.task_id}/rounds/{each.round}/{each.attempt}",
                  note=f"attempt {each.attempt}" + (", validators" if each.duty == "validate" else "")),
             stage_badge(each.stage, each.reason),
-            Cell(count(each.num_selected)),
-            Cell(count(each.num_trained)),
-            Cell(count(each.num_reports)),
-            Cell(size(each.upload_bytes)),
-            Cell(since(each.started_ms, each.ended_ms, now_ms)),
+            count(each.num_selected),
+            count(each.num_trained),
+            count(each.num_reports),
+            size(each.upload_bytes),
+            since(each.started_ms, each.ended_ms, now_ms),
         )
         for each in attempts
     )  # fmt: skip
@@ -156,63 +158,58 @@ def _closed(attempts: Sequence[Row]) -> list[Row]:
 
 def _reports_figure(attempts: Sequence[Row]) -> Figure | None:
     closed = _closed(attempts)
-    if len(closed) < 2:  # one point is no course
-        return None
-    kinds = (("chosen", "num_selected"), ("trained", "num_trained"), ("in the sum", "num_reports"))
-    series = [
-        charts.Series(name, tuple((float(each.round), float(getattr(each, field))) for each in closed))
-        for name, field in kinds
-    ]
-    x = charts.whole_numbers(closed[0].round, closed[-1].round)
-    y = charts.linear([b for each in series for _, b in each.points], words=lambda v: f"{v:g}", zero=True)
-    drawing = charts.lines(series, x, y, x_label="round", y_label="phones")
-    rows = tuple((Cell(str(each.round)), *(Cell(count(getattr(each, field))) for _, field in kinds)) for each in closed)
-    heads = (Column("Round"), *(Column(name[0].upper() + name[1:], numeric=True) for name, _ in kinds))
-    last = closed[-1]
-    return Figure(
-        "reports", "Phones in each round", drawing, tuple(_legend(series)), "Closed rounds only.",
+    kinds = {"num_selected": "chosen", "num_trained": "trained", "num_reports": "in the sum"}
+    last = closed[-1] if closed else None
+    told = "" if last is None else (
         f"In round {last.round}, {last.num_selected} phones were chosen, {last.num_trained} trained and "
-        f"{last.num_reports} are in the sum.",
-        Table("reports-table", "By round", "Phones in each closed round", heads, rows),
+        f"{last.num_reports} are in the sum."
     )  # fmt: skip
+    counted = [(each.round, {field: getattr(each, field) for field in kinds}) for each in closed]
+    return _course(
+        "reports", "Phones in each round", kinds, counted, "{:,}", "Closed rounds only.", told, y_label="phones"
+    )
 
 
-def _metric_figures(attempts: Sequence[Row]) -> list[Figure]:
+def _metric_figures(attempts: Sequence[Row]) -> list[Figure | None]:
     """Return a figure of each kind of numbers that rounds tell: losses together, others by themselves."""
     closed = [(each.round, json.loads(each.metrics_json)) for each in _closed(attempts)]
     names = list(dict.fromkeys(name for _, metrics in closed for name in metrics if not name.endswith("_s")))
     losses = [name for name in names if name.startswith("loss")]
     groups = ([losses] if losses else []) + [[name] for name in names if name not in losses]
-    figures = [_metric_figure(group[: charts.MAX_SERIES], closed) for group in groups[:3]]
-    return [figure for figure in figures if figure is not None]
+    return [_metric_figure(group[: charts.MAX_SERIES], closed) for group in groups[:3]]
 
 
 def _metric_figure(names: Sequence[str], closed: Sequence[tuple[int, dict[str, float]]]) -> Figure | None:
-    series = [
-        charts.Series(
-            metric_words(name),
-            tuple((float(at), float(m[name])) for at, m in closed if name in m and math.isfinite(m[name])),
-        )
-        for name in names
-    ]
-    rounds = sorted({int(a) for each in series for a, _ in each.points})
-    if len(rounds) < 2:  # one point is no course
-        return None
-    x = charts.whole_numbers(rounds[0], rounds[-1])
-    y = charts.linear([b for each in series for _, b in each.points], words=lambda value: f"{value:g}")
+    ends = [(name, [m[name] for _, m in closed if math.isfinite(m.get(name, math.nan))]) for name in names]
+    told = ", ".join(f"{metric_words(name)} went from {v[0]:.4g} to {v[-1]:.4g}" for name, v in ends if v)
     title = "Loss on the phones" if names[0].startswith("loss") else metric_words(names[0]).capitalize()
-    rows = tuple(
-        (Cell(str(at)), *(Cell(f"{m[name]:.4g}") if name in m else NOTHING for name in names)) for at, m in closed
+    told = f"{told[:1].upper()}{told[1:]}, over rounds {closed[0][0]} to {closed[-1][0]}."
+    caption = "Means over a round's cohort, out of its sum."
+    anchor = f"metric-{names[0].replace('_', '-')}"
+    return _course(anchor, title, {name: metric_words(name) for name in names}, closed, "{:.4g}", caption, told)
+
+
+def _course(
+    anchor: str, title: str, kinds: Mapping[str, str], rounds: Sequence[tuple[int, Mapping[str, float]]], form: str,
+    caption: str, told: str, *, y_label: str = "",
+) -> Figure | None:  # fmt: skip
+    """Return how numbers, `kinds` by their names, went over rounds, with their table; None for a single round."""
+    series = tuple(
+        Series(words, tuple((float(at), float(m[name])) for at, m in rounds if math.isfinite(m.get(name, math.nan))))
+        for name, words in kinds.items()
     )
-    heads = (Column("Round"), *(Column(metric_words(name).capitalize(), numeric=True) for name in names))
-    told = ", ".join(f"{each.name} went from {each.points[0][1]:.4g} to {each.points[-1][1]:.4g}" for each in series)
-    return Figure(
-        f"metric-{names[0].replace('_', '-')}", title,
-        charts.lines(series, x, y, x_label="round", y_label=""),
-        tuple(_legend(series)), "Means over a round's cohort, out of its sum.",
-        f"{told[0].upper()}{told[1:]}, over rounds {rounds[0]} to {rounds[-1]}.",
-        Table(f"metric-{names[0].replace('_', '-')}-table", "By round", title, heads, rows),
-    )  # fmt: skip
+    places = sorted({int(at) for each in series for at, _ in each.points})
+    if len(places) < 2:  # one point is no course
+        return None
+    y = charts.linear([value for each in series for _, value in each.points], zero=bool(y_label))
+    chart = Chart(series, charts.whole_numbers(places[0], places[-1]), y, "round", y_label)
+    heads = columns("Round", *(f"#{words[0].upper()}{words[1:]}" for words in kinds.values()))
+    rows = tuple(
+        (str(at), *(form.format(m[name]).replace(",", "\u202f") if name in m else NOTHING for name in kinds))
+        for at, m in rounds
+    )
+    table = Table(f"{anchor}-table", "By round", title, heads, rows)
+    return Figure(anchor, title, (chart,), caption, told, table)
 
 
 def metric_words(name: str) -> str:
@@ -222,18 +219,14 @@ def metric_words(name: str) -> str:
     return known.get(name, name.replace("_", " "))
 
 
-def _legend(series: Sequence[charts.Series]) -> list[tuple[Markup, str]]:
-    return [(charts.swatch(index), each.name) for index, each in enumerate(series) if not each.is_guide]
-
-
 def _candidates(db: sa.Connection, task_id: str, now_ms: int) -> Section:
     wanted = sa.select(CANDIDATES).where(CANDIDATES.c.task_id == task_id).order_by(CANDIDATES.c.round.desc())
     rows = tuple(
         (
-            Cell(f"Round {each.round}"),
+            f"Round {each.round}",
             model_link(each.model_id),
             verdict_cell(each.state, each.reason),
-            Cell(ago(each.decided_ms or each.offered_ms, now_ms)),
+            ago(each.decided_ms or each.offered_ms, now_ms),
         )
         for each in db.execute(wanted.limit(MAX_ROWS))
     )
@@ -262,14 +255,14 @@ def _settings(spec: TaskSpec) -> Facts:
               "honest_but_curious": "against a curious server"}  # fmt: skip
     dp = privacy.dp
     noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
-    items = [
-        ("Cohort", Cell(f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}")),
-        ("Local training", Cell(_local(local))),
-        ("Longest training", Cell(lasting(deadlines.training_s))),
-        ("Secure aggregation", Cell(masked[privacy.secure_aggregation])),
-        ("Differential privacy", Cell(noise)),
-        ("Shown in clear", Cell(", ".join(privacy.reveals) or "nothing")),
-        ("Trained part", Cell(", ".join(spec.trainable) or "the model's own")),
+    items: list[tuple[str, Cell | str]] = [
+        ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}"),
+        ("Local training", _local(local)),
+        ("Longest training", lasting(deadlines.training_s)),
+        ("Secure aggregation", masked[privacy.secure_aggregation]),
+        ("Differential privacy", noise),
+        ("Shown in clear", ", ".join(privacy.reveals) or "nothing"),
+        ("Trained part", ", ".join(spec.trainable) or "the model's own"),
         ("Gates", Cell(f"every {gates.every} rounds" if gates.every else "the last model only",
                        note=f"TAR at FMR {gates.fmr:g}, released to {percent(gates.share, 0)}, {gates.release}")),
     ]  # fmt: skip

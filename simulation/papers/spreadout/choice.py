@@ -21,7 +21,7 @@ from typing import Final
 from mien.errors import MienError
 from mien.shell import cli
 from mien.shell.files import write_atomically
-from simulation.pages.html import Column, Prose, Report, Table, render
+from mien.shell.pages import Column, Prose, Report, Table, render
 from simulation.papers.spreadout import NAME
 from simulation.program.reproduce import OUT, read
 from simulation.runs.study import Estimate, Results
@@ -131,10 +131,16 @@ def page(results: Results, command: str) -> str:
     columns = tuple(Column(heading, numeric=0 < i < 4) for i, heading in enumerate(HEADINGS))
     judged = {method: judge(results, exact, forms) for method, (exact, forms) in FORMS.items()}
     tables = [
-        Table(method, "Paired differences over seeds ± half of the 95 % t-interval.", columns, tuple(cells(rows)))
+        Table(
+            method.lower(),
+            method,
+            "Paired differences over seeds ± half of the 95 % t-interval.",
+            columns,
+            tuple(cells(rows)),
+        )
         for method, rows in judged.items()
     ]
-    outcome = Prose("Outcome", tuple(sentence(method, rows) for method, rows in judged.items()))
+    outcome = Prose("outcome", "Outcome", tuple(sentence(method, rows) for method, rows in judged.items()))
     return render(Report(f"{results.study.title}: the choice", f"From the records of `{command}`.", (outcome, *tables)))
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from coordinator.dashboard.reading import Reader
-from coordinator.dashboard.sections import Empty, Figure, Page, Table
 from coordinator.dashboard.views import collapse, models
 from coordinator.release.gates_worker import _summary
 from mien.contribution import Total
@@ -23,6 +22,7 @@ from mien.methods import federated_evaluation
 from mien.protocol.canonical import to_canonical_json
 from mien.rounds.records import CandidateRecord, CandidateState
 from mien.rounds.thresholds import thresholds_of
+from mien.shell.pages import Empty, Figure, Page, Table
 from mien.specs import GateSpec, TaskSpec
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model

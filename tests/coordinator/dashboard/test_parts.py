@@ -12,11 +12,10 @@ import pytest
 import sqlalchemy as sa
 from starlette.types import Message
 
-from coordinator.dashboard import charts, words
+from coordinator.dashboard import words
 from coordinator.dashboard.guard import host_name
 from coordinator.dashboard.live import MAX_OF_ONE, EventStream, Live, News
 from coordinator.dashboard.reading import Reader, revision
-from coordinator.dashboard.sections import Cell, Column, Table
 from coordinator.dashboard.views.fleet import HOUR_MS, read
 from coordinator.store.database import open_engine
 from coordinator.store.store import Store
@@ -31,6 +30,7 @@ from mien.errors import (
 )
 from mien.log.audit import Entry
 from mien.shell.clock import Clock
+from mien.shell.pages import Bars, Cell, Chart, Column, Series, Table, charts
 
 # Reading
 
@@ -115,10 +115,10 @@ def test_a_database_of_another_schema_or_none_is_refused(tmp_path: Path) -> None
 
 
 def test_axes_hold_all_values_between_round_marks() -> None:
-    axis = charts.linear([0.113, 0.871], words=lambda value: f"{value:g}")
+    axis = charts.linear([0.113, 0.871])
     assert (axis.low, axis.high) == (0.0, 1.0)
     assert [words_ for _, words_ in axis.ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
-    same = charts.linear([3.0, 3.0], words=lambda value: f"{value:g}")
+    same = charts.linear([3.0, 3.0])
     assert same.low < 3.0 < same.high
     assert charts.linear([], words=str, zero=True).low == 0.0
     assert charts.linear([float("nan"), 2.0, 4.0], words=str).high >= 4.0
@@ -132,16 +132,19 @@ def test_axes_hold_all_values_between_round_marks() -> None:
 
 def test_drawings_need_no_style_and_escape_their_words() -> None:
     axis = charts.linear([0.0, 1.0], words=lambda value: f"<{value:g}>")
-    series = [charts.Series("a", ((0.0, 0.0), (0.5, 1.0), (1.0, 0.5))), charts.Series("b", ((0.0, 1.0),))]
-    drawing = charts.lines(series, axis, axis, x_label="<x>", y_label="y & z")
+    series = (Series("a", ((0.0, 0.0), (0.5, 1.0), (1.0, 0.5)), told=("<1>", "", "")), Series("b", ((0.0, 1.0),)))
+    drawing = Chart(series, axis, axis, "<x>", "y & z").drawing
     assert "style=" not in drawing
     assert "<x>" not in drawing
     assert "&lt;0&gt;" in drawing
     assert "y &amp; z" in drawing
-    assert len(re.findall(r'class="curve s1"', drawing)) == 2
-    bars = charts.bars([0.0, 2.0], ["<a>", ""], charts.linear([2.0], words=str, zero=True), y_label="n")
+    assert "<title>&lt;1&gt;</title>" in drawing
+    (curve,) = re.findall(r'class="curve s1" points="([^"]*)"', drawing)
+    assert len(curve.split()) == 3
+    bars = Bars(("<a>", ""), (("<b>", (0.0, 2.0)),), charts.linear([2.0], words=str, zero=True), "n").drawing
     assert "<a>" not in bars
-    heights = [float(height) for height in re.findall(r'class="bar"[^>]*height="([\d.]+)%"', bars)]
+    assert "<b>" not in bars
+    heights = [float(height) for height in re.findall(r'class="bar s1"[^>]*height="([\d.]+)%"', bars)]
     assert heights == [0.0, charts.BOTTOM - charts.TOP]
 
 

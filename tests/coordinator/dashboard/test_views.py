@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.reading import Reader
-from coordinator.dashboard.sections import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
 from coordinator.dashboard.situation import Check, Situation
 from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
@@ -26,6 +25,7 @@ from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
 from mien.rounds.records import CandidateRecord, CandidateState
 from mien.rounds.rollouts import spec_to_json
+from mien.shell.pages import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
 from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
 S = TypeVar("S")

@@ -6,32 +6,19 @@ import base64
 import dataclasses
 import hashlib
 import html
-import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from mien import format as fmt
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Comparisons, det_curve, equal_error_rate
-from simulation.pages import (
-    Column,
-    Facts,
-    Figure,
-    Headline,
-    Headlines,
-    Outcome,
-    Outcomes,
-    Prose,
-    Report,
-    Table,
-    figures,
-    render,
-)
+from mien.shell.pages import Axis, Chart, Column, Facts, Figure, Prose, Report, Series, Table, Tile, Tiles, render
+from mien.shell.pages.charts import MAX_SERIES, probit
+from mien.shell.pages.html import asset
+from simulation.pages import figures
 from simulation.pages.demo_page import RoundCost, render_demo
 from tests.simulation.pages.synthetic_demo import comparisons, demo_report
 
@@ -87,84 +74,86 @@ def test_page_asks_for_nothing(demo_html: str) -> None:
     assert style is not None
     assert "url(" not in style[1]
     assert "@import" not in style[1]
-    # Outside plotly's own text there is no address at all.
-    ours = [text for _, text in page.scripts if "plotly.js v" not in text[:500]]
-    assert len(ours) == len(page.scripts) - 1
-    assert "://" not in " ".join([*page.words, *ours, style[1]])
+    assert page.scripts == []
+    assert "://" not in " ".join([*page.words, style[1]])
 
 
-def test_policy_lets_only_the_pages_own_scripts_run(demo_html: str) -> None:
+def test_policy_lets_no_script_and_only_the_pages_own_style_in(demo_html: str) -> None:
     page = Page(demo_html)
     policy = next(m["content"] for m in page.of("meta") if m.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    running = [text for attributes, text in page.scripts if attributes.get("type") != "application/json"]
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in running]
-    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
-    assert len(hashes) == 2
-    assert "unsafe-eval" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'none'; style-src 'sha256-")
+    style = re.search(r"<style>(.*?)</style>", demo_html, re.DOTALL)
+    assert style is not None
+    assert re.findall(r"'sha256-([^']+)'", policy) == [
+        base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    ]
+    assert not any("style" in attributes for _, attributes in page.elements)
+    assert "unsafe" not in policy
     assert "connect-src" not in policy
 
 
-def test_size_is_that_of_plotly_once(demo_html: str, record_property: pytest.RecordProperty) -> None:
+def test_a_page_of_figures_is_small(demo_html: str, record_property: pytest.RecordProperty) -> None:
     size = len(demo_html.encode())
     record_property("size_bytes", size)
-    plotly = max(len(text.encode()) for _, text in Page(demo_html).scripts)
-    assert 4_000_000 < plotly < 6_000_000
-    assert size - plotly < 150_000
+    assert size < 150_000
 
 
 def test_report_without_figures_is_small_and_runs_no_script() -> None:
-    page = render(Report("t", "l", (Prose("a", ("b",)),)))
-    assert len(page) < 15_000
+    page = render(Report("t", "l", (Prose("a", "a", ("b",)),)))
+    assert len(page) < 18_000
     assert "script-src 'none'" in html.unescape(page)
     assert "<script" not in page
 
 
 def test_hostile_text_stays_text() -> None:
-    cells = Table(HOSTILE, HOSTILE, (Column(HOSTILE),), ((HOSTILE,),), (HOSTILE,), HOSTILE, HOSTILE)
+    cells = Table("t", HOSTILE, HOSTILE, (Column(HOSTILE, numeric=True),), ((HOSTILE,),), HOSTILE, (HOSTILE,), HOSTILE)
     cells = dataclasses.replace(cells, details=cells)
-    curve = figures.NamedCurve(HOSTILE, det_curve(comparisons(0.3, seed=0)), "before")
-    figure = figures.det_figure([curve])
-    scores = figures.score_figure([figures.NamedScores(HOSTILE, comparisons(0.3, seed=0))])
-    rounds = figures.rounds_figure([figures.NamedSeries(HOSTILE, (0, 1), (0.1, 0.2), "after")], title=HOSTILE)
+    det = figures.det_chart([figures.NamedCurve(HOSTILE, det_curve(comparisons(0.3, seed=0)))])
+    scores = figures.score_charts([figures.NamedScores(HOSTILE, comparisons(0.3, seed=0))])
+    bands = [figures.Band(HOSTILE, (0, 1), (0.1, 0.2)), figures.Band(HOSTILE, (0, 1), (0.1, 0.2))]
+    rounds = figures.rounds_chart(bands, title=HOSTILE, x_title=HOSTILE)
     report = Report(
         HOSTILE,
         HOSTILE,
         (
-            Headlines((Headline(HOSTILE, HOSTILE, HOSTILE),), HOSTILE),
-            Prose(HOSTILE, (HOSTILE,), notice=True),
-            Facts(HOSTILE, ((HOSTILE, HOSTILE),), HOSTILE),
+            Tiles("h", HOSTILE, (Tile(HOSTILE, HOSTILE, HOSTILE),), HOSTILE),
+            Prose("p", HOSTILE, (HOSTILE,), is_notice=True),
+            Facts("f", HOSTILE, ((HOSTILE, HOSTILE),), HOSTILE, HOSTILE),
             cells,
-            Outcomes(HOSTILE, (Outcome(HOSTILE, HOSTILE, HOSTILE),), HOSTILE),
-            *(Figure(HOSTILE, f, HOSTILE, HOSTILE, cells, HOSTILE) for f in (figure, scores, rounds)),
+            *(
+                Figure(f"f{n}", HOSTILE, charts, HOSTILE, HOSTILE, cells, HOSTILE)
+                for n, charts in enumerate(((det,), scores, (rounds,)))
+            ),
         ),
         (HOSTILE,),
     )
     page = Page(render(report))
     assert not page.of("img")
-    assert len(page.of("script")) == 3 + 2  # three figures' data, plotly and ours
-    for attributes, text in page.scripts:
-        if attributes.get("type") == "application/json":
-            assert "<" not in text
-            # Plotly reads tags in labels: they reach it escaped.
-            assert "<script>" not in json.dumps(json.loads(text))
-    assert page.text.count("alert(1)") > 20
+    assert not page.of("script")
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert page.text.count("alert(1)") > 40
 
 
 def test_tables_and_figures_are_accessible(demo_html: str) -> None:
     page = Page(demo_html)
     assert all(th.get("scope") in ("row", "col") for th in page.of("th"))
-    plots = [d for d in page.of("div") if d.get("class") == "plot"]
-    assert len(plots) == 3
-    assert all(p.get("role") == "img" and len(p.get("aria-label") or "") > 40 for p in plots)
+    drawn = page.of("figure")
+    assert len(drawn) == 3
+    for figure in drawn:
+        words = re.search(f'id="{figure.get("aria-describedby")}">(.*?)</p>', demo_html)
+        assert words is not None
+        assert len(words[1]) > 40
+    assert all(svg.get("aria-hidden") == "true" for svg in page.of("svg") if svg.get("class") in ("chart", "swatch"))
+    assert len([svg for svg in page.of("svg") if svg.get("class") == "chart"]) == 4  # one figure has two panels
     assert len(page.of("figcaption")) == 3
     assert page.of("html")[0].get("lang") == "en"
     ids = [a["id"] for _, a in page.elements if "id" in a]
     assert len(ids) == len(set(ids))
     for _, attributes in page.elements:
-        reference = attributes.get("aria-labelledby")
-        assert reference is None or reference in ids
+        for name in ("aria-labelledby", "aria-describedby"):
+            assert attributes.get(name) is None or attributes[name] in ids
+    assert len(page.of("caption")) == len(page.of("table"))
 
 
 def test_demo_page_says_what_was_measured(demo_html: str) -> None:
@@ -203,7 +192,8 @@ def test_demo_page_does_not_praise_what_got_worse() -> None:
     )
     page = Page(render_demo(worse))
     tiles = [d.get("class") for d in page.of("div") if (d.get("class") or "").startswith("tile ")]
-    assert tiles == ["tile bad", "tile bad", "tile plain"]
+    assert tiles[:3] == ["tile bad", "tile bad", "tile plain"]
+    assert tiles[3:] == ["tile good", "tile good"]  # the owner and the stranger
     assert "8 phones, 8 rounds" in page.text
     assert "aborted: quorum" in page.text
     assert "MIEN_DATA is unset." in page.text
@@ -227,63 +217,61 @@ def test_demo_report_refuses_gaps() -> None:
 
 def test_det_points_lie_on_the_curve() -> None:
     curve = det_curve(comparisons(0.3, seed=5))
-    figure = figures.det_figure([figures.NamedCurve("m", curve, "after")])
-    fmr, fnmr, thresholds = np.asarray(figure.data[0].customdata).T
-    assert 100 < thresholds.size <= 400
-    for f, m, t in zip(fmr, fnmr, thresholds, strict=True):
-        k = int(np.searchsorted(curve.thresholds, t))
-        assert curve.thresholds[k] == t
-        assert f == pytest.approx(curve.fmr[k] * 100)
-        assert m == pytest.approx(curve.fnmr[k] * 100)
+    series = figures.det_chart([figures.NamedCurve("m", curve)]).series[0]
+    assert 100 < len(series.points) <= 400
+    for (f, m), told in zip(series.points, series.told, strict=True):
+        k = int(np.flatnonzero((curve.fmr == f) & (curve.fnmr == m))[0])
+        assert told.startswith(f"FMR {curve.fmr[k] * 100:.3g} %, FNMR {curve.fnmr[k] * 100:.3g} %, threshold ")
+        assert float(told.rpartition(" ")[2]) == pytest.approx(curve.thresholds[k], abs=6e-4)
     # Phi^-1: 2.275 % is two standard deviations out.
-    assert float(figures.probit(0.022750131948179195)) == pytest.approx(-2.0)
+    assert probit(0.022750131948179195) == pytest.approx(-2.0)
 
 
 def test_det_of_separated_scores_has_nothing_to_draw() -> None:
     curve = det_curve(Comparisons(np.array([0.9, 0.8]), np.array([0.1, 0.2])))
     with pytest.raises(UndefinedMetricError, match="no DET"):
-        figures.det_figure([figures.NamedCurve("m", curve, "after")])
+        figures.det_chart([figures.NamedCurve("m", curve)])
 
 
 def test_roc_and_histogram_hold_the_scores() -> None:
     scores = Comparisons(np.array([0.9, 0.8, 0.3]), np.array([0.11, 0.2, 0.85, 0.0]))
-    roc = figures.roc_figure([figures.NamedCurve("m", det_curve(scores), "after")])
-    assert (25.0, pytest.approx(100 / 3)) in list(zip(roc.data[0].x, roc.data[0].y, strict=True))
-    histogram = figures.score_figure([figures.NamedScores("m", scores, 0.5)])
-    non_mated, mated = histogram.data
-    assert float(np.sum(mated.y)) == pytest.approx(100)
-    assert non_mated.y[44] == 25.0  # bin of 0.11: floor(1.11 * 40)
+    roc = figures.roc_chart([figures.NamedCurve("m", det_curve(scores))])
+    assert (0.25, pytest.approx(1 / 3)) in roc.series[0].points
+    (panel,) = figures.score_charts([figures.NamedScores("m", scores, 0.5)])
+    non_mated, mated = panel.series
+    assert sum(y for _, y in mated.points) == pytest.approx(1)
+    assert non_mated.points[44][1] == 0.25  # bin of 0.11: floor(1.11 * 40)
+    assert panel.threshold == 0.5
 
 
-def test_every_trace_has_a_role() -> None:
-    """The page colours by role; a trace without one would break its script."""
-    page = Page(render_demo(demo_report()))
-    css = (Path(figures.__file__).parent / "assets" / "report.css").read_text()
-    for attributes, text in page.scripts:
-        if attributes.get("type") == "application/json":
-            for trace in json.loads(text)["data"]:
-                assert f"--{trace['meta']['role'].replace('_', '-')}:" in css
+def test_every_series_has_a_colour_light_and_dark() -> None:
+    css = asset("kit.css")
+    for number in range(1, MAX_SERIES + 1):
+        assert re.search(rf"--s{number}: light-dark\(#[0-9a-f]{{6}}, #[0-9a-f]{{6}}\);", css)
+        assert f".s{number} {{ --tone: var(--s{number}); }}" in css
+    assert set(re.findall(r'class="curve (\w+)"', render_demo(demo_report()))) == {"s1", "s2", "s3", "s4", "guide"}
 
 
 def test_bad_sections_are_refused() -> None:
     with pytest.raises(ConfigError, match="2 cells for 1 columns"):
-        Table("t", "c", (Column("a"),), (("1", "2"),))
+        Table("t", "t", "c", (Column("a"),), (("1", "2"),))
     with pytest.raises(ConfigError, match="tone"):
-        Headline("a", "b", tone="great")  # type: ignore[arg-type]
+        Tile("a", "b", tone="great")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="language"):
         Report("t", "l", (), language='en"><script>')
-    with pytest.raises(ConfigError, match="2 rounds and 1 values"):
-        figures.NamedSeries("n", (0, 1), (0.1,), "after")
+    with pytest.raises(ConfigError, match="one value for each place"):
+        figures.Band("n", (0, 1), (0.1,))
     with pytest.raises(ConfigError, match="at least one model"):
-        figures.score_figure([])
+        figures.score_charts([])
 
 
-def test_figures_with_nan_are_refused() -> None:
-    figure = go.Figure()
-    figure.add_scatter(x=[0.0], y=[float("nan")], meta={"role": "after"})
-    page = Page(render(Report("t", "l", (Figure("f", figure, "c", "d"),))))
-    data = next(text for attributes, text in page.scripts if attributes.get("type") == "application/json")
-    assert "NaN" not in data  # a gap in the line, null in JSON
+def test_what_is_not_finite_leaves_a_gap() -> None:
+    points = tuple((float(x), float("nan") if x == 2 else 0.5) for x in range(5))
+    axis = Axis(0.0, 4.0, ())
+    drawing = Chart((Series("a", points),), axis, axis).drawing
+    assert "nan" not in drawing
+    assert [len(points.split()) for points in re.findall(r'<polyline[^>]* points="([^"]*)"', drawing)] == [2, 2]
+    assert drawing.count('class="dot') == 4
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.pages.figures import NamedSeries, rounds_figure
+from simulation.pages.figures import Band, rounds_chart
 from simulation.pages.run_page import run_page
 from simulation.pages.sweep_page import _seeds_in_words, sweep_page
 from simulation.runs.runs import RunFolder
@@ -41,7 +41,10 @@ def test_the_error_before_training_is_that_of_every_run(folder: Path) -> None:
     told = text_of(page, "Error before training").replace("\u202f", " ")
     assert re.findall(r"\d+\.\d+", told) == [f"{min(errors):.2f}", f"{max(errors):.2f}"]
     assert told.endswith("over 9 runs")
-    assert "Seed 0 alone. The bands are 95 % intervals of a bootstrap" in html.unescape(page)
+    assert (
+        "The bands are 95 % intervals of a bootstrap over people. Of the test people. Seed 0 alone."
+        in html.unescape(page)
+    )
 
 
 def test_a_figure_of_single_runs_names_their_seeds() -> None:
@@ -50,10 +53,7 @@ def test_a_figure_of_single_runs_names_their_seeds() -> None:
 
 
 def test_round_0_is_explained_where_it_is_shown() -> None:
-    titles = [
-        rounds_figure([NamedSeries("a", rounds, (0.5, 0.4), "after")], title="Loss").layout.xaxis.title.text
-        for rounds in ((0, 1), (1, 2))
-    ]
+    titles = [rounds_chart([Band("a", rounds, (0.5, 0.4))], title="Loss").x_label for rounds in ((0, 1), (1, 2))]
     assert titles == ["Round (0: before training)", "Round"]
 
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from mien.errors import ConfigError
 from mien.evaluation import Comparisons, det_curve
-from simulation.pages import figures
-from simulation.pages.figures import SERIES, NamedCurve
-from simulation.pages.html import Figure
-from simulation.pages.study_figures import (
+from mien.shell.pages import Chart, Figure
+from mien.shell.pages.charts import MAX_SERIES
+from simulation.pages.figures import (
     Band,
-    CurveBand,
+    NamedCurve,
     angles_figure,
     band_of,
-    bands_figure,
-    det_bands_figure,
-    map_figure,
-    weights_figure,
+    det_chart,
+    map_chart,
+    rounds_chart,
+    weights_chart,
 )
 from simulation.pages.study_page import study_sections
 from simulation.runs.study import Column, Results, Row, Study, Table
@@ -30,51 +27,66 @@ from simulation.runs.study import Column, Results, Row, Study, Table
 
 def curve() -> NamedCurve:
     rng = np.random.default_rng(0)
-    return NamedCurve("m", det_curve(Comparisons(rng.normal(0.6, 0.2, 300), rng.normal(0.2, 0.2, 900))), "series_1")
+    found = det_curve(Comparisons(rng.normal(0.6, 0.2, 300), rng.normal(0.2, 0.2, 900)))
+    return NamedCurve("m", found, 1, (0.01, 0.1, 0.2), (0.2, 0.05, 0.0), (0.4, 0.1, 0.1))
 
 
-ALL: dict[str, go.Figure] = {
-    "bands": bands_figure(
-        [Band("<b>", (0, 1), (0.2, 0.1), (0.1, 0.05), (0.3, 0.2)), Band("b", (0,), (0.5,))],
-        x_title="Round", y_title="EER", percent=True,
+def angles() -> Chart:
+    (chart,) = angles_figure(
+        {
+            "a": [{"edges_deg": [0, 60, 120, 180], "counts": each} for each in ([0, 1, 1], [0, 2, 0])],
+            "b": [{"edges_deg": [0, 60, 120, 180], "counts": [1, 0, 0]}],
+        },
+        "of a test.",
+    ).charts
+    assert isinstance(chart, Chart)
+    return chart
+
+
+ALL: dict[str, Chart] = {
+    "bands": rounds_chart(
+        [Band("<b>", (0, 1), (0.2, 0.1), (0.1, 0.05), (0.3, 0.2)), Band("b", (0,), (0.5,))], title="EER",
     ),
-    "det": det_bands_figure([CurveBand(curve(), (0.01, 0.1, 0.2), (0.2, 0.05, 0.0), (0.4, 0.1, 0.1))]),
-    "angles": angles_figure({"a": [0, 3, 1], "b": [1, 0, 0]}, [0, 60, 120, 180]),
-    "weights": weights_figure({"x": [(1, 0.5), (2, 0.4)], "y": [(1, 0.5), (2, 0.6)]}),
-    "map": map_figure([[0, 1], [2, 3], [4, 5]], [0, 1, 0]),
+    "det": det_chart([curve()]),
+    "angles": angles(),
+    "weights": weights_chart({"x": [(1, 0.5), (2, 0.4)], "y": [(1, 0.5), (2, 0.6)]}),
+    "map": map_chart([[0, 1], [2, 3], [4, 5]], [0, 1, 0]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_trace_has_a_role_with_a_colour(name: str) -> None:
-    css = (Path(figures.__file__).parent / "assets" / "report.css").read_text()
-    for trace in ALL[name].data:
-        assert css.count(f"--{trace.meta['role'].replace('_', '-')}:") == 2  # light and dark
+def test_every_series_is_drawn_in_a_colour_of_its_own(name: str) -> None:
+    drawing, chart = ALL[name].drawing, ALL[name]
+    for number, each in enumerate(chart.series, 1):
+        kind = "guide" if each.is_guide else f"s{number}"
+        assert f'class="{"dot" if each.kind == "marks" else "curve"} {kind}"' in drawing
+        assert each.is_guide or (each.told and f"<title>{each.told[0]}</title>" in drawing)
+    assert drawing.count('class="area') == sum(bool(each.band or each.is_filled) for each in chart.series)
 
 
 def test_bands_hold_their_means() -> None:
-    fill, first, second = ALL["bands"].data
-    assert list(fill.y) == [30.0, 20.0, 5.0, 10.0]
-    assert list(fill.x) == [0, 1, 1, 0]
-    assert list(first.y) == [20.0, 10.0]
-    assert first.name == "&lt;b&gt;"
-    assert (second.name, second.meta["role"]) == ("b", "series_2")
+    first, second = ALL["bands"].series
+    assert first.band == ((0, 0.1, 0.3), (1, 0.05, 0.2))
+    assert first.points == ((0, 0.2), (1, 0.1))
+    assert first.told == ("round 0: 20.00 %", "round 1: 10.00 %")
+    assert (second.name, second.points, second.band) == ("b", ((0, 0.5),), ())
+    assert [name for _, name in ALL["bands"].legend] == ["<b>", "b"]  # the template escapes them
 
 
 def test_a_band_of_an_error_curve_leaves_out_what_probits_cannot_show() -> None:
-    *_, fill = ALL["det"].data
-    assert fill.fill == "toself"
-    assert len(fill.x) == 4  # the third place has no lower end above 0
+    drawn, guide = ALL["det"].series
+    assert drawn.band == ((0.01, 0.2, 0.4), (0.1, 0.05, 0.1))  # the third place has no lower end above 0
+    assert guide.is_guide
 
 
 def test_angles_are_shares_of_pairs() -> None:
-    first, second = ALL["angles"].data
-    assert list(first.y) == [0, 75.0, 25.0, 0]
-    assert list(second.y) == [100.0, 0, 0, 0]
+    first, second = ALL["angles"].series
+    assert [y for _, y in first.points] == [0, 0.75, 0.25, 0]
+    assert [y for _, y in second.points] == [1.0, 0, 0, 0]
 
 
 def test_one_mark_a_person() -> None:
-    assert [list(trace.x) for trace in ALL["map"].data] == [[0, 4], [2]]
+    assert [[x for x, _ in each.points] for each in ALL["map"].series] == [[0, 4], [2]]
 
 
 def test_means_over_runs_where_all_of_them_are() -> None:
@@ -89,7 +101,7 @@ def test_means_over_runs_where_all_of_them_are() -> None:
 
 def test_what_a_figure_refuses() -> None:
     with pytest.raises(ConfigError, match="1 to 8 series, not 9"):
-        angles_figure({str(i): [1] for i in range(len(SERIES) + 1)}, [0, 180])
+        angles_figure({str(i): [{"edges_deg": [0, 180], "counts": [1]}] for i in range(MAX_SERIES + 1)}, "")
     with pytest.raises(ConfigError, match="one value for each place"):
         Band("a", (1, 2), (0.5,))
 
@@ -106,6 +118,9 @@ def test_pages_of_studies_draw_what_records_hold() -> None:
     results = Results(study, (0, 1), {key: {"metrics": each} for key, each in metrics.items()})
     sections = [section for section in study_sections(results) if isinstance(section, Figure)]
     assert [each.title for each in sections] == ["Error by round", "Angles between classes", "Weighting by round"]
-    assert list(sections[0].figure.data[-1].y) == pytest.approx([25.0, 10.0])
-    assert [trace.name for trace in sections[2].figure.data] == ["x", "y"]
+    (eer,), (weights,) = sections[0].charts, sections[2].charts
+    assert isinstance(eer, Chart)
+    assert [y for _, y in eer.series[0].points] == pytest.approx([0.25, 0.1])
+    assert isinstance(weights, Chart)
+    assert [each.name for each in weights.series] == ["x", "y"]
     assert study_sections(Results(study, (0,), {})) == []

@@ -79,7 +79,7 @@ class TestHelp:
 
     def test_help_needs_neither_torch_nor_faces(self) -> None:
         code = (
-            "import sys, simulation.program.cli; print(*{'torch', 'cv2', 'plotly', 'grpc', 'numpy'} & set(sys.modules))"
+            "import sys, simulation.program.cli; print(*{'torch', 'cv2', 'jinja2', 'grpc', 'numpy'} & set(sys.modules))"
         )
         loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         assert loaded.split() == []

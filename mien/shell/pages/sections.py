@@ -1,13 +1,18 @@
-"""What a page consists of: typed records of plain text. The template escapes all of it; views hold no markup."""
+"""What a page consists of: typed records of plain text. The template escapes all of it; pages hold no markup.
+
+A section's `anchor` is its id in the page, so that links and whoever keeps a page up to date find it.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 from markupsafe import Markup
 
 from mien.errors import ConfigError
+from mien.shell.pages.charts import Bars, Chart
 
 Tone = Literal["plain", "good", "busy", "warn", "bad"]
 MARKS: Final[dict[Tone, str]] = {"plain": "○", "good": "✓", "busy": "◐", "warn": "△", "bad": "✕"}
@@ -35,6 +40,10 @@ class Cell:
     bar: Bar | None = None
 
 
+Cells = tuple[Cell | str, ...]
+"""A row; plain text is a cell of that text."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column's heading; numbers are set flush right."""
@@ -45,25 +54,34 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first cell of a row is its heading. `caption` is read out and may be shown."""
+    """A table; the first cell of a row is its heading. `caption` is read out, and shown in reports.
+
+    `total` is a last row set apart, `note` what the numbers rest on, `command` what gives them again, `details` a
+    second table, folded away.
+    """
 
     kind: ClassVar[str] = "table"
     anchor: str
     title: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Cells, ...]
     note: str = ""
+    total: Cells = ()
+    command: str = ""
+    details: Table | None = None
 
     def __post_init__(self) -> None:
-        for row in self.rows:
+        for row in (*self.rows, *((self.total,) if self.total else ())):
             if len(row) != len(self.columns):
                 raise ConfigError(f"table {self.title!r} has a row of {len(row)} cells for {len(self.columns)} columns")
+        object.__setattr__(self, "rows", tuple(tuple(map(_cell, row)) for row in self.rows))
+        object.__setattr__(self, "total", tuple(map(_cell, self.total)))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure to take away, what it rests on, and whether it is as it should be."""
+    """One figure or decision to take away, what it rests on, and whether it is as it should be."""
 
     label: str
     value: str
@@ -71,15 +89,20 @@ class Tile:
     tone: Tone = "plain"
     href: str = ""
 
+    def __post_init__(self) -> None:
+        if self.tone not in MARKS:
+            raise ConfigError(f"tone is {self.tone!r}; use one of {', '.join(MARKS)}")
+
 
 @dataclass(frozen=True)
 class Tiles:
-    """Figures side by side."""
+    """Figures or decisions side by side."""
 
     kind: ClassVar[str] = "tiles"
     anchor: str
     title: str
     items: tuple[Tile, ...]
+    intro: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,24 +129,29 @@ class Alerts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Terms and what they are."""
+    """Terms and what they are: provenance, settings, where something stands."""
 
     kind: ClassVar[str] = "facts"
     anchor: str
     title: str
-    items: tuple[tuple[str, Cell], ...]
+    items: tuple[tuple[str, Cell | str], ...]
     note: str = ""
+    intro: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", tuple((term, _cell(what)) for term, what in self.items))
 
 
 @dataclass(frozen=True)
 class Prose:
-    """Paragraphs, as a list where there are several points."""
+    """Paragraphs, as a list where there are several points; a notice stands out."""
 
     kind: ClassVar[str] = "prose"
     anchor: str
     title: str
     paragraphs: tuple[str, ...]
     is_list: bool = False
+    is_notice: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,16 +167,26 @@ class Empty:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with what it shows in words, and the same numbers as a table beside it."""
+    """A chart, or panels of one, with what it shows in words, and the same numbers as a table, folded away."""
 
     kind: ClassVar[str] = "figure"
     anchor: str
     title: str
-    drawing: Markup = field(repr=False)
-    legend: tuple[tuple[Markup, str], ...]
+    charts: tuple[Chart | Bars, ...] = field(repr=False)
     caption: str
     description: str
-    table: Table
+    table: Table | None = None
+    command: str = ""
+
+    @property
+    def drawing(self) -> Markup:
+        """Return all panels as SVG."""
+        return Markup("").join(chart.drawing for chart in self.charts)
+
+    @property
+    def legend(self) -> tuple[tuple[Markup, str], ...]:
+        """Return the swatch and name of each series, where there are several."""
+        return self.charts[0].legend
 
 
 @dataclass(frozen=True)
@@ -210,9 +248,28 @@ class Page:
     commands: tuple[str, ...] = ()
 
 
-def text(value: object) -> Cell:
-    """Return a plain cell."""
-    return Cell(str(value))
+@dataclass(frozen=True)
+class Report:
+    """A page that is a file of its own: one sentence on what was done, sections in order, and the small print."""
+
+    title: str
+    lede: str
+    sections: tuple[Section, ...]
+    footer: tuple[str, ...] = ()
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", self.language):
+            raise ConfigError(f"report language is {self.language!r}; use a tag such as 'en'")
+
+
+def columns(*labels: str) -> tuple[Column, ...]:
+    """Return headings; one that begins with # is of numbers."""
+    return tuple(Column(label.removeprefix("#"), numeric=label.startswith("#")) for label in labels)
+
+
+def _cell(what: Cell | str) -> Cell:
+    return what if isinstance(what, Cell) else Cell(what)
 
 
 NOTHING: Final = Cell("–")
