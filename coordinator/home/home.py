@@ -27,6 +27,7 @@ from coordinator.home.settings import Resolved
 from coordinator.keys.credentials import OperatorCredentials
 from mien.errors import AlreadyExistsError, ConfigError, KeyStoreError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
+from mien.shell.keys import p256_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +170,6 @@ class CoordinatorHome:
 
 def create_home(folder: Path, config: CoordinatorConfig, now: datetime) -> CoordinatorHome:
     """Return a new coordinator's folder. The authority's key is written last: with it the folder is complete."""
-    from cryptography.hazmat.primitives.asymmetric import ec
 
     from coordinator.keys import pki
     from coordinator.store.sealing import MasterKey
@@ -185,7 +185,7 @@ def create_home(folder: Path, config: CoordinatorConfig, now: datetime) -> Coord
     write_operator(home, authority, now)
     if not home.store_key_path.exists():
         MasterKey.create(home.store_key_path)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     write_atomically(home.registrar_operator_key_path, pki.key_to_pem(key), private=True)
     write_atomically(home.registrar_operator_csr_path, pki.create_csr(key))
     create_private(home.ca_key_path, authority.key_pem)

@@ -36,6 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError, ConfigError, KeyStoreError, PermissionDeniedError, RevokedError
+from mien.shell.keys import p256_key
 
 BACKDATING: Final = timedelta(minutes=10)
 """How long before its issue a certificate is valid already, for verifiers whose clocks are a little slow."""
@@ -147,7 +148,7 @@ def create_authority(name: str, now: datetime, lifetime: timedelta = AUTHORITY_L
 
     A random suffix keeps the names of two authorities apart: TLS libraries look issuers up by name.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     public_key = key.public_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{check_name(name)} {_key_digest(public_key)[:8]}")])
     certificate = (
@@ -193,7 +194,7 @@ def issue_server_leaf(
     """Return credentials for a TLS server that is reached by `hosts` (DNS names and IP addresses)."""
     if not hosts:
         raise ConfigError("a server certificate needs at least one host name or IP address")
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys(hosts)])
     certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.SERVER_AUTH, now, lifetime)
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
@@ -203,7 +204,7 @@ def issue_operator_leaf(
     authority: Authority, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
 ) -> Credentials:
     """Return credentials for an operator of the program that owns `authority`."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     certificate = _issue_operator(authority, name, key.public_key(), now, lifetime)
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
 
@@ -212,7 +213,7 @@ def issue_replica_leaf(
     authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
 ) -> Credentials:
     """Return what proves one replica of a coordinator to the others; it opens no service but theirs."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_REPLICA_PREFIX + check_name(replica_id))])
     certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
