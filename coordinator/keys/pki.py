@@ -180,6 +180,15 @@ def load_authority_certificate(data: bytes) -> x509.Certificate:
     return certificate
 
 
+def check_validity(certificate: x509.Certificate, now: datetime, *, what: str, warn_days: int) -> None:
+    """Raise CertificateError when a certificate is not valid now or ends within `warn_days`."""
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < begins:
+        raise CertificateError(f"{what} is not valid before {begins:%Y-%m-%d}; check the clock")
+    if (ends - now).days < warn_days:
+        raise CertificateError(f"{what} ends on {ends:%Y-%m-%d}; renew it")
+
+
 def fingerprint(certificate: x509.Certificate) -> str:
     """Return SHA-256 over a certificate's DER in lower-case hex, as invites carry it."""
     return certificate.fingerprint(hashes.SHA256()).hex()
