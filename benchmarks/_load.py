@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks._common import ROOT
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.keys.tls import ServerLeaf
 from coordinator.operator.client import Coordinator, connect
@@ -118,9 +118,9 @@ class Site:
             device_calls_per_minute=1_000_000,
             **settings,
         )
-        self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.now)
+        self.home: CoordinatorHome = CoordinatorHome.create(folder / "coordinator", config, self.now)
         self._registrar = pki.create_authority("registrar", self.now)
-        trust_registrar(self.home, self._registrar.certificate_pem, replace=False)
+        self.home.trust(self._registrar.certificate_pem, replace=False)
 
     @contextlib.contextmanager
     def coordinator(self) -> Iterator[Program]:
@@ -318,7 +318,7 @@ async def _serve_sink(folder: Path, ready: Path) -> None:
     }
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    client_cas = authority.certificate_pem + home.public(home.registrar_ca_path)
+    client_cas = authority.certificate_pem + home.public(home.trusted_ca_path)
     port = server.add_secure_port("127.0.0.1:0", leaf.credentials(client_ca=client_cas))
     await server.start()
     write_atomically(ready, json.dumps({"port": port}).encode())

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -14,12 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 import structlog
-from cryptography import x509
 
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import settings_sha256
-from coordinator.keys import pki
 from coordinator.keys.tls import ServerLeaf
 from coordinator.release.rollouts_worker import RollOutKeeper
 from coordinator.rounds.closing_io import Stores
@@ -52,7 +49,7 @@ from mien.secagg.leaves import leaf_verifier
 from mien.shell.clock import Clock
 from mien.shell.lock import exclusive
 from mien.shell.memory import keep_freed_memory
-from mien.shell.systemd import notify
+from mien.shell.serving import serve_until_signalled
 from mien.shell.tls import refuse_tls12
 from mien.shell.version import software
 
@@ -72,30 +69,7 @@ def serve(home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[
     keep_freed_memory()
     refuse_tls12()
     with exclusive(home.lock_path, program="mien-coordinator"):
-        asyncio.run(_serve_until_signalled(home, config, announce))
-
-
-async def _serve_until_signalled(
-    home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[int], None]
-) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def signalled(number: signal.Signals) -> None:
-        """Stop in an orderly way; at once where somebody cannot wait, which loses nothing that was acknowledged."""
-        if stop.is_set():
-            loop.remove_signal_handler(number)
-            signal.raise_signal(number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, number)
-    async with running(home, config, Clock()) as port:
-        announce(port)
-        notify("READY=1")
-        await stop.wait()
-        notify("STOPPING=1")
-        _LOG.info("draining; once more stops at once", limit_s=config.drain_s)
-    _LOG.info("stopped")
+        asyncio.run(serve_until_signalled(running(home, config, Clock()), announce, drain_s=config.drain_s))
 
 
 @contextlib.asynccontextmanager
@@ -119,7 +93,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
 
             stores.store.privacy(lambda db: refuse_beside_replicas(db, config.replica_lease_s))
         _enter_start(stores.store, config)
-        registrar_ca = home.registrar_ca()
+        registrar_ca = home.trusted_ca()
         engine = Engine(
             stores,
             clock,
@@ -134,7 +108,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             await stores.thread.run(stores.store.log, audit.REGISTRAR, action, str(number), detail)
 
         revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=listed)
-        gate = Gate(registrar_ca, _ca(home), revocations, clock)
+        gate = Gate(registrar_ca, home.ca(), revocations, clock)
         passed_on = () if replication is None else (replication.forwarding,)
         server, port = _server(home, config, clock, gate, metrics, traces, *passed_on)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock)
@@ -303,10 +277,6 @@ def _gates_ended(ended: asyncio.Task[None]) -> None:
         _LOG.error("gates stopped by an internal error; candidates wait for a restart", exc_info=error)
 
 
-def _ca(home: CoordinatorHome) -> x509.Certificate:
-    return pki.load_authority_certificate(home.public(home.ca_path))
-
-
 def _server(
     home: CoordinatorHome,
     config: CoordinatorConfig,
@@ -319,7 +289,7 @@ def _server(
     """Return a server that demands a certificate of either authority, and its port; `last` see admitted calls."""
     authority = home.authority()
     leaf = ServerLeaf(authority, config.server_names, clock.now_utc)
-    client_cas = authority.certificate_pem + home.public(home.registrar_ca_path)
+    client_cas = authority.certificate_pem + home.public(home.trusted_ca_path)
     options = (
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

@@ -71,6 +71,7 @@ from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import Role
 from mien.shell.files import read_limited, write_atomically
+from mien.shell.keys import secret_bytes
 from mien.shell.lock import exclusive
 
 RuntimeLoader = Callable[[Model], Runtime]
@@ -155,7 +156,7 @@ class Device:
             config,
             open_key_store(opened.root, config.values.keystore, warn=warn),
             clock=clock or SystemClock(),
-            rng=rng or random.Random(os.urandom(16)),  # noqa: S311  (jitter of pauses)
+            rng=rng or random.Random(secret_bytes(16)),  # noqa: S311  (jitter of pauses)
             tell=tell,
             runtime_loader=runtime_loader,
             pad=pad,

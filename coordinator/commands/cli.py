@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from coordinator.commands import (
-    audit,
-    backups,
+    both,
     dashboard,
     devices,
     fleet,
@@ -22,18 +21,15 @@ from coordinator.commands import (
     replicas,
     tasks,
 )
-from coordinator.commands.common import Home, Json, now, read_pem, say, show_reference
-from coordinator.commands.tables import Column, facts, found, listing
-from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
-from coordinator.home.settings import shown
-from mien.errors import TABLE, ConfigError
+from coordinator.commands.common import Home, Json, now, read_pem, say
+from coordinator.home.config import LIMITS, CoordinatorConfig
+from coordinator.home.home import CoordinatorHome
+from mien.errors import ConfigError
 from mien.shell import cli as shell
-from mien.shell import logs
-from mien.shell.files import write_atomically
 
 if TYPE_CHECKING:
-    from cryptography import x509
+    from coordinator.home.coordinator_backup import CoordinatorBackup
+    from mien.shell.doctor import Finding
 
 # Imported by the commands that need them: server, store and client are most of the start-up time.
 
@@ -48,6 +44,36 @@ Setting up for the first time, with a registrar in R and this coordinator in C (
   mien-coordinator serve --home C
 """
 
+
+def _backup() -> type[CoordinatorBackup]:
+    from coordinator.home.coordinator_backup import CoordinatorBackup
+
+    return CoordinatorBackup
+
+
+async def _examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
+    from coordinator.commands.doctor import examine
+
+    return await examine(home, clock)
+
+
+PROGRAM: Final = both.Program(
+    CoordinatorHome,
+    LIMITS,
+    _backup,
+    _examine,
+    both.Words(
+        folder="C",
+        copy="D",
+        operator_name="The operator's name, as the history will show it.",
+        backup="Write keys, settings, database, models and rounds under way to one file under a password.",
+        restore="Make a coordinator's folder of a backup; the folder must be new or empty.",
+        doctor="Check folder, keys, certificates, settings, disk, store, registrar and the running coordinator.\n\n"
+        "The exit code is the first fault's. ",
+        json="Print JSON for machines.",
+    ),
+)
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -55,21 +81,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run training rounds on phones: tasks, models, devices.\n" + FIRST_TIME,
 )
-config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
-operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credentials for operators.")
 app.add_typer(tasks.app, name="task")
 app.add_typer(devices.app, name="device")
 app.add_typer(models.app, name="model")
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(release_key.app, name="release-key")
 app.add_typer(privacy.app, name="privacy")
-app.add_typer(audit.app, name="audit")
+app.add_typer(both.audit_app(PROGRAM), name="audit")
 app.add_typer(replicas.app, name="replica")
 app.add_typer(dashboard.app, name="dashboard")
-app.command()(backups.backup)
-app.command()(backups.restore)
-app.add_typer(config_app, name="config")
-app.add_typer(operator_app, name="operator")
+both.add_backups(app, PROGRAM)
+app.add_typer(both.config_app(PROGRAM), name="config")
+app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators."), name="operator")
 
 
 @app.command()
@@ -104,8 +127,8 @@ def init(
     )
     os.umask(0o077)
     registrar_pem = None if registrar_ca is None else read_pem(registrar_ca)
-    made = create_home(home, config, now())
-    trusted = None if registrar_pem is None else trust_registrar(made, registrar_pem, replace=False)
+    made = CoordinatorHome.create(home, config, now())
+    trusted = None if registrar_pem is None else made.trust(registrar_pem, replace=False)
     from coordinator.keys import pki
     from coordinator.serve import open_stores
     from coordinator.store.audit import local_actor
@@ -116,7 +139,7 @@ def init(
         stores.store.log(local_actor(), "registrar.trust", trusted)
     stores.thread.close()
     stores.store.close()
-    ca_sha256 = pki.fingerprint(pki.load_authority_certificate(made.public(made.ca_path)))
+    ca_sha256 = pki.fingerprint(made.ca())
     result = {
         "home": str(home),
         "ca": str(made.ca_path),
@@ -153,8 +176,8 @@ def trust_registrar_command(
     Example: mien-coordinator trust-registrar R/ca.pem --home C
     """
     coordinator = CoordinatorHome(home)
-    fingerprint = trust_registrar(coordinator, read_pem(registrar_ca), replace=replace)
-    _enter(coordinator, "registrar.trust", fingerprint)
+    fingerprint = coordinator.trust(read_pem(registrar_ca), replace=replace)
+    both.enter(coordinator, "registrar.trust", fingerprint)
 
     def human() -> None:
         say(f"Registrar trusted. CA fingerprint: {fingerprint}")
@@ -176,138 +199,20 @@ def serve(
     Example: mien-coordinator serve --home C --ready-file C/ready.json
     """
     from coordinator import serve
-    from mien.shell import ready
 
     coordinator = CoordinatorHome(home)
-    config = coordinator.resolve({"listen": listen}).config
-    logs.configure(as_json=as_json or config.json_logs)
 
-    def announce(port: int) -> None:
-        result = {"ready": True, "address": config.address, "port": port, "pid": os.getpid()}
-        write_ready(result)
-        shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, port))
-        sys.stdout.flush()
-
-    with ready.ready_file(ready_file) as write_ready:
+    def run(config: CoordinatorConfig, announce: Callable[[int], None]) -> None:
         serve.serve(coordinator, config, announce)
 
+    def told(config: CoordinatorConfig, port: int) -> tuple[dict[str, object], str]:
+        what = f"Ready at {config.address} (port {port}). What each task shows: `privacy report`. Ctrl-C stops."
+        return {"port": port}, what
 
-def _say_ready(config: CoordinatorConfig, port: int) -> None:
-    say(f"Ready at {config.address} (port {port}). What each task shows: `privacy report`. Ctrl-C stops.")
-
-
-@config_app.command("show")
-def config_show(home: Home, as_json: Json = False) -> None:
-    """Print every setting with its value and where it came from.
-
-    Example: mien-coordinator config show --home C
-    """
-    resolved = CoordinatorHome(home).resolve()
-    values = shown(resolved.config)
-    result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
-
-    def human() -> None:
-        columns = (Column("setting"), Column("value", folds=True), Column("from", 1))
-        rows = [(name, repr(value), resolved.origins[name]) for name, value in values.items()]
-        shell.OUT.print(listing(columns, rows, shell.OUT.width))
-
-    shell.emit(result, as_json=as_json, human=human)
+    both.serve(coordinator, {"listen": listen}, ready_file, run, told, as_json=as_json)
 
 
-@config_app.command("reference")
-def config_reference(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for docs.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Print every setting with its default, its limits and what it means; needs no folder.
-
-    Example: mien-coordinator config reference
-    """
-    from coordinator.home.config import LIMITS
-
-    show_reference(CoordinatorConfig, LIMITS, as_markdown=as_markdown, as_json=as_json)
-
-
-@operator_app.command("renew")
-def operator_renew(home: Home, as_json: Json = False) -> None:
-    """Give this folder's owner new operator credentials, valid for a year.
-
-    Example: mien-coordinator operator renew --home C
-    """
-    from coordinator.home.home import write_operator
-
-    coordinator = CoordinatorHome(home)
-    certificate = write_operator(coordinator, coordinator.authority(), now())
-    _enter_certificate(coordinator, "coordinator", certificate)
-    path = str(coordinator.operator_path)
-    shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
-
-
-@operator_app.command("sign")
-def operator_sign(
-    csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
-    home: Home,
-    name: Annotated[str, typer.Option(help="The operator's name, as the history will show it.")],
-    out: Annotated[Path, typer.Option(help="Where to write the certificate.")],
-    as_json: Json = False,
-) -> None:
-    """Sign credentials for an operator whose key stays elsewhere.
-
-    Example: mien-coordinator operator sign alice.csr --name alice --out alice.pem
-    """
-    from coordinator.keys import pki
-
-    coordinator = CoordinatorHome(home)
-    authority = coordinator.authority()
-    certificate = pki.issue_operator_leaf_for_csr(authority, read_pem(csr), name, now())
-    _enter_certificate(coordinator, name, certificate)
-    write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
-    shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
-
-
-def _enter(home: CoordinatorHome, action: str, subject: str, **detail: object) -> None:
-    """Enter a deed of this command in the audit log, beside a coordinator that may be running."""
-    from coordinator.store.audit import local_actor
-    from coordinator.store.store import Store
-    from mien.shell.clock import Clock
-
-    store = Store.open(home.database_url(home.resolve().config), Clock())
-    try:
-        store.log(local_actor(), action, subject, detail)
-    finally:
-        store.close()
-
-
-def _enter_certificate(home: CoordinatorHome, name: str, certificate: x509.Certificate) -> None:
-    """Enter an operator's certificate in the audit log."""
-    from coordinator.keys import pki
-
-    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-    _enter(home, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
-
-
-@app.command()
-def doctor(home: Home, as_json: Json = False) -> None:
-    """Check folder, keys, certificates, settings, disk, store, registrar and the running coordinator.
-
-    The exit code is the first fault's. Example: mien-coordinator doctor --home C
-    """
-    from coordinator.commands.doctor import examine
-
-    findings = asyncio.run(examine(CoordinatorHome(home), now))
-    result: dict[str, Any] = {
-        "ok": all(finding.error is None for finding in findings),
-        "checks": [finding.to_mapping() for finding in findings],
-    }
-
-    def human() -> None:
-        rows = [found(finding.name, finding.detail, is_fault=finding.error is not None) for finding in findings]
-        shell.OUT.print(facts("check", "result", rows))
-
-    shell.emit(result, as_json=as_json, human=human)
-    errors = [finding.error for finding in findings if finding.error is not None]
-    if errors:
-        raise typer.Exit(TABLE[type(errors[0])].exit_code)
+both.add_doctor(app, PROGRAM)
 
 
 def main() -> None:

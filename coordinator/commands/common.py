@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def _default_home() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "mien" / "coordinator"
+def folder_option(name: str, *default: Any) -> Any:
+    """Return the option that names a program's folder; `default` is `...` where it stands as a parameter's default."""
+
+    def usual() -> Path:
+        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        return Path(data) / "mien" / name
+
+    variable = f"MIEN_{name.upper()}_HOME"
+    return typer.Option(*default, "--home", envvar=variable, help=f"The {name}'s folder.", default_factory=usual)
 
 
-Home = Annotated[
-    Path,
-    typer.Option(
-        "--home", envvar="MIEN_COORDINATOR_HOME", help="The coordinator's folder.", default_factory=_default_home
-    ),
-]
+Home = Annotated[Path, folder_option("coordinator")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Task = Annotated[
     str, typer.Argument(help="The task's id (or its beginning), or its name: of several, the one not over.")

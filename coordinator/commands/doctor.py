@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 
-from coordinator.commands.registrar_doctor import Finding
+from coordinator.commands.checks import OPERATOR_WARNING_DAYS, Check, FolderChecks
 from coordinator.dashboard.home import DashboardHome, served_certificate
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
@@ -18,10 +18,8 @@ from coordinator.keys.tls import check_tls12_is_refused
 from coordinator.operator.client import connect
 from coordinator.operator.readiness import ask_readiness
 from coordinator.operator.registrar_client import hello
-from coordinator.registrar.home import check_validity
 from coordinator.service.revocations import Revocations, check_lists
 from coordinator.store.database import open_engine, schema_revision
-from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
 from mien.errors import (
     ConfigError,
@@ -36,70 +34,41 @@ from mien.errors import (
 from mien.models import bundles
 from mien.rounds.rollouts import RollOutState
 from mien.shell.clock import Clock
-from mien.shell.files import read_private
+from mien.shell.doctor import Finding, look_at_all
 
-_CA_WARNING_DAYS = 180
-_OPERATOR_WARNING_DAYS = 30
 _MIN_FREE_BYTES = 1024**3
 
 
 async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
     """Return one finding per check, in the order in which faults should be mended."""
-    examination = _Examination(home, clock)
-    checks: dict[str, Callable[[], Awaitable[str]]] = {
-        "folder": examination.folder,
-        "settings": examination.settings,
-        "authority": examination.authority,
-        "operator": examination.operator,
-        "disk": examination.disk,
-        "database": examination.database,
-        "audit log": examination.audit_log,
-        "models": examination.models,
-        "evaluation sets": examination.evaluation_sets,
-        "release key": examination.release_key,
-        "roll-outs": examination.roll_outs,
-        "registrar": examination.registrar,
-        "revocations": examination.revocations,
-        "coordinator": examination.coordinator,
-        "monitoring": examination.monitoring,
-        "dashboard": examination.dashboard,
-        "replicas": examination.replicas,
+    of = _Checks(home, clock)
+    checks: dict[str, Check] = {
+        "folder": of.folder,
+        "settings": of.settings,
+        "authority": of.authority,
+        "operator": of.operator,
+        "disk": of.disk,
+        "database": of.database,
+        "audit log": of.audit_log,
+        "models": of.models,
+        "evaluation sets": of.evaluation_sets,
+        "release key": of.release_key,
+        "roll-outs": of.roll_outs,
+        "registrar": of.registrar,
+        "revocations": of.revocations,
+        "coordinator": of.coordinator,
+        "monitoring": of.monitoring,
+        "dashboard": of.dashboard,
+        "replicas": of.replicas,
     }
-    return [await _finding(name, check) for name, check in checks.items()]
+    return await look_at_all(checks)
 
 
-class _Examination:
-    """The checks of one coordinator's folder; each returns what it found, or raises what to do."""
-
-    def __init__(self, home: CoordinatorHome, clock: Callable[[], datetime]) -> None:
-        self._home, self._clock = home, clock
-
-    async def folder(self) -> str:
-        home = self._home
-        if not home.folder.is_dir():
-            raise NotFoundError(f"there is no folder {home.folder}; run mien-coordinator init")
-        if home.folder.stat().st_mode & 0o077:
-            raise ConfigError(f"others may enter {home.folder}; run chmod 700 on it")
-        read_private(home.ca_key_path, what="the authority's key")
-        read_private(home.operator_key_path, what="the operator's key")
-        MasterKey.load(home.store_key_path)
-        return "folder and keys are private"
+class _Checks(FolderChecks[CoordinatorHome]):
+    """The checks of one coordinator's folder."""
 
     async def settings(self) -> str:
         return f"devices come to {self._home.resolve().config.address}"
-
-    async def authority(self) -> str:
-        certificate = self._home.authority().certificate
-        check_validity(certificate, self._clock, what="the authority's certificate", warn_days=_CA_WARNING_DAYS)
-        return f"fingerprint {pki.fingerprint(certificate)}, until {certificate.not_valid_after_utc:%Y-%m-%d}"
-
-    async def operator(self) -> str:
-        home = self._home
-        leaf = pki.load_certificate(home.public(home.operator_path))
-        pki.operator_identity(leaf, home.authority().certificate, self._clock())
-        what = "the operator's certificate (operator renew)"
-        check_validity(leaf, self._clock, what=what, warn_days=_OPERATOR_WARNING_DAYS)
-        return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
 
     async def disk(self) -> str:
         free = shutil.disk_usage(self._home.folder).free
@@ -120,15 +89,6 @@ class _Examination:
         if revision != SCHEMA:
             raise VersionError(f"schema is {revision}, this program's {SCHEMA}; serve migrates an older one")
         return f"schema {revision}"
-
-    async def audit_log(self) -> str:
-        home = self._home
-        store = Store.open(home.database_url(home.resolve().config), Clock())
-        try:
-            newest = store.audit(lambda log, db: log.verify(db))
-        finally:
-            store.close()
-        return f"{newest.position} entries, each following from the one before"
 
     async def models(self) -> str:
         blobs = self._home.blobs(self._home.resolve().config, "models")
@@ -181,12 +141,12 @@ class _Examination:
         config = self._home.resolve().config
         if not config.registrar_address:
             raise ConfigError("registrar_address is not set, so revoked devices are not noticed; set it")
-        reply = await hello(config.registrar_address, self._home.registrar_ca())
+        reply = await hello(config.registrar_address, self._home.trusted_ca())
         return f"{reply.software} answers at {config.registrar_address}"
 
     async def revocations(self) -> str:
         home, config = self._home, self._home.resolve().config
-        revocations = Revocations(home.crl_path, home.registrar_ca(), Clock(), max_age_s=config.crl_max_age_s)
+        revocations = Revocations(home.crl_path, home.trusted_ca(), Clock(), max_age_s=config.crl_max_age_s)
         check_lists(home.crl_path, Clock())  # first: a list that is not taken confirms nothing
         if revocations.age_s > config.crl_max_age_s:
             raise UnreachableError("no recent revocation list, so devices are refused; start the registrar")
@@ -228,7 +188,7 @@ class _Examination:
             return "no certificate of its own"
         leaf = served_certificate(there.certificate_path)
         what = "the dashboard's certificate (dashboard certify)"
-        check_validity(leaf, self._clock, what=what, warn_days=_OPERATOR_WARNING_DAYS)
+        pki.check_validity(leaf, self._clock(), what=what, warn_days=OPERATOR_WARNING_DAYS)
         return f"certificate until {leaf.not_valid_after_utc:%Y-%m-%d}"
 
     async def monitoring(self) -> str:
@@ -254,10 +214,3 @@ def _check_signed(store: Store, model_id: str, release_key: str) -> None:
             f"model {model_id[:12]} is in force, and phones that pin release_key refuse it ({error.message}); run "
             "model export, model sign, model release --bundle"
         ) from error
-
-
-async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
-    try:
-        return Finding(name, await check())
-    except MienError as error:
-        return Finding(name, error.message, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
+from mien.shell.keys import secret_hex
 from mien.specs import CohortSpec
 from mien.toml import parse_toml
 
@@ -70,7 +70,7 @@ def evaluate(
         chosen = [await _chosen(coordinator, each) for each in (model, against) if each]
         points = [(each.model_id, threshold_for(each.spec_json, each.model_id, fmr).value) for each in chosen]
         spec = RollOutSpec(population=population, cohort=CohortSpec(size, min_reports), min_cohort=min_reports)
-        name = f"fleet-{points[0][0][:12]}-{secrets.token_hex(3)}"
+        name = f"fleet-{points[0][0][:12]}-{secret_hex(3)}"
         task = evaluation_task(
             spec,
             name=name,
@@ -78,7 +78,7 @@ def evaluate(
             threshold=points[0][1],
             reference=points[1] if len(points) > 1 else None,
         )
-        return await coordinator.submit(task, secrets.token_hex(16))
+        return await coordinator.submit(task, secret_hex(16))
 
     status = ask(home, question)
     result = {"task_id": status.task_id, "name": status.name, "model_id": status.model_id, "state": status.state}

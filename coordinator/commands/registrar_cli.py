@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import os
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from coordinator.commands.audit import After, Anchors, Last, Subject, show_head, show_list, show_verified
-from coordinator.commands.backups import PasswordFile, tell
-from coordinator.commands.common import say, show_reference
+from coordinator.commands import both
+from coordinator.commands.common import folder_option, now, read_pem, say
 from coordinator.commands.invites import draw_invite, fingerprints
-from coordinator.commands.tables import Column, facts, found, listing
-from coordinator.home.settings import shown
-from coordinator.registrar.config import RegistrarConfig, invite_seconds
-from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
-from mien.errors import TABLE, ConfigError
+from coordinator.registrar.config import LIMITS, RegistrarConfig, invite_seconds
+from coordinator.registrar.home import RegistrarHome
+from mien.errors import ConfigError
 from mien.shell import cli as shell
-from mien.shell import logs
-from mien.shell.files import read_limited, write_atomically
-from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:
-    from cryptography import x509
-
-    from coordinator.registrar.store import Store
+    from coordinator.registrar.backup import RegistrarBackup
+    from mien.shell.doctor import Finding
 
 # Imported by the commands that need them: the server, the client and the QR code are most of the start-up time.
 
@@ -48,6 +38,37 @@ Setting up registrar and coordinator for the first time, in folders R and C; the
 Only public files are exchanged: two CA certificates, one certificate request and the certificate made from it.
 """
 
+
+def _backup() -> type[RegistrarBackup]:
+    from coordinator.registrar.backup import RegistrarBackup
+
+    return RegistrarBackup
+
+
+async def _examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Finding]:
+    from coordinator.commands.registrar_doctor import examine
+
+    return await examine(home, clock)
+
+
+PROGRAM: Final = both.Program(
+    RegistrarHome,
+    LIMITS,
+    _backup,
+    _examine,
+    both.Words(
+        folder="R",
+        copy="S",
+        operator_name="The operator's name, as logs will show it.",
+        backup="Write the authority, settings and database to one file under a password of at least 10 characters.",
+        restore="Make a registrar's folder of a backup; the folder must be new or empty. Invites that were open then "
+        "end.",
+        doctor="Check folder, keys, certificates, settings, store and the running registrar; the exit code is the "
+        "first fault's.\n\n",
+        json="Print one JSON object for machines.",
+    ),
+)
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -55,27 +76,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Admit devices: invite them, sign their certificates, revoke them.\n" + FIRST_TIME,
 )
-config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
-operator_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credentials for operators elsewhere.")
-app.add_typer(config_app, name="config")
-audit_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
-app.add_typer(operator_app, name="operator")
-app.add_typer(audit_app, name="audit")
+app.add_typer(both.config_app(PROGRAM), name="config")
+app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators elsewhere."), name="operator")
+app.add_typer(both.audit_app(PROGRAM), name="audit")
 
 _T = TypeVar("_T")
 _ADMIN: Final = "127.0.0.1:7441"
 _OPERATOR_FILES: Final = "--csr C/registrar-operator.csr --out C/registrar-operator.pem"
 
 
-def _default_home() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "mien" / "registrar"
-
-
-Home = Annotated[
-    Path,
-    typer.Option("--home", envvar="MIEN_REGISTRAR_HOME", help="The registrar's folder.", default_factory=_default_home),
-]
+Home = Annotated[Path, folder_option("registrar")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 
 
@@ -100,11 +110,11 @@ def init(
     config = RegistrarConfig(
         address, coordinator_address, admin_address, listen=listen, admin_listen=admin_listen, names=tuple(name or ())
     )
-    coordinator_pem = None if coordinator_ca is None else _read_pem(coordinator_ca)
-    made = create_home(home, config, _now())
-    trusted = None if coordinator_pem is None else trust_coordinator(made, coordinator_pem, replace=False)
+    coordinator_pem = None if coordinator_ca is None else read_pem(coordinator_ca)
+    made = RegistrarHome.create(home, config, now())
+    trusted = None if coordinator_pem is None else made.trust(coordinator_pem, replace=False)
     if trusted is not None:
-        _enter(made, "coordinator.trust", trusted)
+        both.enter(made, "coordinator.trust", trusted)
     from coordinator.keys import pki
 
     ca_sha256 = pki.fingerprint(made.ca())
@@ -144,10 +154,10 @@ def trust_coordinator_command(
     if (csr is None) != (out is None):
         raise ConfigError("--csr and --out belong together: the request, and where to write its certificate")
     registrar = RegistrarHome(home)
-    fingerprint = trust_coordinator(registrar, _read_pem(coordinator_ca), replace=replace)
-    _enter(registrar, "coordinator.trust", fingerprint)
+    fingerprint = registrar.trust(read_pem(coordinator_ca), replace=replace)
+    both.enter(registrar, "coordinator.trust", fingerprint)
     if csr is not None and out is not None:
-        _sign_operator(registrar, csr, "coordinator", out)
+        both.sign_operator(registrar, csr, "coordinator", out)
     result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None if out is None else str(out)}
 
     def human() -> None:
@@ -157,37 +167,6 @@ def trust_coordinator_command(
         say(f"Next: mien-registrar serve --home {home}, and mien-coordinator serve --home <coordinator's folder>")
 
     shell.emit(result, as_json=as_json, human=human)
-
-
-@operator_app.command("sign")
-def operator_sign(
-    csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
-    home: Home,
-    name: Annotated[str, typer.Option(help="The operator's name, as logs will show it.")],
-    out: Annotated[Path, typer.Option(help="Where to write the certificate.")],
-    as_json: Json = False,
-) -> None:
-    """Sign credentials for an operator whose key stays elsewhere.
-
-    Example: mien-registrar operator sign alice.csr --name alice --out alice.pem
-    """
-    _sign_operator(RegistrarHome(home), csr, name, out)
-    shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
-
-
-@operator_app.command("renew")
-def operator_renew(home: Home, as_json: Json = False) -> None:
-    """Give this folder's owner new operator credentials, valid for a year.
-
-    Example: mien-registrar operator renew --home R
-    """
-    from coordinator.registrar.home import write_operator
-
-    registrar = RegistrarHome(home)
-    certificate = write_operator(registrar, registrar.authority(), _now())
-    _enter_certificate(registrar, "registrar", certificate)
-    path = str(registrar.operator_path)
-    shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
 
 
 @app.command()
@@ -203,21 +182,18 @@ def serve(
     Example: mien-registrar serve --home R --ready-file R/ready.json
     """
     from coordinator.registrar import server
-    from mien.shell import ready
 
     registrar = RegistrarHome(home)
-    config = registrar.config({"listen": listen, "admin_listen": admin_listen}).config
-    logs.configure(as_json=as_json or config.json_logs)
 
-    def announce(ports: server.Ports) -> None:
-        where = {"address": config.address, "join_port": ports.join, "admin_port": ports.admin}
-        result = {"ready": True, **where, "pid": os.getpid()}
-        write_ready(result)
-        shell.emit(result, as_json=as_json, human=lambda: _say_ready(config, ports.join, ports.admin))
-        sys.stdout.flush()
-
-    with ready.ready_file(ready_file) as write_ready:
+    def run(config: RegistrarConfig, announce: Callable[[server.Ports], None]) -> None:
         server.serve(registrar, config, announce)
+
+    def told(config: RegistrarConfig, ports: server.Ports) -> tuple[dict[str, object], str]:
+        where = f"Devices join at {config.address} (port {ports.join}), operators on port {ports.admin}"
+        return {"join_port": ports.join, "admin_port": ports.admin}, f"Ready. {where}. Ctrl-C stops."
+
+    flags = {"listen": listen, "admin_listen": admin_listen}
+    both.serve(registrar, flags, ready_file, run, told, as_json=as_json)
 
 
 @app.command()
@@ -294,132 +270,8 @@ def list_devices(home: Home, as_json: Json = False) -> None:
     shell.emit(result, as_json=as_json, human=human)
 
 
-@config_app.command("show")
-def config_show(home: Home, as_json: Json = False) -> None:
-    """Print every setting with its value and where it came from.
-
-    Example: mien-registrar config show --home R
-    """
-    resolved = RegistrarHome(home).config()
-    values = shown(resolved.config)
-    result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
-
-    def human() -> None:
-        columns = (Column("setting"), Column("value", folds=True), Column("from", 1))
-        rows = [(name, repr(value), resolved.origins[name]) for name, value in values.items()]
-        shell.OUT.print(listing(columns, rows, shell.OUT.width))
-
-    shell.emit(result, as_json=as_json, human=human)
-
-
-@audit_app.command("list")
-def audit_list(home: Home, last: Last = 50, after: After = 0, subject: Subject = "", as_json: Json = False) -> None:
-    """List the newest entries, oldest first.
-
-    Example: mien-registrar audit list --last 20 --home R
-    """
-    with _store(RegistrarHome(home)) as store, store.begin() as transaction:
-        show_list(transaction.audit, last, after, subject, as_json=as_json)
-
-
-@audit_app.command("head")
-def audit_head(home: Home, as_json: Json = False) -> None:
-    """Print the newest entry's number and hash: an anchor to write down elsewhere, for `audit verify --anchor`.
-
-    Example: mien-registrar audit head --home R
-    """
-    with _store(RegistrarHome(home)) as store, store.begin() as transaction:
-        show_head(transaction.audit, as_json=as_json)
-
-
-@audit_app.command("verify")
-def audit_verify(home: Home, anchor: Anchors = None, as_json: Json = False) -> None:
-    """Check the whole log: edited, removed and reordered entries are named, and the exit code is 20.
-
-    That the newest entries were cut off, or all was written anew, only an anchor kept elsewhere can show.
-    Example: mien-registrar audit verify --home R --anchor 17:5e88…
-    """
-    with _store(RegistrarHome(home)) as store, store.begin() as transaction:
-        show_verified(transaction.audit, anchor or [], as_json=as_json)
-
-
-@config_app.command("reference")
-def config_reference(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for docs.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Print every setting with its default, its limits and what it means; needs no folder.
-
-    Example: mien-registrar config reference
-    """
-    from coordinator.registrar.config import LIMITS
-
-    show_reference(RegistrarConfig, LIMITS, as_markdown=as_markdown, as_json=as_json)
-
-
-@app.command()
-def backup(
-    file: Annotated[Path, typer.Argument(help="Where to write the backup.")],
-    home: Home,
-    password_file: PasswordFile = None,
-    without_data: Annotated[bool, typer.Option("--without-data", help="Keys, certificates and settings only.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write the authority, settings and database to one file under a password of at least 10 characters.
-
-    The registrar may go on serving meanwhile. Example: mien-registrar backup monday.mien --home R
-    """
-    from coordinator.registrar.backup import make_backup
-    from coordinator.registrar.home import make_new_files_private
-
-    make_new_files_private()
-    password = read_password(password_file, confirm=True, can_ask=sys.stdin.isatty())
-    summary = make_backup(RegistrarHome(home), file, password, _now, with_data=not without_data)
-    tell(summary, f"Backup of {home} in {file}", as_json=as_json)
-
-
-@app.command()
-def restore(
-    file: Annotated[Path, typer.Argument(help="The file that backup wrote.")],
-    home: Home,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
-    """Make a registrar's folder of a backup; the folder must be new or empty. Invites that were open then end.
-
-    Never run the restored registrar beside the one that it was copied from.
-    Example: mien-registrar restore monday.mien --home S
-    """
-    from coordinator.registrar.backup import restore_backup
-    from coordinator.registrar.home import make_new_files_private
-
-    make_new_files_private()
-    password = read_password(password_file, confirm=False, can_ask=sys.stdin.isatty())
-    summary, ended = restore_backup(file, RegistrarHome(home), password, _now)
-    tell(summary, f"Restored to {home}", as_json=as_json, invites_ended=ended)
-    if not as_json:
-        say(f"{ended} open invites were ended: they may have been used since. Revoke again whom you revoked since.")
-
-
-@app.command()
-def doctor(home: Home, as_json: Json = False) -> None:
-    """Check folder, keys, certificates, settings, store and the running registrar; the exit code is the first fault's.
-
-    Example: mien-registrar doctor --home R
-    """
-    from coordinator.commands.registrar_doctor import examine
-
-    findings = asyncio.run(examine(RegistrarHome(home), _now))
-    result = {"ok": all(f.error is None for f in findings), "checks": [f.to_mapping() for f in findings]}
-
-    def human() -> None:
-        rows = [found(finding.name, finding.detail, is_fault=finding.error is not None) for finding in findings]
-        shell.OUT.print(facts("check", "result", rows))
-
-    shell.emit(result, as_json=as_json, human=human)
-    errors = [finding.error for finding in findings if finding.error is not None]
-    if errors:
-        raise typer.Exit(TABLE[type(errors[0])].exit_code)
+both.add_backups(app, PROGRAM)
+both.add_doctor(app, PROGRAM)
 
 
 def main() -> None:
@@ -432,63 +284,13 @@ def _ask(home: Path, ask: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
     from coordinator.operator.registrar_client import connect_admin
 
     registrar = RegistrarHome(home)
-    address, credentials = registrar.config().config.admin_address, registrar.operator_credentials()
+    address, credentials = registrar.resolve().config.admin_address, registrar.operator_credentials()
 
     async def connected() -> _T:
         async with connect_admin(address, credentials, setting="admin_address") as admin:
             return await ask(admin)
 
     return asyncio.run(connected())
-
-
-def _sign_operator(registrar: RegistrarHome, csr: Path, name: str, out: Path) -> None:
-    from coordinator.keys import pki
-
-    authority = registrar.authority()
-    certificate = pki.issue_operator_leaf_for_csr(authority, _read_pem(csr), name, _now())
-    _enter_certificate(registrar, name, certificate)
-    write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
-
-
-def _enter(registrar: RegistrarHome, action: str, subject: str, **detail: object) -> None:
-    """Enter a deed of this command in the audit log, beside a registrar that may be running."""
-    from coordinator.registrar.home import make_new_files_private
-    from coordinator.store.audit import local_actor
-
-    make_new_files_private()
-    with _store(registrar) as store, store.begin() as transaction:
-        transaction.log(int(_now().timestamp()), local_actor(), action, subject, detail)
-
-
-def _enter_certificate(registrar: RegistrarHome, name: str, certificate: x509.Certificate) -> None:
-    """Enter an operator's certificate in the audit log."""
-    from coordinator.keys import pki
-
-    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-    _enter(registrar, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
-
-
-@contextlib.contextmanager
-def _store(registrar: RegistrarHome) -> Iterator[Store]:
-    from coordinator.registrar.store import Store
-
-    store = Store.open(registrar.store_url(registrar.config().config))
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def _read_pem(path: Path) -> bytes:
-    return read_limited(path, 64 * 1024, what=str(path))
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _say_ready(config: RegistrarConfig, join_port: int, admin_port: int) -> None:
-    say(f"Ready. Devices join at {config.address} (port {join_port}), operators on port {admin_port}. Ctrl-C stops.")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
+from mien.shell.keys import secret_hex
 from mien.specs import TaskSpec
 from mien.toml import parse_toml
 
@@ -67,7 +67,7 @@ def submit(
     shown = disclosures(task)
     if not as_json:
         _say_task(task, shown)
-    status = ask(home, lambda coordinator: coordinator.submit(task, token or secrets.token_hex(16)))
+    status = ask(home, lambda coordinator: coordinator.submit(task, token or secret_hex(16)))
     result = {**to_plain(status), "discloses": shown}
     shell.emit(
         result,

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from coordinator.store.database import database_errors, open_migrated, sqlite_ur
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, PermissionDeniedError
 from mien.log.audit import Entry
 from mien.shell.clock import Clock
+from mien.shell.keys import secret_bytes, secret_hex, secret_text
 
 HEAD: Final = "d0001"
 """The newest revision of the schema, which this program reads and writes."""
@@ -90,7 +89,7 @@ class Accounts:
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine, self._clock = engine, clock
-        self._decoy = _hashed(secrets.token_hex(16))
+        self._decoy = _hashed(secret_hex(16))
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> Self:
@@ -163,7 +162,7 @@ class Accounts:
         raise PermissionDeniedError(_REFUSED)
 
     def _new_session(self, db: sa.Connection, name: str, address: str) -> Session:
-        session, now_ms = Session(name, secrets.token_urlsafe(32)), self._clock.now_ms()
+        session, now_ms = Session(name, secret_text(32)), self._clock.now_ms()
         db.execute(sa.delete(_SESSIONS).where(self._over(now_ms)))
         newest = sa.select(_SESSIONS.c.token_sha256).where(_SESSIONS.c.name == name)
         kept = db.scalars(newest.order_by(_SESSIONS.c.began_ms.desc()).limit(_MAX_SESSIONS - 1)).all()
@@ -234,7 +233,7 @@ def _password_values(password: str) -> dict[str, Any]:
 
 
 def _hashed(password: str) -> dict[str, Any]:
-    salt = os.urandom(16)
+    salt = secret_bytes(16)
     return {"scrypt_n": _SCRYPT_N, "salt": salt, "password_hash": _scrypt(salt, _SCRYPT_N).derive(password.encode())}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -20,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mien.errors import ConfigError, PermissionDeniedError
+from mien.shell.keys import secret_bytes
 
 MAX_ADDRESS_BYTES: Final = 2048
 MAX_FORM_BYTES: Final = 4096
@@ -94,7 +94,7 @@ class FormTokens:
     """Tokens by which a form proves that a page of ours made it, for the very cookie that comes with it."""
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
+        self._key = secret_bytes(32)
 
     def of(self, cookie: str) -> str:
         """Return the token for forms of whoever holds a cookie."""

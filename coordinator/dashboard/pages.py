@@ -7,7 +7,6 @@ import contextlib
 import functools
 import hashlib
 import re
-import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -50,6 +49,7 @@ from mien.errors import (
 )
 from mien.format import moment
 from mien.shell.clock import Clock
+from mien.shell.keys import secret_hex
 from mien.shell.pages import Page, html
 
 _LOG: Final = structlog.get_logger()
@@ -262,7 +262,7 @@ class Dashboard:
     def _login_form(
         self, request: Request, cookie: str, problem: str, status: int, *, retry_s: float | None = None
     ) -> Response:
-        cookie = cookie if _FORM_COOKIE.fullmatch(cookie) else secrets.token_hex(16)
+        cookie = cookie if _FORM_COOKIE.fullmatch(cookie) else secret_hex(16)
         wanted = request.query_params.get("next", "")
         content = self._draw.get_template("login.html.j2").render(
             problem=problem,

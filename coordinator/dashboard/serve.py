@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import logging
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import Resolved
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
-from mien.shell.systemd import notify
+from mien.shell.serving import serve_until_signalled
 
 _LOG: Final = structlog.get_logger()
 MAX_CONNECTIONS: Final = 400
@@ -94,21 +93,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told the address once browsers may come."""
     os.umask(0o077)
-    asyncio.run(_serve_until_signalled(home, resolved, tls, announce))
-
-
-async def _serve_until_signalled(
-    home: CoordinatorHome, resolved: Resolved[CoordinatorConfig], tls: Tls | None, announce: Callable[[str], None]
-) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(home, resolved, tls, Clock()) as address:
-        announce(address)
-        notify("READY=1")
-        await stop.wait()
-        notify("STOPPING=1")
-    _LOG.info("stopped")
+    asyncio.run(serve_until_signalled(running(home, resolved, tls, Clock()), announce, drain_s=_STOP_S))
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,6 @@ from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.operator.readiness import ask_readiness
-from coordinator.registrar.home import check_validity
 from coordinator.service.revocations import check_lists
 from mien.errors import ConfigError, DiskFullError, MienError, UnreachableError
 from mien.shell.clock import Clock
@@ -125,7 +124,7 @@ class Surveyor:
         try:
             changed = path.stat().st_mtime_ns
             if self._crl is None or self._crl[0] != changed:
-                crl = pki.load_crl(read_limited(path, pki.MAX_CRL_BYTES, what=path.name), self._home.registrar_ca())
+                crl = pki.load_crl(read_limited(path, pki.MAX_CRL_BYTES, what=path.name), self._home.trusted_ca())
                 self._crl = (changed, len(crl), pki.crl_number(crl))
         except MienError as error:
             return None, error.message
@@ -137,18 +136,20 @@ class Surveyor:
 
     def _authority(self) -> str:
         certificate = pki.load_authority_certificate(self._home.public(self._home.ca_path))
-        check_validity(certificate, self._clock.now_utc, what="the authority's certificate", warn_days=_CA_WARNING_DAYS)
+        pki.check_validity(
+            certificate, self._clock.now_utc(), what="the authority's certificate", warn_days=_CA_WARNING_DAYS
+        )
         return f"fingerprint {pki.fingerprint(certificate)[:16]}…, until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
     def _registrar(self) -> str:
-        return f"trusted, fingerprint {pki.fingerprint(self._home.registrar_ca())[:16]}…"
+        return f"trusted, fingerprint {pki.fingerprint(self._home.trusted_ca())[:16]}…"
 
     def _own_certificate(self) -> str:
         if self._leaf is None:
             return "none: plain HTTP on this machine only"
         leaf = served_certificate(self._leaf)
         what = "the dashboard's certificate (mien-coordinator dashboard certify)"
-        check_validity(leaf, self._clock.now_utc, what=what, warn_days=_LEAF_WARNING_DAYS)
+        pki.check_validity(leaf, self._clock.now_utc(), what=what, warn_days=_LEAF_WARNING_DAYS)
         return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
 
     def _disk(self) -> str:

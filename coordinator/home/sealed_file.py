@@ -10,7 +10,6 @@ Hoang, Reyhanitabar, Rogaway and Vizár, as the file format `age` uses it). The 
 from __future__ import annotations
 
 import json
-import os
 import struct
 from typing import IO, Any, Final
 
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from mien.errors import ConfigError, CorruptDataError
 from mien.log.chain import canonical_json
+from mien.shell.keys import secret_bytes
 
 MAGIC: Final = b"MIENCOB1"
 MIN_PASSWORD: Final = 10
@@ -38,7 +38,7 @@ class SealingWriter:
         """Raises ConfigError for a password that is too short to protect keys."""
         if len(password) < MIN_PASSWORD:
             raise ConfigError(f"the password has {len(password)} characters; choose one of at least {MIN_PASSWORD}")
-        salt = os.urandom(16)
+        salt = secret_bytes(16)
         header = canonical_json({"kdf": "scrypt", **_SCRYPT, "salt": salt.hex(), "chunk": CHUNK_BYTES})
         self._prefix = MAGIC + struct.pack(">I", len(header)) + header
         self._file, self._cipher, self._number = file, _cipher(password, salt), 0

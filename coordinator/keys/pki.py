@@ -36,6 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError, ConfigError, KeyStoreError, PermissionDeniedError, RevokedError
+from mien.shell.keys import p256_key
 
 BACKDATING: Final = timedelta(minutes=10)
 """How long before its issue a certificate is valid already, for verifiers whose clocks are a little slow."""
@@ -147,7 +148,7 @@ def create_authority(name: str, now: datetime, lifetime: timedelta = AUTHORITY_L
 
     A random suffix keeps the names of two authorities apart: TLS libraries look issuers up by name.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     public_key = key.public_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{check_name(name)} {_key_digest(public_key)[:8]}")])
     certificate = (
@@ -179,6 +180,15 @@ def load_authority_certificate(data: bytes) -> x509.Certificate:
     return certificate
 
 
+def check_validity(certificate: x509.Certificate, now: datetime, *, what: str, warn_days: int) -> None:
+    """Raise CertificateError when a certificate is not valid now or ends within `warn_days`."""
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < begins:
+        raise CertificateError(f"{what} is not valid before {begins:%Y-%m-%d}; check the clock")
+    if (ends - now).days < warn_days:
+        raise CertificateError(f"{what} ends on {ends:%Y-%m-%d}; renew it")
+
+
 def fingerprint(certificate: x509.Certificate) -> str:
     """Return SHA-256 over a certificate's DER in lower-case hex, as invites carry it."""
     return certificate.fingerprint(hashes.SHA256()).hex()
@@ -193,7 +203,7 @@ def issue_server_leaf(
     """Return credentials for a TLS server that is reached by `hosts` (DNS names and IP addresses)."""
     if not hosts:
         raise ConfigError("a server certificate needs at least one host name or IP address")
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys(hosts)])
     certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.SERVER_AUTH, now, lifetime)
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
@@ -203,7 +213,7 @@ def issue_operator_leaf(
     authority: Authority, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
 ) -> Credentials:
     """Return credentials for an operator of the program that owns `authority`."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     certificate = _issue_operator(authority, name, key.public_key(), now, lifetime)
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
 
@@ -212,7 +222,7 @@ def issue_replica_leaf(
     authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
 ) -> Credentials:
     """Return what proves one replica of a coordinator to the others; it opens no service but theirs."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = p256_key()
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_REPLICA_PREFIX + check_name(replica_id))])
     certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
     return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)

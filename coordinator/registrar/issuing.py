@@ -7,7 +7,6 @@ No sockets here: `service` brings requests, `store` remembers, `coordinator.keys
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from mien.errors import CertificateError, ConfigError, InviteError, NotFoundErro
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.invite import Invite
 from mien.protocol.renewal import renewal_message
+from mien.shell.keys import secret_text
 
 RENEWAL_FRESHNESS_S: Final = 300
 """How far a device's clock may be from the registrar's when it renews; also how long a renewal could be replayed."""
@@ -80,7 +80,7 @@ class Registry:
         config: RegistrarConfig,
         coordinator_ca: Callable[[], x509.Certificate],
         clock: Callable[[], datetime],
-        new_token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+        new_token: Callable[[], str] = lambda: secret_text(32),
         policy: Policy | None = None,
     ) -> None:
         self._store = store

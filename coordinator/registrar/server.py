@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from coordinator.keys import pki
 from coordinator.keys.tls import ServerLeaf
 from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import RegistrarConfig
-from coordinator.registrar.home import RegistrarHome, make_new_files_private
+from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.issuing import Registry
 from coordinator.registrar.limits import FailureLimiter
 from coordinator.registrar.service import (
@@ -36,7 +36,7 @@ from coordinator.store import audit
 from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.shell.lock import exclusive
-from mien.shell.systemd import notify
+from mien.shell.serving import serve_until_signalled
 from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
@@ -53,43 +53,27 @@ class Ports:
     admin: int
 
 
-def utc_now() -> datetime:
-    """Return the time."""
-    return datetime.now(UTC)
-
-
 def serve(home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told once both ports accept calls."""
-    make_new_files_private()
+    os.umask(0o077)
     with exclusive(home.lock_path, program="mien-registrar"):
-        asyncio.run(_serve_until_signalled(home, config, announce))
+        asyncio.run(serve_until_signalled(running(home, config, _utc_now), announce, drain_s=config.drain_s))
 
 
-async def _serve_until_signalled(
-    home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]
-) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(home, config, utc_now) as ports:
-        announce(ports)
-        notify("READY=1")
-        await stop.wait()
-        notify("STOPPING=1")
-        _LOG.info("draining", limit_s=config.drain_s)
-    _LOG.info("stopped")
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 @contextlib.asynccontextmanager
 async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[[], datetime]) -> AsyncIterator[Ports]:
     """Run both servers while the block runs; at its end calls in progress get `drain_s` to finish."""
     authority = home.authority()
-    store = Store.open(home.store_url(config))
+    store = Store.open(home.database_url(config), lambda: clock().timestamp())
     worker = Worker()
     try:
-        _enter(store, "server.start", config, clock)
+        _enter(store, "server.start", config)
         policy = Policy.of(config, home.folder)
-        registry = Registry(store, authority, config, home.coordinator_ca, clock, policy=policy)
+        registry = Registry(store, authority, config, home.trusted_ca, clock, policy=policy)
         limiter = FailureLimiter(config.max_join_failures, config.join_failure_window_s, time.monotonic)
         leaf = ServerLeaf(authority, config.server_names, clock)
         ca = authority.certificate
@@ -111,18 +95,17 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
             yield ports
         finally:
             await asyncio.gather(join.stop(config.drain_s), admin.stop(config.drain_s))
-            await worker.run(lambda: _enter(store, "server.stop", config, clock))
+            await worker.run(lambda: _enter(store, "server.stop", config))
     finally:
         worker.close()
         store.close()
 
 
-def _enter(store: Store, action: str, config: RegistrarConfig, clock: Callable[[], datetime]) -> None:
+def _enter(store: Store, action: str, config: RegistrarConfig) -> None:
     """Enter a start or stop, and print the log's head: an anchor that is kept elsewhere for free."""
     detail = {"software": software("mien-registrar"), "settings_sha256": settings_sha256(config)}
     try:
-        with store.begin() as transaction:
-            head = transaction.log(int(clock().timestamp()), audit.REGISTRAR, action, config.address, detail)
+        head = store.log(audit.REGISTRAR, action, config.address, detail)
     except (StorageError, UnreachableError) as error:
         if action == "server.start":
             raise

@@ -7,6 +7,7 @@ All times are Unix seconds.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,19 +266,29 @@ class Transaction:
 class Store:
     """Where the registrar keeps what it must not forget; not for use by two threads at once."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, unix_s: Callable[[], float]) -> None:
+        self._engine, self._unix_s = engine, unix_s
 
     @classmethod
-    def open(cls, url: str) -> Store:
+    def open(cls, url: str, unix_s: Callable[[], float] = time.time) -> Store:
         """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
-        return cls(open_migrated(url, _MIGRATIONS, HEAD, setting="store_url"))
+        return cls(open_migrated(url, _MIGRATIONS, HEAD, setting="store_url"), unix_s)
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Transaction]:
         """Open a transaction that is committed when the block ends and undone when it raises."""
         with database_errors(), self._engine.begin() as connection:
             yield Transaction(connection)
+
+    def log(self, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None) -> Anchor:
+        """Enter a deed in the audit log and return its place there."""
+        with self.begin() as transaction:
+            return transaction.log(int(self._unix_s()), actor, action, subject, detail)
+
+    def audit(self, call: Callable[[AuditLog, Connection], _T]) -> _T:
+        """Return what a question to the audit log answers."""
+        with self.begin() as transaction:
+            return transaction.audit(call)
 
     def close(self) -> None:
         """Close all connections."""

@@ -19,6 +19,7 @@ from mien.models.bundles import BundleFile, BundleManifest
 from mien.models.variants import check_variants
 from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
+from mien.shell.keys import ed25519_key
 
 FALLBACKS: Final = "fallbacks.txt"
 _MAX_THETA_BYTES: Final = 2 << 30
@@ -26,7 +27,7 @@ _MAX_THETA_BYTES: Final = 2 << 30
 
 def create_key(path: Path) -> Ed25519PrivateKey:
     """Return a new release key, kept in a new file that only its owner can read."""
-    key = Ed25519PrivateKey.generate()
+    key = ed25519_key()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     create_private(path, pem)
     return key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +32,7 @@ from coordinator.store.thread import StoreThread
 from mien.errors import ConfigError
 from mien.protocol.v1 import replicas_pb2_grpc
 from mien.shell.clock import Clock
+from mien.shell.keys import secret_hex
 from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
@@ -55,7 +55,7 @@ class Replication:
         assert isinstance(stores.spool, SharedSpool)
         self._home, self._config, self._clock, self._metrics = home, config, clock, metrics
         self._store, self._spool, lease_s = stores.store, stores.spool, config.replica_lease_s
-        name, replica_id = socket.gethostname(), secrets.token_hex(8)
+        name, replica_id = socket.gethostname(), secret_hex(8)
         replica = Replica(replica_id, name, config.replica_address, software("mien-coordinator"), clock.now_ms())
         self._registry = Registry(home.database_url(config), replica, lease_s=lease_s)
         self._store.limit_idle(_SILENT_TRANSACTION_S)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Final
 
+from mien.shell.keys import SYSTEM_RANDOM
+
 LONGEST_S: Final = 15.0
 """Short beside a round's deadlines: what was away goes on soon after it is back."""
-
-_RANDOM: Final = secrets.SystemRandom()
 
 
 class Backoff:
@@ -22,7 +21,7 @@ class Backoff:
         self,
         first_s: float,
         longest_s: float = LONGEST_S,
-        draw: Callable[[], float] = _RANDOM.random,
+        draw: Callable[[], float] = SYSTEM_RANDOM.random,
     ) -> None:
         self._first_s, self._longest_s, self._draw = first_s, longest_s, draw
         self._failures = 0

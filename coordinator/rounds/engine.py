@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,6 +55,7 @@ from mien.rounds.releases import check_comparable, place
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
 from mien.shell.clock import Clock, to_ms
+from mien.shell.keys import SYSTEM_RANDOM, secret_hex
 from mien.specs import TaskSpec
 
 _LOG: Final = structlog.get_logger()
@@ -64,7 +64,6 @@ _BEFORE_A_VECTOR_IS_OUT: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)
 _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK, Stage.CLOSING)
 """Stages of a sum: short, and every device of the cohort is awake for them."""
 
-_RANDOM: Final = secrets.SystemRandom()
 _IDLE: Final = "idle"
 _MAX_UNABLE: Final = 100_000
 """Devices that are noted, a task, as unable to train its model: enough to see that something is wrong."""
@@ -411,7 +410,7 @@ class Engine:
 
     def _pause_after_drain(self) -> float:
         """Return when a device is to come back: not all at once, or the new process would be busy with greetings."""
-        return self._settings.retry_after_s * _RANDOM.uniform(1.0, 3.0)
+        return self._settings.retry_after_s * SYSTEM_RANDOM.uniform(1.0, 3.0)
 
     async def _assigned(self, caller: Caller) -> Assigned | None:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
@@ -671,7 +670,7 @@ class Engine:
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
         await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)
         record = TaskRecord(
-            task_id=secrets.token_hex(8),
+            task_id=secret_hex(8),
             name=task.name,
             population=task.population,
             task_json=task_to_json(task),

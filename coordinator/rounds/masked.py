@@ -6,7 +6,6 @@ configuration and the accepted messages in order, so that a restart makes it aga
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from mien.secagg.keys import VerifyLeaf
 from mien.secagg.masks import Words
 from mien.secagg.noise import clip_after, noise_allowance, noised
 from mien.secagg.vector import ContributionMap
+from mien.shell.keys import secret_bytes
 
 MAX_STEP_BYTES: Final = 256 * 1024
 """No message of a device is longer: 254 sealed shares take 21 KB."""
@@ -184,7 +184,7 @@ class MaskedRound:
             opening = group.server.open(noise_allowance(self.config, privacy.dp))
             unclipped += opening.sum.num_unclipped
             suspects += opening.suspects
-            sum_ = noised(opening.sum, self.config, privacy.dp, secrets.token_bytes)
+            sum_ = noised(opening.sum, self.config, privacy.dp, secret_bytes)
             totals.append(self._map.total(sum_.opened))
             if sum_.unclipped_share is not None:
                 shares.append(sum_.unclipped_share)

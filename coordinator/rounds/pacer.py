@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -11,9 +10,9 @@ import structlog
 from mien.errors import MienError
 from mien.rounds.pacing import COUNT_EVERY_S, Pace, pause_s
 from mien.shell.clock import Clock
+from mien.shell.keys import SYSTEM_RANDOM
 
 _LOG: Final = structlog.get_logger()
-_RANDOM: Final = secrets.SystemRandom()
 
 
 class Pacer:
@@ -24,7 +23,7 @@ class Pacer:
         pace: Pace,
         clock: Clock,
         count: Callable[[], Awaitable[Mapping[str, int]]],
-        draw: Callable[[], float] = _RANDOM.random,
+        draw: Callable[[], float] = SYSTEM_RANDOM.random,
     ) -> None:
         """`count` gives the devices that were seen within `ACTIVE_S`, by population."""
         self._pace, self._clock, self._count, self._draw = pace, clock, count, draw

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import shutil
 import struct
 from collections import deque
@@ -33,6 +32,7 @@ from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.rounds import BlobId
 from mien.shell.files import sync_folder
+from mien.shell.keys import secret_bytes, secret_hex
 
 _MAGIC: Final = b"MSP2"
 _SALT_BYTES: Final = 16
@@ -112,7 +112,7 @@ class Spool:
         folder = self._folder / str(round_id)
         self._entries.forget(folder)
         with contextlib.suppress(OSError):  # what cannot be deleted now is left to the next start
-            gone = folder.rename(folder.with_name(f"{round_id}.{secrets.token_hex(4)}{_GONE}"))
+            gone = folder.rename(folder.with_name(f"{round_id}.{secret_hex(4)}{_GONE}"))
             self._cleaner.submit(shutil.rmtree, gone, ignore_errors=True)
 
     def rounds(self) -> set[int]:
@@ -196,7 +196,7 @@ class SpoolFile:
 
     def _start(self) -> Sealer:
         """Return this file's sealer: count what is whole and cut off what a crash tore, or begin a new file."""
-        end, salt = 0, os.urandom(_SALT_BYTES)
+        end, salt = 0, secret_bytes(_SALT_BYTES)
         if self._file.end:
             for piece, next_frame in _frames(self._path, self._place, self._key):
                 self.received_bytes += len(piece)

@@ -7,7 +7,6 @@ sealed thing is bound to its purpose and place by the associated data, so that n
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mien.errors import CorruptDataError, KeyStoreError
 from mien.shell.files import create_private, read_private
+from mien.shell.keys import secret_bytes
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -39,12 +39,12 @@ class Sealer:
 
     def seal(self, data: bytes | bytearray | memoryview, *, place: bytes) -> bytes:
         """Return nonce, ciphertext and tag; only `open` with the same place gives the data back."""
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = secret_bytes(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, data, place)
 
     def seal_into(self, out: memoryview, data: bytes | bytearray | memoryview, *, place: bytes) -> int:
         """Lay down in `out` what `seal` returns, and return its length."""
-        nonce, end = os.urandom(NONCE_BYTES), OVERHEAD_BYTES + len(data)
+        nonce, end = secret_bytes(NONCE_BYTES), OVERHEAD_BYTES + len(data)
         out[:NONCE_BYTES] = nonce
         self._cipher.encrypt_into(nonce, data, place, out[NONCE_BYTES:end])
         return end
@@ -76,7 +76,7 @@ class MasterKey:
     @classmethod
     def create(cls, path: Path) -> MasterKey:
         """Return a new key, written to a private file that must not exist yet."""
-        key = os.urandom(KEY_BYTES)
+        key = secret_bytes(KEY_BYTES)
         create_private(path, key)
         return cls(key)
 

@@ -6,15 +6,15 @@ salt), then the content sealed with AES-256-GCM under the derived key, everythin
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from device_sdk.storage.sealing import KEY_BYTES, RandomBytes, SecretKey, seal, unseal
+from device_sdk.storage.sealing import KEY_BYTES, SecretKey, seal, unseal
 from mien.errors import ConfigError, CorruptDataError
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.shell.keys import RandomBytes, secret_bytes
 
 MAGIC: Final = b"MIENGAL1"
 MIN_PASSWORD: Final = 10
@@ -26,7 +26,7 @@ MAX_SCRYPT_N: Final = 2**20
 _MAX_HEADER: Final = 1024
 
 
-def seal_backup(plain: bytes, password: str, *, random_bytes: RandomBytes = os.urandom) -> bytes:
+def seal_backup(plain: bytes, password: str, *, random_bytes: RandomBytes = secret_bytes) -> bytes:
     """Return the file's bytes; raises ConfigError for a password that is too short to protect faces."""
     if len(password) < MIN_PASSWORD:
         raise ConfigError(f"the password has {len(password)} characters; choose one of at least {MIN_PASSWORD}")

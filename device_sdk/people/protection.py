@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.storage.keystore import KeyStore
-from device_sdk.storage.sealing import RandomBytes, SecretKey
+from device_sdk.storage.sealing import SecretKey
 from device_sdk.storage.vault import Reader, Writer
 from mien.errors import AlreadyExistsError, KeyStoreError
+from mien.shell.keys import RandomBytes, secret_bytes
 from mien.template_protection import rotate, unrotate
 
 LABEL: Final = "rotation"
@@ -33,7 +33,7 @@ Rows = NDArray[np.float32]
 class TemplateKeys:
     """The keys of one gallery's templates."""
 
-    def __init__(self, key_store: KeyStore, *, random_bytes: RandomBytes = os.urandom) -> None:
+    def __init__(self, key_store: KeyStore, *, random_bytes: RandomBytes = secret_bytes) -> None:
         self._key_store = key_store
         self._random_bytes = random_bytes
         self._master: SecretKey | None = None

@@ -13,7 +13,6 @@ was accepted is in the sum all the same: it follows the round to its end.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -76,6 +75,7 @@ from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.protocol.tensors import unpack_tensors
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
+from mien.shell.keys import secret_bytes
 from mien.specs import TaskSpec
 
 MAX_PAUSE_S: Final = 3600.0
@@ -214,7 +214,7 @@ class Participant:
     attempts: SumLog
     clock: Clock
     tell: Listener = lambda _event: None
-    random_bytes: RandomBytes = secrets.token_bytes
+    random_bytes: RandomBytes = secret_bytes
     source: SourceFaces | None = None
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
     duty: Role = Role.TRAIN

@@ -21,6 +21,7 @@ from device_sdk.storage.vault import locked_folder
 from mien.errors import CorruptDataError, InviteError, KeyStoreError
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
+from mien.shell.keys import p256_key
 
 KEY_LABEL: Final = "identity"
 FORMAT: Final = 1
@@ -100,7 +101,7 @@ class IdentityFiles:
         return _load_key(plain)
 
     def _make_key(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = p256_key()
         plain = key.private_bytes(
             serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )

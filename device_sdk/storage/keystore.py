@@ -12,14 +12,14 @@ import base64
 import binascii
 import json
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
-from device_sdk.storage.sealing import KEY_BYTES, RandomBytes, SecretKey
+from device_sdk.storage.sealing import KEY_BYTES, SecretKey
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, sync_folder, write_atomically
+from mien.shell.keys import RandomBytes, secret_bytes, secret_hex
 
 KeyStoreKind = Literal["platform", "file"]
 KeyStoreChoice = Literal["auto", "platform", "file"]
@@ -67,7 +67,7 @@ class FileKeyStore:
 
     kind: KeyStoreKind = "file"
 
-    def __init__(self, folder: Path, *, random_bytes: RandomBytes = os.urandom) -> None:
+    def __init__(self, folder: Path, *, random_bytes: RandomBytes = secret_bytes) -> None:
         self._folder = folder
         self._random_bytes = random_bytes
 
@@ -117,7 +117,7 @@ class PlatformKeyStore:
 
     kind: KeyStoreKind = "platform"
 
-    def __init__(self, backend: PasswordBackend, namespace: str, *, random_bytes: RandomBytes = os.urandom) -> None:
+    def __init__(self, backend: PasswordBackend, namespace: str, *, random_bytes: RandomBytes = secret_bytes) -> None:
         self._backend = backend
         self._namespace = namespace
         self._random_bytes = random_bytes
@@ -229,7 +229,7 @@ def _choose(
             "no platform key store here: keys are kept in files that only your account can read (mode 0600); "
             "anyone with your account or your unencrypted disk can read the gallery"
         )
-    return {"kind": "platform" if available else "file", "namespace": secrets.token_hex(8)}
+    return {"kind": "platform" if available else "file", "namespace": secret_hex(8)}
 
 
 def _read_choice(home: Path) -> dict[str, str] | None:

@@ -6,9 +6,7 @@ failure to open gives the same error, whatever its cause.
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,13 +14,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from mien.errors import CorruptDataError, KeyStoreError
+from mien.shell.keys import RandomBytes, secret_bytes
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
-
-RandomBytes = Callable[[int], bytes]
-"""Where keys and nonces come from: `os.urandom`, except in tests against vectors."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class SecretKey:
     __repr__ = __str__
 
     @classmethod
-    def generate(cls, random_bytes: RandomBytes = os.urandom) -> SecretKey:
+    def generate(cls, random_bytes: RandomBytes = secret_bytes) -> SecretKey:
         """Return a fresh key."""
         return cls(random_bytes(KEY_BYTES))
 
@@ -56,7 +52,7 @@ def bind(*parts: str | int) -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in encoded)
 
 
-def seal(key: SecretKey, plain: bytes, context: bytes, *, random_bytes: RandomBytes = os.urandom) -> bytes:
+def seal(key: SecretKey, plain: bytes, context: bytes, *, random_bytes: RandomBytes = secret_bytes) -> bytes:
     """Return nonce (12 bytes), ciphertext and tag (16 bytes) of `plain`.
 
     Nonces are random: a key may seal 2**32 records before a repeat becomes likelier than 2**-32 (NIST SP 800-38D).

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device_sdk.storage.keystore import KeyStore
-from device_sdk.storage.sealing import NONCE_BYTES, RandomBytes, SecretKey, bind, seal, unseal
+from device_sdk.storage.sealing import NONCE_BYTES, SecretKey, bind, seal, unseal
 from mien.errors import (
     CorruptDataError,
     DiskFullError,
@@ -37,6 +37,7 @@ from mien.errors import (
 )
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.files import storage_errors, sync_folder
+from mien.shell.keys import RandomBytes, secret_bytes
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4D69656E  # "Mien"
@@ -116,7 +117,7 @@ class Vault:
         self._key_store = key_store
         self._kind = kind
         self._opened = _unwrap(connection, key_store, kind)
-        self._random_bytes: RandomBytes = os.urandom
+        self._random_bytes: RandomBytes = secret_bytes
         self._turn = threading.RLock()
         self._num_writes = 0
 
@@ -460,7 +461,7 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
             )
         _write_key(connection, wrapping, key, label, kind)
         root = {"digest": _digest(connection, kind.tables), "next_id": 1, "facts": {}}
-        _write_root(connection, key, root, os.urandom)
+        _write_root(connection, key, root, secret_bytes)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")

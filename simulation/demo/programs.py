@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.shell.files import make_folder
+from mien.shell.keys import SYSTEM_RANDOM
 
 STOP_S: Final = 20.0
 CALL_S: Final = 300.0
@@ -232,7 +232,7 @@ def free_ports(count: int) -> list[int]:
     None that the system gives to whoever asks for any: one of those may be somebody's before its server listens.
     """
     found: list[int] = []
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+    for port in SYSTEM_RANDOM.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)

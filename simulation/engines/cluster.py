@@ -20,6 +20,7 @@ import numpy as np
 
 from mien.errors import MienError, MissingDependencyError, UnavailableError
 from mien.methods.base import Runtime
+from mien.shell.keys import secret_bytes
 from simulation.engines.base import RoundResult, RoundWork, combined
 from simulation.engines.placement import PER_SHARD, Shard, shards_of
 from simulation.engines.population import num_images
@@ -149,7 +150,7 @@ class ClusterEngine:
         self._per_shard = per_shard
         self._start_timeout_s = start_timeout_s
         self._sends_faces = open_cohort is None
-        self._key = os.urandom(32)
+        self._key = secret_bytes(32)
         self._seal = Seal(self._key)
         self._make_engine, self._open_cohort = make_engine, open_cohort
         self._seats: list[_Seat] = []
@@ -218,7 +219,7 @@ class ClusterEngine:
     def common(self, work: RoundWork) -> Any:
         """Return the reference of what all devices of a round are told."""
         state = self._seal.close(replace(work.state, theta=np.empty(0, np.float32)), "state")
-        token = os.urandom(8)
+        token = secret_bytes(8)
         return ray.put(Common(token, work.task, work.part, work.dim, work.number, work.sums, work.state.theta, state))
 
     def statics(self, work: RoundWork) -> Any:

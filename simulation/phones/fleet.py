@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from mien.methods.base import Crops, Runtime
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef, Wait
 from mien.secagg.keys import RandomBytes
+from mien.shell.keys import SYSTEM_RANDOM, secret_bytes
 from mien.specs import REVEALS, TaskSpec
 from simulation.phones.client import Faults, MeteredClient, VanishedError
 from simulation.phones.holdings import (
@@ -85,7 +85,7 @@ class StoppableClock:
 class Chance:
     """Where a phone's chance comes in: secrets of the operating system, and the seeds of local rounds."""
 
-    random_bytes: RandomBytes = staticmethod(secrets.token_bytes)
+    random_bytes: RandomBytes = staticmethod(secret_bytes)
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = staticmethod(local_seed)
 
 
@@ -245,7 +245,7 @@ class PhoneFleet:
         clock = self.shared.clock
 
         def one(invite: str) -> Identity:
-            return join(Invite.from_url(invite), MemoryIdentity(), clock, random.SystemRandom())
+            return join(Invite.from_url(invite), MemoryIdentity(), clock, SYSTEM_RANDOM)
 
         with ThreadPoolExecutor(JOINING) as pool:
             identities = list(pool.map(one, invites))
@@ -257,7 +257,7 @@ class PhoneFleet:
     def warm_up(self) -> None:
         """Fetch the released model and embed one phone's crops before the first round: what is shared is ready then."""
         phone = self.phones[0]
-        client = CoordinatorClient(phone.identity, self.shared.clock, random.SystemRandom())
+        client = CoordinatorClient(phone.identity, self.shared.clock, SYSTEM_RANDOM)
         with client, contextlib.suppress(NotFoundError):
             model = self.shared.models.fetch(client, client.manifest())
             self.shared.runtimes(model).embed(model.theta, fit_crops(phone.gallery.crops, model.spec.input))

@@ -31,6 +31,7 @@ from mien.methods.jobs import JobRuntime, TrainingJob
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, MemoryLog, RoundConfig
+from mien.shell.keys import p256_key
 
 MODELS_KEPT: Final = 3
 """Models in memory: that of the round, and those that phones which are late still train on."""
@@ -40,7 +41,7 @@ class MemoryIdentity:
     """Where an emulated phone keeps its key and its certificates."""
 
     def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = p256_key()
         self._identity: Identity | None = None
 
     def key(self) -> ec.EllipticCurvePrivateKey:

@@ -31,6 +31,7 @@ from mien.methods.base import Crops, Runtime, ServerState
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
+from mien.shell.keys import secret_bytes
 from mien.specs import ModelSpec
 from simulation.engines.budget import epsilon_spent
 from simulation.engines.choice import InWorker, Place, opened
@@ -113,7 +114,7 @@ class RunFolder:
         """Write a round's record, then the sealed checkpoint to go on from."""
         self.journal.append(record)
         if not self._key.exists():
-            create_private(self._key, np.random.default_rng().bytes(KEY_BYTES))
+            create_private(self._key, secret_bytes(KEY_BYTES))
         tensors: dict[str, NDArray[Any]] = {"theta": step.state.theta, "round": np.array([step.record.round])}
         _put(tensors, "array", {"": step.state.arrays})
         _put(tensors, "revealed", step.state.revealed)

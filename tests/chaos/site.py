@@ -17,10 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator.home.home import trust_registrar
 from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
-from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from coordinator.registrar.home import RegistrarHome
 from tests.chaos import shim
 from tests.chaos.shim import Disk
 from tests.integration.house import ROOT, House
@@ -122,15 +121,15 @@ class Registrar:
     def __init__(self, folder: Path, address: str, coordinator_address: str) -> None:
         self.address = address
         config = RegistrarConfig(address, coordinator_address, f"127.0.0.1:{free_port()}", listen=address)
-        self.home: RegistrarHome = create_home(folder / "registrar", config, datetime.now(UTC))
+        self.home: RegistrarHome = RegistrarHome.create(folder / "registrar", config, datetime.now(UTC))
         self._log = folder / "registrar.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def introduce(self, houses: Sequence[House]) -> None:
         """Make it and the coordinators, which are one, know each other."""
-        trust_coordinator(self.home, houses[0].home.public(houses[0].home.ca_path), replace=False)
+        self.home.trust(houses[0].home.public(houses[0].home.ca_path), replace=False)
         for house in houses:
-            trust_registrar(house.home, pki.to_pem(self.home.ca()), replace=True)
+            house.home.trust(pki.to_pem(self.home.ca()), replace=True)
             house.registrar = self.home.authority()
 
     async def start(self) -> None:

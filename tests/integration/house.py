@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.operator.client import Coordinator, connect
 from coordinator.store.store import Store
@@ -79,9 +79,9 @@ class House:
         values: dict[str, Any] = {"check_in_hold_s": 2.0, "retry_after_s": 0.2, "drain_s": 4.0, "restart_grace_s": 60.0}
         values["device_calls_per_minute"] = 1_000_000  # light devices do not wait between calls
         config = CoordinatorConfig(self.address, listen=f"127.0.0.1:{self.port}", **{**values, **settings})
-        self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.now)
+        self.home: CoordinatorHome = CoordinatorHome.create(folder / "coordinator", config, self.now)
         self.registrar = pki.create_authority("registrar", self.now)
-        trust_registrar(self.home, self.registrar.certificate_pem, replace=False)
+        self.home.trust(self.registrar.certificate_pem, replace=False)
         self.log = folder / "coordinator.log"
         self._ready = folder / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None

@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coordinator.home.home import trust_registrar
 from coordinator.keys import pki
 from coordinator.operator.registrar_client import connect_admin
 from coordinator.registrar.config import RegistrarConfig
-from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from coordinator.registrar.home import RegistrarHome
 from device_sdk.device import Device
 from device_sdk.models.models import Model
 from device_sdk.rounds.participate import Listener
@@ -195,9 +194,9 @@ def real_fleet(folder: Path, **settings: Any) -> Iterator[RealFleet]:
     config = RegistrarConfig(
         address, house.address, admin_address, listen=address, max_join_failures=1000, release_key=key
     )
-    registrar = create_home(folder / "registrar", config, datetime.now(UTC))
-    trust_coordinator(registrar, house.home.public(house.home.ca_path), replace=False)
-    trust_registrar(house.home, pki.to_pem(registrar.ca()), replace=True)
+    registrar = RegistrarHome.create(folder / "registrar", config, datetime.now(UTC))
+    registrar.trust(house.home.public(house.home.ca_path), replace=False)
+    house.home.trust(pki.to_pem(registrar.ca()), replace=True)
     loop = Loop()
     try:
         with _serving(registrar, admin_address, folder / "registrar.log"):

@@ -7,7 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from coordinator.home.backup import make_backup, restore_backup
+from coordinator.home.coordinator_backup import CoordinatorBackup
 from coordinator.home.home import CoordinatorHome
 from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import rounds_pb2
@@ -90,8 +90,8 @@ def test_backups_of_a_coordinator_that_closes_round_after_round(house: House, tm
 
     def there_and_back(number: int) -> None:
         file, copy = tmp_path / f"{number}.mien", CoordinatorHome(tmp_path / f"copy-{number}")
-        make_backup(house.home, file, "correct horse battery", Clock(), with_data=True)
-        restore_backup(file, copy, "correct horse battery", Clock())
+        CoordinatorBackup(house.home, Clock()).make(file, "correct horse battery", with_data=True)
+        CoordinatorBackup(copy, Clock()).restore(file, "correct horse battery")
 
     async def story() -> None:
         async with house.operator() as operator, house.devices("m", 3) as devices:

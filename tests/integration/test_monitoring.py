@@ -15,9 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.commands.doctor import examine
-from coordinator.commands.registrar_doctor import Finding
 from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
 from mien.protocol.v1 import rounds_pb2
+from mien.shell.doctor import Finding
 from tests.integration.house import ROOT, House, run, tiny_task
 from tests.integration.light_device import contribution, raised
 from tests.servers import free_port

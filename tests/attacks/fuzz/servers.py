@@ -21,7 +21,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
-from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from coordinator.registrar.home import RegistrarHome
 from mien.protocol.canonical import model_to_json, task_to_json, to_canonical_json
 from mien.protocol.invite import Invite
 from mien.protocol.v1 import common_pb2, operator_pb2, registrar_pb2, registrar_pb2_grpc, rounds_pb2
@@ -174,8 +174,8 @@ def registrar(folder: Path) -> Iterator[Target]:
         drain_s=5,
     )
     now = datetime.now(UTC)
-    home = create_home(folder / "R", config, now)
-    trust_coordinator(home, pki.create_authority("coordinator", now).certificate_pem, replace=False)
+    home = RegistrarHome.create(folder / "R", config, now)
+    home.trust(pki.create_authority("coordinator", now).certificate_pem, replace=False)
     ready, log = folder / "ready.json", folder / "registrar.log"
     command = [
         sys.executable,

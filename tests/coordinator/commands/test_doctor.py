@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.commands.doctor import examine
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.service.revocations import Revocations
 from coordinator.store.store import Store
@@ -37,8 +37,8 @@ def made(tmp_path: Path) -> Callable[..., CoordinatorHome]:
 
     def make(**settings: Any) -> CoordinatorHome:
         config = CoordinatorConfig("localhost:7443", **settings)
-        home = create_home(tmp_path / "C", config, NOW)
-        trust_registrar(home, pki.create_authority("registrar", NOW).certificate_pem, replace=False)
+        home = CoordinatorHome.create(tmp_path / "C", config, NOW)
+        home.trust(pki.create_authority("registrar", NOW).certificate_pem, replace=False)
         return home
 
     return make
@@ -97,7 +97,7 @@ def test_an_unsigned_release_under_a_release_key(made: Callable[..., Coordinator
 def test_a_registrar_that_forgot_or_contradicts_what_it_revoked(made: Callable[..., CoordinatorHome]) -> None:
     home, now = made(), datetime.now(UTC)
     registrar = pki.create_authority("registrar", now)
-    home.registrar_ca_path.write_bytes(pki.to_pem(registrar.certificate))
+    home.trusted_ca_path.write_bytes(pki.to_pem(registrar.certificate))
     revocations = Revocations(home.crl_path, registrar.certificate, Clock(), max_age_s=float("inf"))
 
     def give(number: int, *serials: int) -> tuple[bool, str]:

@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.release.gates_worker import _summary
 from coordinator.store import account, audit
@@ -115,9 +115,11 @@ class Fleet:
         self.clock = SetClock(self.end.timestamp() - 13.7 * 86_400)
         values: dict[str, Any] = {"address": "coordinator.example:7443", "registrar_address": "registrar.example:7440"}
         config = CoordinatorConfig(**{**values, "dashboard_listen": "127.0.0.1:0", **settings})
-        self.home: CoordinatorHome = create_home(folder / "coordinator", config, self.end - timedelta(days=30))
+        self.home: CoordinatorHome = CoordinatorHome.create(
+            folder / "coordinator", config, self.end - timedelta(days=30)
+        )
         self.registrar = pki.create_authority("registrar", self.end - timedelta(days=30))
-        trust_registrar(self.home, self.registrar.certificate_pem, replace=False)
+        self.home.trust(self.registrar.certificate_pem, replace=False)
         self.store = Store.open(self.home.database_url(config), self.clock)
         if self.store._engine.dialect.name == "sqlite":
             with self.store._engine.connect() as connection:  # nobody pulls the plug on what was made up

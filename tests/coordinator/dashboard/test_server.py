@@ -21,13 +21,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.commands.doctor import examine
-from coordinator.commands.registrar_doctor import Finding
 from coordinator.dashboard.chain import ChainState
 from coordinator.dashboard.home import LIFETIME, DashboardHome, certify
 from coordinator.dashboard.pages import NAVIGATION
 from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.serve import Tls
 from mien.errors import CertificateError, ConfigError, KeyStoreError, MienError
+from mien.shell.doctor import Finding
 from tests.coordinator.dashboard.made_up import Fleet, SetClock, lived_in
 from tests.coordinator.dashboard.visitor import LIMIT_S, Visitor, add_user, served
 from tests.integration.house import ROOT

@@ -13,9 +13,9 @@ from typing import IO, cast
 import pytest
 
 from coordinator.home import sealed_file
-from coordinator.home.backup import make_backup, restore_backup
 from coordinator.home.config import SETTINGS, CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home
+from coordinator.home.coordinator_backup import CoordinatorBackup
+from coordinator.home.home import CoordinatorHome
 from coordinator.home.sealed_file import SealingWriter
 from coordinator.serve import open_stores
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, MienError, NotFoundError, VersionError
@@ -36,7 +36,7 @@ def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def home(tmp_path: Path) -> CoordinatorHome:
     """A coordinator with one model, a blob that nothing names, and a contribution that nothing counts."""
-    home = create_home(tmp_path / "C", CONFIG, datetime.now(UTC))
+    home = CoordinatorHome.create(tmp_path / "C", CONFIG, datetime.now(UTC))
     stores = open_stores(home, CONFIG, Clock())
     blob = stores.models.put(b"parameters" * 1000)
     stores.models.put(b"nobody's")
@@ -51,12 +51,12 @@ def home(tmp_path: Path) -> CoordinatorHome:
 
 def back(home: CoordinatorHome, name: str = "b.mien", *, with_data: bool = True) -> Path:
     out = home.folder.parent / name
-    make_backup(home, out, PASSWORD, Clock(), with_data=with_data)
+    CoordinatorBackup(home, Clock()).make(out, PASSWORD, with_data=with_data)
     return out
 
 
 def restored(file: Path, folder: Path, password: str = PASSWORD) -> CoordinatorHome:
-    restore_backup(file, CoordinatorHome(folder), password, Clock())
+    CoordinatorBackup(CoordinatorHome(folder), Clock()).restore(file, password)
     return CoordinatorHome(folder)
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_overwritten(home: CoordinatorHome, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         back(CoordinatorHome(tmp_path / "nobody"), "c.mien")
     with pytest.raises(ConfigError, match="at least 10"):
-        make_backup(home, tmp_path / "d.mien", "short", Clock(), with_data=True)
+        CoordinatorBackup(home, Clock()).make(tmp_path / "d.mien", "short", with_data=True)
     assert {path.name for path in tmp_path.iterdir()} == {"C", "b.mien"}
 
 

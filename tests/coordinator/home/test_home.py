@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home, trust_registrar
+from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.serve import open_stores
 from coordinator.store.sealing import MasterKey
@@ -21,7 +21,7 @@ CONFIG = CoordinatorConfig("localhost:7443")
 
 @pytest.fixture
 def home(tmp_path: Path) -> CoordinatorHome:
-    return create_home(tmp_path / "c", CONFIG, NOW)
+    return CoordinatorHome.create(tmp_path / "c", CONFIG, NOW)
 
 
 def test_a_new_folder_holds_what_the_programs_need(home: CoordinatorHome) -> None:
@@ -38,22 +38,22 @@ def test_a_new_folder_holds_what_the_programs_need(home: CoordinatorHome) -> Non
 def test_nothing_is_overwritten(home: CoordinatorHome) -> None:
     before = home.ca_key_path.read_bytes()
     with pytest.raises(AlreadyExistsError, match="nothing was changed"):
-        create_home(home.folder, CONFIG, NOW)
+        CoordinatorHome.create(home.folder, CONFIG, NOW)
     assert home.ca_key_path.read_bytes() == before
 
 
 def test_one_registrar_is_trusted(home: CoordinatorHome) -> None:
     with pytest.raises(ConfigError, match="trust-registrar"):
-        home.registrar_ca()
+        home.trusted_ca()
     first, second = (pki.create_authority("registrar", NOW) for _ in range(2))
-    assert trust_registrar(home, first.certificate_pem, replace=False) == pki.fingerprint(first.certificate)
-    trust_registrar(home, first.certificate_pem, replace=False)
+    assert home.trust(first.certificate_pem, replace=False) == pki.fingerprint(first.certificate)
+    home.trust(first.certificate_pem, replace=False)
     with pytest.raises(AlreadyExistsError):
-        trust_registrar(home, second.certificate_pem, replace=False)
-    trust_registrar(home, second.certificate_pem, replace=True)
-    assert home.registrar_ca() == second.certificate
+        home.trust(second.certificate_pem, replace=False)
+    home.trust(second.certificate_pem, replace=True)
+    assert home.trusted_ca() == second.certificate
     with pytest.raises(ConfigError, match=r"own ca\.pem"):
-        trust_registrar(home, home.ca_path.read_bytes(), replace=True)
+        home.trust(home.ca_path.read_bytes(), replace=True)
     with pytest.raises(KeyStoreError, match="trust-coordinator"):
         home.registrar_credentials()
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
 from coordinator.registrar.config import RegistrarConfig
-from coordinator.registrar.home import RegistrarHome, create_home, trust_coordinator
+from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.server import Ports, running
 from mien.errors import MienError
 from mien.protocol.invite import Invite
@@ -147,9 +147,9 @@ def as_mien_errors() -> Iterator[None]:
 def local_registrar(folder: Path, config: RegistrarConfig = CONFIG) -> Iterator[LocalRegistrar]:
     """Run a registrar in a thread of its own while the block runs."""
     clock = MovableClock()
-    home = create_home(folder, config, clock())
+    home = RegistrarHome.create(folder, config, clock())
     coordinator = pki.create_authority("coordinator", clock())
-    trust_coordinator(home, coordinator.certificate_pem, replace=False)
+    home.trust(coordinator.certificate_pem, replace=False)
     stop, ready, ports = threading.Event(), threading.Event(), list[Ports]()
 
     async def run() -> None:

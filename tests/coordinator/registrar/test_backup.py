@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.home import sealed_file
-from coordinator.home.backup import restore_backup as restore_coordinator
+from coordinator.home.coordinator_backup import CoordinatorBackup
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
-from coordinator.registrar.backup import make_backup, restore_backup
+from coordinator.registrar.backup import RegistrarBackup
 from coordinator.registrar.config import SETTINGS
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.issuing import Registry
@@ -39,16 +39,16 @@ def now() -> datetime:
 
 
 def back(registrar: LocalRegistrar, out: Path, *, with_data: bool = True) -> Path:
-    make_backup(registrar.home, out, PASSWORD, now, with_data=with_data)
+    RegistrarBackup(registrar.home, Clock()).make(out, PASSWORD, with_data=with_data)
     return out
 
 
 @contextlib.contextmanager
 def serving(home: RegistrarHome) -> Iterator[tuple[Registry, Store]]:
     """The decisions of a restored registrar."""
-    store = Store.open(home.store_url(CONFIG))
+    store = Store.open(home.database_url(CONFIG))
     try:
-        yield Registry(store, home.authority(), CONFIG, home.coordinator_ca, now), store
+        yield Registry(store, home.authority(), CONFIG, home.trusted_ca, now), store
     finally:
         store.close()
 
@@ -59,7 +59,7 @@ def test_what_says_that_a_program_is_ready_is_not_of_the_copy(registrar: LocalRe
         (registrar.home.folder / "status.json").write_text("{}")
         file = back(registrar, tmp_path / "r.mien")
     (registrar.home.folder / "status.json").rename(tmp_path / "status.json")
-    restore_backup(file, RegistrarHome(tmp_path / "S"), PASSWORD, now)
+    RegistrarBackup(RegistrarHome(tmp_path / "S"), Clock()).restore(file, PASSWORD)
     assert [path.name for path in (tmp_path / "S").glob("*.json")] == ["status.json"]
 
 
@@ -73,11 +73,11 @@ def test_who_was_admitted_and_who_was_revoked_comes_back(registrar: LocalRegistr
     assert file.stat().st_mode & 0o077 == 0
     assert b"PRIVATE KEY" not in file.read_bytes()
     home = RegistrarHome(tmp_path / "S")
-    summary, ended = restore_backup(file, home, PASSWORD, now)
+    summary, settled = RegistrarBackup(home, Clock()).restore(file, PASSWORD)
     head = summary.audit_head
-    assert ended >= 1
+    assert settled["invites_ended"] >= 1
     assert head is not None
-    for path in (home.ca_key_path, home.ca_path, home.operator_key_path, home.coordinator_ca_path, home.config_path):
+    for path in (home.ca_key_path, home.ca_path, home.operator_key_path, home.trusted_ca_path, home.config_path):
         assert path.read_bytes() == (registrar.home.folder / path.name).read_bytes()
         assert path.stat().st_mode & 0o077 == 0
 
@@ -105,8 +105,10 @@ def test_who_was_admitted_and_who_was_revoked_comes_back(registrar: LocalRegistr
 
 def test_without_data_only_keys_and_settings(registrar: LocalRegistrar, tmp_path: Path) -> None:
     home = RegistrarHome(tmp_path / "S")
-    summary, ended = restore_backup(back(registrar, tmp_path / "r.mien", with_data=False), home, PASSWORD, now)
-    assert (summary.audit_head, ended) == (None, 0)
+    summary, settled = RegistrarBackup(home, Clock()).restore(
+        back(registrar, tmp_path / "r.mien", with_data=False), PASSWORD
+    )
+    assert (summary.audit_head, settled) == (None, {"invites_ended": 0})
     assert home.ca() == registrar.home.ca()
     assert not (home.folder / "registrar.db").exists()
 
@@ -117,9 +119,9 @@ def test_damage_truncation_and_another_password_leave_nothing(registrar: LocalRe
     for changed in (data[:-1], data[:100], b"", data + b"x", data[:200] + bytes([data[200] ^ 1]) + data[201:]):
         bad.write_bytes(changed)
         with pytest.raises(CorruptDataError):
-            restore_backup(bad, home, PASSWORD, now)
+            RegistrarBackup(home, Clock()).restore(bad, PASSWORD)
     with pytest.raises(CorruptDataError, match="password is another one"):
-        restore_backup(file, home, "another password", now)
+        RegistrarBackup(home, Clock()).restore(file, "another password")
     assert {path.name for path in tmp_path.iterdir()} == {"r.mien", "bad.mien"}
 
 
@@ -128,20 +130,20 @@ def test_nothing_is_overwritten_and_each_program_takes_its_own(registrar: LocalR
     with pytest.raises(AlreadyExistsError, match="exists already"):
         back(registrar, file)
     with pytest.raises(AlreadyExistsError, match="not empty"):
-        restore_backup(file, registrar.home, PASSWORD, now)
+        RegistrarBackup(registrar.home, Clock()).restore(file, PASSWORD)
     with pytest.raises(NotFoundError):
-        make_backup(RegistrarHome(tmp_path / "nobody"), tmp_path / "x.mien", PASSWORD, now, with_data=True)
+        RegistrarBackup(RegistrarHome(tmp_path / "nobody"), Clock()).make(tmp_path / "x.mien", PASSWORD, with_data=True)
     with pytest.raises(ConfigError, match="at least 10"):
-        make_backup(registrar.home, tmp_path / "x.mien", "short", now, with_data=True)
+        RegistrarBackup(registrar.home, Clock()).make(tmp_path / "x.mien", "short", with_data=True)
     with pytest.raises(CorruptDataError, match="not that of a coordinator's backup"):
-        restore_coordinator(file, CoordinatorHome(tmp_path / "C"), PASSWORD, Clock())
+        CoordinatorBackup(CoordinatorHome(tmp_path / "C"), Clock()).restore(file, PASSWORD)
     assert {path.name for path in tmp_path.iterdir()} == {"r.mien"}
 
 
 def test_a_database_elsewhere_is_saved_by_its_own_tool(registrar: LocalRegistrar, tmp_path: Path) -> None:
     other = RegistrarHome(tmp_path / "R")
-    restore_backup(back(registrar, tmp_path / "r.mien", with_data=False), other, PASSWORD, now)
+    RegistrarBackup(other, Clock()).restore(back(registrar, tmp_path / "r.mien", with_data=False), PASSWORD)
     SETTINGS.write(other.config_path, dataclasses.replace(CONFIG, store_url="postgresql://db/registrar"))
     with pytest.raises(ConfigError, match="pg_dump"):
-        make_backup(other, tmp_path / "p.mien", PASSWORD, now, with_data=True)
-    make_backup(other, tmp_path / "p.mien", PASSWORD, now, with_data=False)
+        RegistrarBackup(other, Clock()).make(tmp_path / "p.mien", PASSWORD, with_data=True)
+    RegistrarBackup(other, Clock()).make(tmp_path / "p.mien", PASSWORD, with_data=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.keys import pki
-from coordinator.registrar.home import RegistrarHome, check_private, check_validity, create_home, trust_coordinator
+from coordinator.registrar.home import RegistrarHome
 from mien.errors import AlreadyExistsError, CertificateError, ConfigError, KeyStoreError
 from tests.coordinator.registrar.running import CONFIG
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def home(tmp_path: Path) -> RegistrarHome:
-    return create_home(tmp_path / "R", CONFIG, NOW)
+    return RegistrarHome.create(tmp_path / "R", CONFIG, NOW)
 
 
 def mode(path: Path) -> int:
@@ -28,10 +28,10 @@ def mode(path: Path) -> int:
 def test_keys_are_the_owners_alone(home: RegistrarHome) -> None:
     assert mode(home.folder) == 0o700
     assert mode(home.ca_key_path) == mode(home.operator_key_path) == 0o600
-    check_private(home)
+    home.check_private()
     home.ca_key_path.chmod(0o640)
     with pytest.raises(KeyStoreError, match="chmod 600"):
-        check_private(home)
+        home.check_private()
     with pytest.raises(KeyStoreError, match="chmod 600"):
         home.authority()
 
@@ -39,13 +39,13 @@ def test_keys_are_the_owners_alone(home: RegistrarHome) -> None:
 def test_a_second_init_changes_nothing(home: RegistrarHome) -> None:
     before = {path.name: path.read_bytes() for path in home.folder.iterdir()}
     with pytest.raises(AlreadyExistsError, match="nothing was changed"):
-        create_home(home.folder, CONFIG, NOW)
+        RegistrarHome.create(home.folder, CONFIG, NOW)
     assert {path.name: path.read_bytes() for path in home.folder.iterdir()} == before
 
 
 def test_an_init_that_was_cut_off_can_be_repeated(home: RegistrarHome) -> None:
     home.ca_key_path.unlink()
-    again = create_home(home.folder, CONFIG, NOW)
+    again = RegistrarHome.create(home.folder, CONFIG, NOW)
     leaf = pki.load_certificate(again.operator_credentials().chain_pem)
     assert pki.operator_identity(leaf, again.authority().certificate, NOW).id == "registrar"
 
@@ -53,28 +53,28 @@ def test_an_init_that_was_cut_off_can_be_repeated(home: RegistrarHome) -> None:
 def test_coordinators_are_trusted_on_purpose(home: RegistrarHome) -> None:
     first, second = (pki.create_authority("coordinator", NOW) for _ in range(2))
     with pytest.raises(ConfigError, match="trust-coordinator"):
-        home.coordinator_ca()
-    assert trust_coordinator(home, first.certificate_pem, replace=False) == pki.fingerprint(first.certificate)
-    trust_coordinator(home, first.certificate_pem, replace=False)
+        home.trusted_ca()
+    assert home.trust(first.certificate_pem, replace=False) == pki.fingerprint(first.certificate)
+    home.trust(first.certificate_pem, replace=False)
     with pytest.raises(AlreadyExistsError, match="--replace"):
-        trust_coordinator(home, second.certificate_pem, replace=False)
-    assert home.coordinator_ca() == first.certificate
-    trust_coordinator(home, second.certificate_pem, replace=True)
-    assert home.coordinator_ca() == second.certificate
+        home.trust(second.certificate_pem, replace=False)
+    assert home.trusted_ca() == first.certificate
+    home.trust(second.certificate_pem, replace=True)
+    assert home.trusted_ca() == second.certificate
 
 
 def test_a_certificate_that_is_no_coordinators_is_refused(home: RegistrarHome) -> None:
     leaf = pki.issue_operator_leaf(home.authority(), "alice", NOW)
     with pytest.raises(ConfigError, match="registrar's own"):
-        trust_coordinator(home, home.ca_path.read_bytes(), replace=False)
+        home.trust(home.ca_path.read_bytes(), replace=False)
     with pytest.raises(CertificateError, match="not an authority's"):
-        trust_coordinator(home, leaf.chain_pem, replace=False)
+        home.trust(leaf.chain_pem, replace=False)
 
 
 def test_validity_warnings_come_in_time(home: RegistrarHome) -> None:
     certificate = home.ca()
-    check_validity(certificate, lambda: NOW, what="ca", warn_days=180)
+    pki.check_validity(certificate, NOW, what="ca", warn_days=180)
     with pytest.raises(CertificateError, match="ends on"):
-        check_validity(certificate, lambda: NOW + timedelta(days=3600), what="ca", warn_days=180)
+        pki.check_validity(certificate, NOW + timedelta(days=3600), what="ca", warn_days=180)
     with pytest.raises(CertificateError, match="check the clock"):
-        check_validity(certificate, lambda: NOW - timedelta(days=1), what="ca", warn_days=180)
+        pki.check_validity(certificate, NOW - timedelta(days=1), what="ca", warn_days=180)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import create_home
+from coordinator.home.home import CoordinatorHome
 from coordinator.serve import open_stores
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
@@ -18,7 +18,7 @@ CONFIG = CoordinatorConfig("localhost:7443", replica_address="localhost:7444")
 
 
 def test_replicas_over_files_are_refused(tmp_path: Path, postgres_url: str) -> None:
-    home = create_home(tmp_path / "home", CONFIG, datetime.now(UTC))
+    home = CoordinatorHome.create(tmp_path / "home", CONFIG, datetime.now(UTC))
     with pytest.raises(ConfigError, match="replicas can only share PostgreSQL"):
         open_stores(home, CONFIG, Clock())
     with pytest.raises(ConfigError, match="replicas share contributions in a bucket"):

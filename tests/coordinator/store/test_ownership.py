@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.home import CoordinatorHome, create_home
+from coordinator.home.home import CoordinatorHome
 from coordinator.rounds.closing_io import Stores
 from coordinator.serve import open_stores
 from mien.errors import ConfigError
@@ -33,7 +33,7 @@ def config(request: pytest.FixtureRequest) -> CoordinatorConfig:
 
 @pytest.fixture
 def home(tmp_path: Path, config: CoordinatorConfig) -> CoordinatorHome:
-    return create_home(tmp_path / "C", config, datetime.now(UTC))
+    return CoordinatorHome.create(tmp_path / "C", config, datetime.now(UTC))
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def test_another_coordinators_database_is_refused(
         give_model(stores)
         give_model(stores, b"only here", "b" * 64)
     plain = CoordinatorConfig("localhost:7444")
-    other = create_home(tmp_path / "D", plain, datetime.now(UTC))
+    other = CoordinatorHome.create(tmp_path / "D", plain, datetime.now(UTC))
     other.store_key_path.write_bytes(home.store_key_path.read_bytes())
     with opened(other, plain) as stores:
         give_model(stores)

@@ -1,0 +1,353 @@
+"""The verbs that both servers' programs have, made from one description of each program.
+
+`config`, `operator`, `audit`, `backup`, `restore`, `doctor`, and the frame of `serve`. What the verbs import is loaded
+when they run: store, keys and client are most of the programs' start-up time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from coordinator.commands import audit
+from coordinator.commands.common import folder_option, now, read_pem, say, show_reference
+from coordinator.commands.tables import Column, facts, found, listing
+from coordinator.home.folder import ServerHome
+from coordinator.home.settings import shown
+from mien.errors import TABLE
+from mien.shell import cli as shell
+from mien.shell import logs
+from mien.shell.files import write_atomically
+from mien.shell.passwords import read_password
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from coordinator.home.archive import Summary
+    from coordinator.home.backup import Backup
+    from coordinator.home.folder import LoggedStore
+    from mien.shell.doctor import Finding
+
+_T = TypeVar("_T")
+
+PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a program's help says in its own words; `folder` is how its examples call the folder."""
+
+    folder: str
+    copy: str
+    operator_name: str
+    backup: str
+    restore: str
+    doctor: str
+    json: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of the two servers' programs, as far as it differs from the other in the verbs that both have."""
+
+    home: type[ServerHome[Any]]
+    limits: Mapping[str, tuple[float, float]]
+    backup: Callable[[], type[Backup[Any]]]
+    examine: Callable[[Any, Callable[[], datetime]], Awaitable[list[Finding]]]
+    words: Words
+
+    @property
+    def name(self) -> str:
+        """`coordinator` or `registrar`."""
+        return self.home.settings.name
+
+    def example(self, line: str) -> str:
+        """Return the sentence that ends a verb's help."""
+        return f"Example: mien-{self.name} {line}"
+
+
+def add_backups(app: typer.Typer, program: Program) -> None:
+    """Give a program the verbs `backup` and `restore`."""
+    Home, Json, words = _options(program)
+
+    @app.command(
+        help=f"{words.backup}\n\nThe {program.name} may go on serving meanwhile. "
+        + program.example(f"backup monday.mien --home {words.folder}")
+    )
+    def backup(
+        file: Annotated[Path, typer.Argument(help="Where to write the backup.")],
+        *,
+        home: Path = Home,
+        password_file: PasswordFile = None,
+        without_data: Annotated[
+            bool, typer.Option("--without-data", help="Keys, certificates and settings only.")
+        ] = False,
+        as_json: bool = Json,
+    ) -> None:
+        password, of = _backup(program, home, password_file, confirm=True)
+        summary = of.make(file, password, with_data=not without_data)
+        _tell(summary, f"Backup of {home} in {file}", as_json=as_json)
+
+    @app.command(
+        help=f"{words.restore}\n\nNever run the restored {program.name} beside the one that it was copied from.\n"
+        + program.example(f"restore monday.mien --home {words.copy}")
+    )
+    def restore(
+        file: Annotated[Path, typer.Argument(help="The file that backup wrote.")],
+        *,
+        home: Path = Home,
+        password_file: PasswordFile = None,
+        as_json: bool = Json,
+    ) -> None:
+        password, of = _backup(program, home, password_file, confirm=False)
+        summary, settled = of.restore(file, password)
+        _tell(summary, f"Restored to {home}", as_json=as_json, **settled)
+        if "invites_ended" in settled and not as_json:
+            ended = settled["invites_ended"]
+            say(f"{ended} open invites were ended: they may have been used since. Revoke again whom you revoked since.")
+
+
+def add_doctor(app: typer.Typer, program: Program) -> None:
+    """Give a program the verb `doctor`."""
+    Home, Json, words = _options(program)
+
+    @app.command(help=words.doctor + program.example(f"doctor --home {words.folder}"))
+    def doctor(*, home: Path = Home, as_json: bool = Json) -> None:
+        async def examined() -> list[Finding]:
+            return await program.examine(program.home(home), now)
+
+        findings = asyncio.run(examined())
+        result = {"ok": all(each.ok for each in findings), "checks": [each.to_mapping() for each in findings]}
+
+        def human() -> None:
+            rows = [found(each.name, each.detail, is_fault=not each.ok) for each in findings]
+            shell.OUT.print(facts("check", "result", rows))
+
+        shell.emit(result, as_json=as_json, human=human)
+        for each in findings:
+            if each.error is not None:
+                raise typer.Exit(TABLE[type(each.error)].exit_code)
+
+
+def config_app(program: Program) -> typer.Typer:
+    """Return the verbs that show a program's settings."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
+    Home, Json, words = _options(program)
+
+    @app.command(
+        help="Print every setting with its value and where it came from.\n\n"
+        + program.example(f"config show --home {words.folder}")
+    )
+    def show(*, home: Path = Home, as_json: bool = Json) -> None:
+        resolved = program.home(home).resolve()
+        values = shown(resolved.config)
+        result = {name: {"value": value, "origin": resolved.origins[name]} for name, value in values.items()}
+
+        def human() -> None:
+            columns = (Column("setting"), Column("value", folds=True), Column("from", 1))
+            rows = [(name, repr(value), resolved.origins[name]) for name, value in values.items()]
+            shell.OUT.print(listing(columns, rows, shell.OUT.width))
+
+        shell.emit(result, as_json=as_json, human=human)
+
+    @app.command(
+        help="Print every setting with its default, its limits and what it means; needs no folder.\n\n"
+        + program.example("config reference")
+    )
+    def reference(
+        *,
+        as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for docs.")] = False,
+        as_json: bool = Json,
+    ) -> None:
+        show_reference(program.home.settings.kind, program.limits, as_markdown=as_markdown, as_json=as_json)
+
+    return app
+
+
+def operator_app(program: Program, *, help: str) -> typer.Typer:
+    """Return the verbs that make credentials for operators."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+    Home, Json, words = _options(program)
+    Name: Any = typer.Option(..., "--name", help=words.operator_name)
+
+    @app.command(
+        help="Give this folder's owner new operator credentials, valid for a year.\n\n"
+        + program.example(f"operator renew --home {words.folder}")
+    )
+    def renew(*, home: Path = Home, as_json: bool = Json) -> None:
+        server = program.home(home)
+        certificate = server.write_operator(server.authority(), now())
+        _enter_certificate(server, program.name, certificate)
+        path = str(server.operator_path)
+        shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
+
+    @app.command(
+        help="Sign credentials for an operator whose key stays elsewhere.\n\n"
+        + program.example("operator sign alice.csr --name alice --out alice.pem")
+    )
+    def sign(
+        csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
+        *,
+        home: Path = Home,
+        name: str = Name,
+        out: Annotated[Path, typer.Option(help="Where to write the certificate.")],
+        as_json: bool = Json,
+    ) -> None:
+        sign_operator(program.home(home), csr, name, out)
+        shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
+
+    return app
+
+
+def audit_app(program: Program) -> typer.Typer:
+    """Return the verbs that read the history of what was done, whether the server runs or not."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
+    Home, Json, words = _options(program)
+
+    @app.command(
+        "list",
+        help="List the newest entries, oldest first.\n\n"
+        + program.example(f"audit list --last 20 --home {words.folder}"),
+    )
+    def list_entries(
+        *,
+        home: Path = Home,
+        last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 50,
+        after: Annotated[int, typer.Option(min=0, help="Only entries behind this number.")] = 0,
+        subject: Annotated[str, typer.Option(help="Only entries about this: an id as the list shows it.")] = "",
+        as_json: bool = Json,
+    ) -> None:
+        with open_store(program.home(home)) as store:
+            audit.show_list(store.audit, last, after, subject, as_json=as_json)
+
+    @app.command(
+        help="Print the newest entry's number and hash: an anchor to write down elsewhere, for `audit verify "
+        "--anchor`.\n\n" + program.example(f"audit head --home {words.folder}")
+    )
+    def head(*, home: Path = Home, as_json: bool = Json) -> None:
+        with open_store(program.home(home)) as store:
+            audit.show_head(store.audit, as_json=as_json)
+
+    @app.command(
+        help="Check the whole log: edited, removed and reordered entries are named, and the exit code is 20.\n\n"
+        "That the newest entries were cut off, or all was written anew, only an anchor kept elsewhere can show.\n"
+        + program.example(f"audit verify --home {words.folder} --anchor 17:5e88…")
+    )
+    def verify(
+        *,
+        home: Path = Home,
+        anchor: Annotated[
+            list[str] | None, typer.Option("--anchor", help="What audit head printed earlier; repeatable.")
+        ] = None,
+        as_json: bool = Json,
+    ) -> None:
+        with open_store(program.home(home)) as store:
+            audit.show_verified(store.audit, anchor or [], as_json=as_json)
+
+    return app
+
+
+def serve(
+    server: ServerHome[Any],
+    flags: Mapping[str, object],
+    ready_file: Path | None,
+    run: Callable[[Any, Callable[[_T], None]], None],
+    told: Callable[[Any, _T], tuple[dict[str, object], str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Run a server until SIGTERM; once it is ready say so, as `told` has it in numbers and in a sentence."""
+    from mien.shell import ready
+
+    config = server.resolve(flags).config
+    logs.configure(as_json=as_json or config.json_logs)
+
+    def announce(ports: _T) -> None:
+        numbers, sentence = told(config, ports)
+        result = {"ready": True, "address": config.address, **numbers, "pid": os.getpid()}
+        write_ready(result)
+        shell.emit(result, as_json=as_json, human=lambda: say(sentence))
+        sys.stdout.flush()
+
+    with ready.ready_file(ready_file) as write_ready:
+        run(config, announce)
+
+
+def enter(server: ServerHome[Any], action: str, subject: str, **detail: object) -> None:
+    """Enter a deed of a command in the audit log, beside a server that may be running."""
+    from coordinator.store.audit import local_actor
+
+    os.umask(0o077)
+    with open_store(server) as store:
+        store.log(local_actor(), action, subject, detail)
+
+
+def sign_operator(server: ServerHome[Any], csr: Path, name: str, out: Path) -> None:
+    """Write the certificate of an operator's request."""
+    from coordinator.keys import pki
+
+    authority = server.authority()
+    certificate = pki.issue_operator_leaf_for_csr(authority, read_pem(csr), name, now())
+    _enter_certificate(server, name, certificate)
+    write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
+
+
+def _enter_certificate(server: ServerHome[Any], name: str, certificate: x509.Certificate) -> None:
+    """Enter an operator's certificate in the audit log."""
+    from coordinator.keys import pki
+
+    ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    enter(server, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
+
+
+@contextlib.contextmanager
+def open_store(server: ServerHome[Any]) -> Iterator[LoggedStore]:
+    """Open a server's store while the block runs."""
+    from mien.shell.clock import Clock
+
+    store = server.open_store(server.database_url(server.resolve().config), Clock())
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _options(program: Program) -> tuple[Any, Any, Words]:
+    return folder_option(program.name, ...), typer.Option(False, "--json", help=program.words.json), program.words
+
+
+def _backup(program: Program, home: Path, password_file: Path | None, *, confirm: bool) -> tuple[str, Backup[Any]]:
+    """Return the password, and what makes and restores backups of a folder."""
+    from mien.shell.clock import Clock
+
+    os.umask(0o077)
+    of = program.backup()(program.home(home), Clock())
+    return read_password(password_file, confirm=confirm, can_ask=sys.stdin.isatty()), of
+
+
+def _tell(summary: Summary, what: str, *, as_json: bool, **more: object) -> None:
+    """Say what a backup holds, and with --json what more there is to say."""
+    head = None if summary.audit_head is None else str(summary.audit_head)
+    result: dict[str, Any] = {
+        "files": summary.files,
+        "size_bytes": summary.size_bytes,
+        "created_unix_s": summary.created_unix_s,
+        "audit_head": head,
+        **more,
+    }
+
+    def human() -> None:
+        created = f"{datetime.fromtimestamp(summary.created_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+        say(f"{what}: {summary.files} files, {summary.size_bytes / 1e6:.1f} MB, as of {created}.")
+        say("It holds keys, certificates and settings only." if head is None else f"The audit log stood at {head}")
+
+    shell.emit(result, as_json=as_json, human=human)

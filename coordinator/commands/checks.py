@@ -1,0 +1,54 @@
+"""What both servers' doctors look at in the folder, in the order in which faults should be mended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from coordinator.home.folder import ServerHome
+from coordinator.keys import pki
+from mien.shell.clock import Clock
+
+CA_WARNING_DAYS: Final = 180
+OPERATOR_WARNING_DAYS: Final = 30
+
+Check = Callable[[], Awaitable[str]]
+H = TypeVar("H", bound=ServerHome[Any])
+
+
+class FolderChecks(Generic[H]):
+    """The checks of one server's folder; each returns what it found, or raises what to do."""
+
+    def __init__(self, home: H, clock: Callable[[], datetime]) -> None:
+        self._home, self._clock = home, clock
+
+    async def folder(self) -> str:
+        """Whether folder and keys are the owner's alone."""
+        self._home.check_private()
+        return "folder and keys are private"
+
+    async def authority(self) -> str:
+        """Whether the authority's key is there and its certificate lasts."""
+        certificate = self._home.authority().certificate
+        what = "the authority's certificate"
+        pki.check_validity(certificate, self._clock(), what=what, warn_days=CA_WARNING_DAYS)
+        return f"fingerprint {pki.fingerprint(certificate)}, until {certificate.not_valid_after_utc:%Y-%m-%d}"
+
+    async def operator(self) -> str:
+        """Whether the owner's credentials are this authority's and last."""
+        leaf = pki.load_certificate(self._home.public(self._home.operator_path))
+        pki.operator_identity(leaf, self._home.authority().certificate, self._clock())
+        what = "the operator's certificate (operator renew)"
+        pki.check_validity(leaf, self._clock(), what=what, warn_days=OPERATOR_WARNING_DAYS)
+        return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
+
+    async def audit_log(self) -> str:
+        """Whether the audit log is what it was."""
+        home = self._home
+        store = home.open_store(home.database_url(home.resolve().config), Clock())
+        try:
+            newest = store.audit(lambda log, db: log.verify(db))
+        finally:
+            store.close()
+        return f"{newest.position} entries, each following from the one before"

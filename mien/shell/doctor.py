@@ -1,0 +1,46 @@
+"""What a program's doctor found, piece by piece: each check says what it saw, or raises what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from mien.errors import MienError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what it found, or the error that says what to do."""
+
+    name: str
+    detail: str
+    error: MienError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return self.error is None
+
+    def to_mapping(self) -> dict[str, object]:
+        """Return the finding as plain data."""
+        code = None if self.error is None else self.error.code
+        return {"name": self.name, "ok": self.ok, "error": code, "detail": self.detail}
+
+
+def look(name: str, check: Callable[[], str]) -> Finding:
+    """Return what a check finds."""
+    try:
+        return Finding(name, check())
+    except MienError as error:
+        return Finding(name, error.message, error)
+
+
+async def look_at_all(checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Finding]:
+    """Return what checks that may call others find, in their order: that in which faults should be mended."""
+    findings = []
+    for name, check in checks.items():
+        try:
+            findings.append(Finding(name, await check()))
+        except MienError as error:
+            findings.append(Finding(name, error.message, error))
+    return findings
