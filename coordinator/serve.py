@@ -19,11 +19,11 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import settings_sha256
 from coordinator.keys.tls import ServerLeaf
 from coordinator.release.rollouts_worker import RollOutKeeper
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
-from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
+from coordinator.rounds.task import RunnerSettings
 from coordinator.rounds.traces import NO_TRACES, RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import AccessInterceptor, Gate

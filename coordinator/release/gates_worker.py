@@ -12,15 +12,15 @@ import structlog
 
 from coordinator.home.config import EvaluationSets
 from coordinator.release import worker
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
-from coordinator.rounds.runner import TaskRunner
-from coordinator.rounds.traces import Attempt
+from coordinator.rounds.task import Task
 from coordinator.store import audit
 from mien.errors import ConfigError, LateError, MienError, StorageError, UnavailableError
 from mien.evaluation.gates import Evidence, judge
 from mien.protocol.canonical import model_from_json, model_to_json, to_canonical_json
+from mien.protocol.rounds import RoundRef
 from mien.records import to_mapping
 from mien.rounds.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord
 from mien.rounds.thresholds import thresholds_of
@@ -59,29 +59,29 @@ class Gatekeeper:
         """
         while True:
             count, has_failed = self._engine.changed.count, False
-            for runner in self._engine.checking():
-                (error,) = await asyncio.gather(self._serve(runner), return_exceptions=True)
+            for task in self._engine.checking():
+                (error,) = await asyncio.gather(self._serve(task), return_exceptions=True)
                 if error is not None:
                     has_failed = True
-                    _log_failure(runner.task.name, error)
+                    _log_failure(task.record.name, error)
             if has_failed:
                 await asyncio.sleep(self._retry_s)
             else:
                 await self._engine.changed.after(count)
 
-    async def _serve(self, runner: TaskRunner) -> None:
+    async def _serve(self, task: Task) -> None:
         thread, store = self._stores.thread, self._stores.store
-        candidate = await thread.run(store.candidate, runner.task.task_id, CandidateState.WAITING)
+        candidate = await thread.run(store.candidate, task.record.task_id, CandidateState.WAITING)
         if candidate is None:
             return
-        verdict = await self._verdict_or_defect(runner, candidate)
+        verdict = await self._verdict_or_defect(task, candidate)
         while True:
             try:
-                await runner.hear(verdict)
+                await task.hear(verdict)
             except LateError:
-                _LOG.info("verdict came after the task's end", task=runner.task.name)
+                _LOG.info("verdict came after the task's end", task=task.record.name)
             except (StorageError, UnavailableError) as error:
-                _LOG.error("verdict not kept yet", task=runner.task.name, reason=error.message)
+                _LOG.error("verdict not kept yet", task=task.record.name, reason=error.message)
                 await asyncio.sleep(self._retry_s)
                 continue
             except MienError as error:  # what cannot be released or kept as it is must not stop other tasks' gates
@@ -91,20 +91,19 @@ class Gatekeeper:
                 continue
             return
 
-    async def _verdict_or_defect(self, runner: TaskRunner, candidate: CandidateRecord) -> Verdict:
+    async def _verdict_or_defect(self, task: Task, candidate: CandidateRecord) -> Verdict:
         """Return what the gates say; a fault of this program pauses the task with that as the reason."""
-        task = runner.plan.task
-        judging = self._verdict(task, runner.task.base_model_id, candidate)
+        judging = self._verdict(task.plan.task, task.record.base_model_id, candidate)
         (verdict,) = await asyncio.gather(judging, return_exceptions=True)
         if isinstance(verdict, BaseException):
-            _log_failure(task.name, verdict)
+            _log_failure(task.record.name, verdict)
             return Verdict(candidate, problem=f"internal error: {type(verdict).__name__}; see the log")
         return verdict
 
     async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
         """Return what the gates say; what keeps them from measuring is said, too, and is not the candidate's fault."""
         try:
-            with self._stores.traces.work("gates", Attempt(candidate.task_id, candidate.round)):
+            with self._stores.traces.work("gates", RoundRef(candidate.task_id, candidate.round, 0)):
                 reference, model, evidence, records = await self._measure(task, base_model_id, candidate)
         except MienError as error:
             _LOG.warning("candidate not checked", task=task.name, round=candidate.round, reason=error.message)

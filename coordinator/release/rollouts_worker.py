@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from coordinator.release.rollback_check import check_way_back
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.store import audit
 from coordinator.store.rollouts import is_in_force

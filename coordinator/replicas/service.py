@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from coordinator.replicas.keeper import Keeper
 from coordinator.replicas.sums import Addends, add_up
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.messages import check_id
@@ -35,8 +35,8 @@ class ReplicasService(replicas_pb2_grpc.ReplicasServicer):
     async def FindUpload(self, request: replicas_pb2.FindUploadRequest, context: Any) -> replicas_pb2.FindUploadReply:
         """Return where a device's upload stands."""
         name = await self._own(request.round)
-        target, record = await self._engine.locate_upload(request.device_id, name)
-        if target is None or target.state is None:
+        target, record = await self._engine.locate(request.device_id, name)
+        if target is None:
             return replicas_pb2.FindUploadReply()
         return replicas_pb2.FindUploadReply(
             round_id=record.id,
@@ -48,14 +48,14 @@ class ReplicasService(replicas_pb2_grpc.ReplicasServicer):
     async def PostUpload(self, request: replicas_pb2.PostUploadRequest, context: Any) -> replicas_pb2.PostUploadReply:
         """Return once a contribution counts, or the device that cannot send one has left."""
         name = await self._own(request.round)
-        target, record = await self._engine.locate_upload(request.device_id, name)
+        target, record = await self._engine.locate(request.device_id, name)
         if target is None or record.id != request.round_id:
             raise LateError("that round is over; nothing is lost, check in again")
         if request.error_code:
-            await target.post(Left(request.device_id, request.error_code), round_id=record.id)
+            await target.post(Left(request.device_id, request.error_code))
         else:
             step = StepRecord(request.device_id, Stage.UPLOAD, request.masked) if request.masked else None
-            await target.post(Uploaded(request.device_id), round_id=record.id, step=step)
+            await target.post(Uploaded(request.device_id), step=step)
         return replicas_pb2.PostUploadReply()
 
     async def Sum(self, request: replicas_pb2.SumRequest, context: Any) -> AsyncGenerator[common_pb2.DataChunk, None]:

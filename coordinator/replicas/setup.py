@@ -22,7 +22,7 @@ from coordinator.replicas.registry import Registry, Replica
 from coordinator.replicas.service import ReplicasService
 from coordinator.replicas.sums import Sums
 from coordinator.replicas.upload_routing import Desks
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import Gate

@@ -90,7 +90,7 @@ class Part:
 
 
 class Sums:
-    """The owner's side; `coordinator.rounds.closing_io.PartialSums`."""
+    """The owner's side; `coordinator.rounds.closing.PartialSums`."""
 
     def __init__(self, keeper: Keeper, registry: Registry, thread: StoreThread, spool: Spool, peers: Peers) -> None:
         """`thread` is the registry's own."""

@@ -18,10 +18,10 @@ from coordinator.replicas.contributions import SharedSpool
 from coordinator.replicas.keeper import Keeper, Owner
 from coordinator.replicas.peers import Peers, explained
 from coordinator.replicas.registry import Registry, View
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
-from coordinator.rounds.targets import UploadTarget
+from coordinator.rounds.uploads import UploadTarget
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, NotFoundError
 from mien.protocol.canonical import task_from_json
@@ -52,17 +52,17 @@ class Desks:
         self._refreshing: asyncio.Task[None] | None = None
         keeper.on_view.append(self._see)
 
-    async def locate_upload(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
+    async def locate(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
         """Return the attempt that takes a device's upload, None where it is an old one, and its record."""
         population = (await self._stores.thread.run(self._stores.store.task, name.task_id)).population
         owner = await self._keeper.owner(population)
         found: tuple[UploadTarget | None, RoundRecord]
         if owner is None or owner.address is None:
-            found = await self._engine.locate_upload(device_id, name)
+            found = await self._engine.locate(device_id, name)
         else:
             found = await self._ask(owner, device_id, name)
         target, record = found
-        return (None if target is None else _Shared(target, self, population)), record
+        return (None if target is None else _Shared(target, self, population, record.id)), record
 
     def runs(self, population: str) -> bool:
         """Return whether this replica runs a population's tasks."""
@@ -150,22 +150,24 @@ class _Away:
         plan: TaskPlan,
     ) -> None:
         self._stub, self.name, self._round_id = stub, name, round_id
-        self.state: RoundState | None = RoundState(Stage(found.stage), math.inf)
+        self.state = RoundState(Stage(found.stage), math.inf)
         self.plan, self.upload_bytes = plan, found.upload_bytes
         self._step = Step(found.step) if found.step else None
 
-    def is_current(self, round_id: int) -> bool:
-        return round_id == self._round_id
+    @property
+    def is_current(self) -> bool:
+        """Whether the attempt goes on, for all that is known here: its owner says more."""
+        return True
 
     def step_of(self, device_id: str) -> Step | None:
         """Return how far the device got that this was made for."""
         return self._step
 
-    async def post(self, event: Uploaded | Left, *, round_id: int, step: StepRecord | None = None) -> None:
+    async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
         request = replicas_pb2.PostUploadRequest(
             device_id=event.device_id,
             round=round_message(self.name),
-            round_id=round_id,
+            round_id=self._round_id,
             error_code=event.error_code if isinstance(event, Left) else "",
             masked=b"" if step is None else step.message,
         )
@@ -178,32 +180,26 @@ class _Away:
 class _Shared:
     """An attempt, of this replica or another, whose contributions lie in the bucket before they count."""
 
-    def __init__(self, target: UploadTarget, desks: Desks, population: str) -> None:
-        self._target, self._desks, self._population = target, desks, population
+    def __init__(self, target: UploadTarget, desks: Desks, population: str, round_id: int) -> None:
+        self._target, self._desks, self._population, self._round_id = target, desks, population, round_id
+        self.plan, self.upload_bytes = target.plan, target.upload_bytes
 
     @property
-    def state(self) -> RoundState | None:
+    def state(self) -> RoundState:
         return self._target.state
 
     @property
-    def plan(self) -> TaskPlan:
-        return self._target.plan
-
-    @property
-    def upload_bytes(self) -> int:
-        return self._target.upload_bytes
-
-    def is_current(self, round_id: int) -> bool:
-        """Return whether the attempt goes on here, or for all that is known elsewhere: its owner then says more."""
-        return self._target.is_current(round_id) or not self._desks.runs(self._population)
+    def is_current(self) -> bool:
+        """Whether the attempt goes on here, or for all that is known elsewhere: its owner then says more."""
+        return self._target.is_current or not self._desks.runs(self._population)
 
     def step_of(self, device_id: str) -> Step | None:
         return self._target.step_of(device_id)
 
-    async def post(self, event: Uploaded | Left, *, round_id: int, step: StepRecord | None = None) -> None:
+    async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
         if isinstance(event, Uploaded):
-            await self._desks.keep(round_id, event.device_id)
-        await self._target.post(event, round_id=round_id, step=step)
+            await self._desks.keep(self._round_id, event.device_id)
+        await self._target.post(event, step=step)
 
 
 def _log_end(ended: asyncio.Task[None]) -> None:

@@ -1,1 +1,1 @@
-"""Rounds: `machine`, `plan` and `server_step` are pure; `engine`, `runner` and `closing_io` drive them."""
+"""Rounds as they are run: `engine` has tasks, a `task` its cohorts, a `cohort` its `attempt`, which `closing` ends."""

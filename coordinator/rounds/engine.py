@@ -1,24 +1,25 @@
-"""All running tasks: routes devices to them, keeps one runner for each, and survives being stopped at any instant."""
+"""All running tasks: routes devices to them, keeps each of them running, and survives being stopped at any instant."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
+from coordinator.rounds.attempt import Attempt
 from coordinator.rounds.backoff import Backoff
-from coordinator.rounds.closing_io import Stores
-from coordinator.rounds.lanes import TaskLanes
+from coordinator.rounds.closing import Stores
+from coordinator.rounds.cohort import Cohort
 from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pacer import Pacer
 from coordinator.rounds.pulse import Pulse, in_thread
-from coordinator.rounds.runner import RunnerSettings, TaskCommand, TaskRunner
+from coordinator.rounds.task import RunnerSettings, Task
 from coordinator.store import audit
 from mien.contribution import Arrays
 from mien.errors import (
@@ -59,8 +60,6 @@ from mien.shell.keys import SYSTEM_RANDOM, secret_hex
 from mien.specs import TaskSpec
 
 _LOG: Final = structlog.get_logger()
-_BEFORE_A_VECTOR_IS_OUT: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)
-
 _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK, Stage.CLOSING)
 """Stages of a sum: short, and every device of the cohort is awake for them."""
 
@@ -175,11 +174,10 @@ class Engine:
         """`vouch` gives the check of leaf certificates of one population's devices."""
         self._vouch = vouch
         self._stores, self._clock, self._settings = stores, clock, settings
-        self._runners: dict[str, TaskLanes] = {}
+        self._tasks: dict[str, Task] = {}
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._arrivals = Pulse()
         self._tasks_changed: dict[str, Pulse] = {}
-        self._pauses: dict[str, Backoff] = {}
         self._populations: dict[str, str] = {}
         self._let_go: set[str] = set()
         self._pace = Pace(settings.retry_after_s, settings.check_ins_per_s)
@@ -222,16 +220,17 @@ class Engine:
         self._wake()
 
     async def let_go(self, population: str) -> None:
-        """End the runners of a population's tasks, with which another replica goes on; what is committed stays."""
+        """End a population's tasks here, with which another replica goes on; what is committed stays."""
         self._let_go.add(population)
         task_ids = [task_id for task_id, of in self._populations.items() if of == population]
-        runners = [self._runners[task_id] for task_id in task_ids if task_id in self._runners]
+        tasks = [self._tasks[task_id] for task_id in task_ids if task_id in self._tasks]
         loops = [self._loops.pop(task_id) for task_id in task_ids if task_id in self._loops]
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        for runner in runners:
-            await runner.abandon()
+        for task in tasks:
+            self._tasks.pop(task.record.task_id, None)  # its loop may have ended before it began
+            await task.abandon()
         self._wake()
 
     async def _begin(self, task: TaskRecord) -> None:
@@ -239,10 +238,10 @@ class Engine:
         thread, store = self._stores.thread, self._stores.store
         self._populations[task.task_id] = task.population
         try:
-            await self._start_runner(task)
+            self._keep(task, await self._load(task))
         except (StorageError, UnavailableError) as error:  # what is away now may be there in a moment
             self._log_end(task, error)
-            self._pick_up_later(task, None)
+            self._keep(task, None)
         except MienError as error:
             failed = task.ended(TaskState.FAILED, error.message, self._clock.now_ms())
             await thread.run(store.save_task, failed, actor=audit.COORDINATOR, action="task.failed")
@@ -268,7 +267,7 @@ class Engine:
             await self._arrivals.after(count, left_s)
 
     async def stop(self) -> None:
-        """End all runners; what is committed stays. A sum that is being taken is taken again after the restart."""
+        """End all tasks' loops; what is committed stays. A sum that is being taken is taken again after the restart."""
         self.is_draining = self._is_stopping = True
         self._wake()
         for loop in self._loops.values():
@@ -278,78 +277,85 @@ class Engine:
     def _wake(self) -> None:
         """Have everybody who waits look again."""
         self._arrivals.beat()
-        lanes = [lane for runner in self._runners.values() for lane in runner.lanes]
-        for pulse in (*self._tasks_changed.values(), *(lane.changed for lane in lanes)):
+        for pulse in self._tasks_changed.values():
             pulse.beat()
+        for task in self._tasks.values():
+            _wake_followers(task)
 
-    async def _start_runner(self, task: TaskRecord) -> TaskLanes:
-        model = await self._stores.thread.run(self._stores.store.model, task.base_model_id)
-        plan = plan_task(task_from_json(task.task_json), model.spec_json, has_public_faces=model.shard is not None)
-        pulse = self._tasks_changed.setdefault(task.task_id, Pulse())
+    async def _load(self, record: TaskRecord) -> Task:
+        """Return a task that goes on from what is committed of it."""
+        model = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
+        plan = plan_task(task_from_json(record.task_json), model.spec_json, has_public_faces=model.shard is not None)
+        pulse = self._tasks_changed.setdefault(record.task_id, Pulse())
 
         def on_change(stage_changed: bool) -> None:
             pulse.beat()
             if stage_changed:
                 self._arrivals.beat()
 
-        verify = self._vouch(task.population)
-        runner = TaskLanes(task, plan, self._stores, self._clock, self._settings.runner, verify, on_change)
-        await runner.pick_up()  # before anybody can ask for the round that goes on
-        self._runners[task.task_id] = runner
-        loop = asyncio.create_task(runner.run(), name=f"task {task.task_id}")
-        self._loops[task.task_id] = loop
-        loop.add_done_callback(lambda ended: self._runner_ended(runner, ended))
-        return runner
+        verify = self._vouch(record.population)
+        task = Task(record, plan, self._stores, self._clock, self._settings.runner, verify, on_change)
+        await task.pick_up()  # before anybody can ask for the round that goes on
+        self._tasks[record.task_id] = task
+        return task
 
-    def _runner_ended(self, runner: TaskLanes, ended: asyncio.Task[None]) -> None:
-        """A runner that an error has ended is replaced, whatever the error was: its task is not over."""
-        self._runners.pop(runner.task.task_id, None)
-        self._unable.pop(runner.task.task_id, None)
-        self._unwilling.pop(runner.task.task_id, None)
-        if not ended.cancelled() and (error := ended.exception()) is not None:
-            self._log_end(runner.task, error)
-            if not self._is_stopping:
-                self._pick_up_later(runner.task, runner)
-        self._tasks_changed[runner.task.task_id].beat()
+    def _keep(self, record: TaskRecord, task: Task | None) -> None:
+        loop = asyncio.create_task(self._kept(record, task), name=f"task {record.task_id}")
+        self._loops[record.task_id] = loop
+
+    async def _kept(self, record: TaskRecord, task: Task | None) -> None:
+        """Run a task until it is over: what an error has ended, whatever it was, goes on from what is committed.
+
+        `task` is None where it could not begin. Pauses grow with errors in a row; a run that commits something is the
+        end of the row.
+        """
+        pauses = Backoff(self._settings.pick_up_s)
+        while True:
+            work = self._pick_up(record, pauses.next_s()) if task is None else self._run(task)
+            (ended,) = await asyncio.gather(work, return_exceptions=True)
+            if isinstance(ended, Exception):
+                self._log_end(record, ended)
+                if self._is_stopping:
+                    return
+                if task is not None:
+                    await task.abandon()
+                    if task.has_committed:
+                        pauses.reset()
+                task = None
+            elif isinstance(ended, Task):
+                task = ended
+            else:
+                return
+
+    async def _run(self, task: Task) -> None:
+        task_id = task.record.task_id
+        try:
+            await task.run()
+        finally:
+            self._tasks.pop(task_id, None)
+            self._unable.pop(task_id, None)
+            self._unwilling.pop(task_id, None)
+            self._tasks_changed[task_id].beat()
+            self._arrivals.beat()
+            _wake_followers(task)  # who follows its round asks for its successor
+
+    async def _pick_up(self, record: TaskRecord, pause_s: float) -> Task | None:
+        """Return a task after a pause, as after a restart of the program; None where it is over."""
+        await asyncio.sleep(pause_s)
+        record = await self._stores.thread.run(self._stores.store.task, record.task_id)
+        if record.state.is_over:
+            return None
+        task = await self._load(record)
+        self._tasks_changed[record.task_id].beat()
         self._arrivals.beat()
-        for lane in runner.lanes:
-            lane.changed.beat()  # who follows its round asks for its successor
+        return task
 
-    def _log_end(self, task: TaskRecord, error: BaseException) -> None:
+    def _log_end(self, task: TaskRecord, error: Exception) -> None:
         what = "task stopped by an error; it is picked up again"
         if isinstance(error, StorageError | UnavailableError):
             _LOG.error(what, task=task.name, error=error.code, reason=error.message)
         else:
             _LOG.error(what, task=task.name, error=type(error).__name__, exc_info=error)
-
-    def _pick_up_later(self, task: TaskRecord, runner: TaskLanes | None) -> None:
-        """Have a task go on, after a pause, from what is committed of it, as after a restart of the program.
-
-        `runner` is the one that an error has ended, None where none had begun. Pauses grow with errors in a row; a
-        runner that commits something is the end of the row.
-        """
-        pauses = self._pauses.setdefault(task.task_id, Backoff(self._settings.pick_up_s))
-        if runner is not None and runner.has_committed:
-            pauses.reset()
-        loop = asyncio.create_task(self._pick_up(task, runner, pauses.next_s()), name=f"picking up task {task.task_id}")
-        self._loops[task.task_id] = loop
-        loop.add_done_callback(lambda ended: self._picked_up(task, ended))
-
-    async def _pick_up(self, task: TaskRecord, runner: TaskLanes | None, pause_s: float) -> None:
-        if runner is not None:
-            await runner.abandon()
-        await asyncio.sleep(pause_s)
-        task = await self._stores.thread.run(self._stores.store.task, task.task_id)
-        if not task.state.is_over:
-            await self._start_runner(task)
-            self._tasks_changed[task.task_id].beat()
-            self._arrivals.beat()
-
-    def _picked_up(self, task: TaskRecord, ended: asyncio.Task[None]) -> None:
-        if not ended.cancelled() and (error := ended.exception()) is not None:
-            self._log_end(task, error)
-            if not self._is_stopping:
-                self._pick_up_later(task, None)
 
     # Devices
 
@@ -360,7 +366,7 @@ class Engine:
         of their pauses.
         """
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
-        offered: TaskRunner | None = None
+        offered: Cohort | None = None
         held = _Held(caller.device_id)
         self._held.add(held)
         try:
@@ -378,7 +384,7 @@ class Engine:
                     if offered is not None:
                         await _withdraw(offered, caller.device_id)
                     return await self._assigned(caller) or STAYS_OUT
-                offered = self._runner_for(caller)
+                offered = self._cohort_for(caller)
                 if offered is not None:
                     await offered.post(CheckedIn(frozenset({caller.device_id})), duty=caller.duty)
                     if (assigned := await self._assigned(caller)) is not None:
@@ -404,9 +410,9 @@ class Engine:
             return
         if mine:
             self._arrivals.beat()
-        for lane in self._of_population(population):
-            if lane.state is not None and device_id in lane.state.candidates:
-                await _withdraw(lane, device_id)
+        for cohort in self._of_population(population):
+            if cohort.attempt is not None and device_id in cohort.attempt.state.candidates:
+                await _withdraw(cohort, device_id)
 
     def _pause_after_drain(self) -> float:
         """Return when a device is to come back: not all at once, or the new process would be busy with greetings."""
@@ -414,66 +420,63 @@ class Engine:
 
     async def _assigned(self, caller: Caller) -> Assigned | None:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
-        for runner in self._of_population(caller.population):
-            state, record = runner.state, runner.round
-            if record is None or state is None or not _may_train(state, caller.device_id):
-                continue
-            if runner.duty is not caller.duty:
+        for cohort in self._of_population(caller.population):
+            attempt = cohort.under_way
+            if attempt is None or attempt.record.duty is not caller.duty or not attempt.may_train(caller.device_id):
                 continue
             return Assigned(
-                name=_name(record),
-                plan=runner.plan,
-                task_json=runner.task.task_json,
-                model_id=record.base_model_id,
-                reply=await runner.reply_to(caller.device_id),
-                stage=state.stage,
-                deadline=state.deadline,
+                name=attempt.record.ref,
+                plan=attempt.plan,
+                task_json=cohort.task.record.task_json,
+                model_id=attempt.record.base_model_id,
+                reply=await attempt.reply_to(caller.device_id),
+                stage=attempt.state.stage,
+                deadline=attempt.state.deadline,
                 duty=caller.duty,
             )
         return None
 
     async def reply(self, device_id: str, name: RoundRef) -> Arrays:
         """Return what the method tells a device with its assignment; raises LateError once the round went on."""
-        runner, _ = await self._locate(device_id, name)
-        if runner is None or runner.state is None or not _may_train(runner.state, device_id):
+        attempt, _ = await self.locate(device_id, name)
+        if attempt is None or not attempt.may_train(device_id):
             raise LateError("the round went on without this device; nothing is lost, check in again")
-        return await runner.reply_to(device_id)
+        return await attempt.reply_to(device_id)
 
-    def _runner_for(self, caller: Caller) -> TaskRunner | None:
-        """Return the oldest task that looks for devices and that this one can work for; those that measure go first."""
-        for runner in sorted(self._of_population(caller.population), key=lambda each: each.plan.method.trains):
-            if runner.duty is not caller.duty or runner.bars(caller.device_id):
+    def _cohort_for(self, caller: Caller) -> Cohort | None:
+        """Return a cohort of the oldest task that looks for devices and that this one can work for.
+
+        Tasks that measure go first.
+        """
+        for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
+            side, record = cohort.side, cohort.task.record
+            if side.duty is not caller.duty or cohort.bars(caller.device_id):
                 continue
-            wants_more = smallest_sum(runner.plan.task) < caller.min_cohort
-            self._note(self._unwilling, caller, runner, passed_over=wants_more)
-            if wants_more:
+            wants_more = smallest_sum(side.plan.task) < caller.min_cohort
+            self._note(self._unwilling, caller, record.task_id, passed_over=wants_more)
+            if wants_more or place(caller.device_id, record.base_model_id) >= side.plan.share:
                 continue
-            if place(caller.device_id, runner.task.base_model_id) >= runner.plan.share:
-                continue
-            if runner.wants_devices and self._noted(caller, runner).can_do(runner.plan):
-                return runner
+            if cohort.wants_devices:
+                self._note(self._unable, caller, record.task_id, passed_over=not caller.can_train(side.plan))
+                if caller.can_do(side.plan):
+                    return cohort
         return None
 
-    def _noted(self, caller: Caller, runner: TaskRunner) -> Caller:
-        """Return the caller, after noting whether it can train a task's model: its operator is told how many cannot."""
-        self._note(self._unable, caller, runner, passed_over=not caller.can_train(runner.plan))
-        return caller
-
-    def _note(self, noted: dict[str, set[str]], caller: Caller, runner: TaskRunner, *, passed_over: bool) -> None:
+    def _note(self, noted: dict[str, set[str]], caller: Caller, task_id: str, *, passed_over: bool) -> None:
         """Note among those that a task is not for whether a caller is one; who watches the task hears of a change."""
-        devices = noted.setdefault(runner.task.task_id, set())
+        devices = noted.setdefault(task_id, set())
         before = len(devices)
         if not passed_over:
             devices.discard(caller.device_id)
         elif before < _MAX_UNABLE:
             devices.add(caller.device_id)
         if len(devices) != before:
-            self._tasks_changed[runner.task.task_id].beat()
+            self._tasks_changed[task_id].beat()
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
-        lanes = self._of_population(caller.population)
-        return any(lane.duty is caller.duty and not caller.can_train(lane.plan) for lane in lanes)
+        sides = [cohort.side for cohort in self._of_population(caller.population)]
+        return any(side.duty is caller.duty and not caller.can_train(side.plan) for side in sides)
 
     def num_not_for(self, task_id: str) -> tuple[int, int]:
         """Return how many devices that called a task is not for, as far as this process has heard.
@@ -482,10 +485,10 @@ class Engine:
         """
         return len(self._unable.get(task_id, ())), len(self._unwilling.get(task_id, ()))
 
-    def _of_population(self, population: str) -> list[TaskRunner]:
-        """Return the lanes of a population's tasks, the oldest task's first."""
-        runners = [runner for runner in self._runners.values() if runner.task.population == population]
-        return [lane for runner in runners for lane in runner.lanes]
+    def _of_population(self, population: str) -> list[Cohort]:
+        """Return the cohorts of a population's tasks, the oldest task's first."""
+        tasks = [task for task in self._tasks.values() if task.record.population == population]
+        return [cohort for task in tasks for cohort in task.cohorts]
 
     async def _count_devices(self) -> Mapping[str, int]:
         since_ms = to_ms(self._clock.now() - ACTIVE_S)
@@ -493,95 +496,61 @@ class Engine:
 
     def _wanted_per_s(self, population: str) -> float:
         """Return how many devices a population's tasks have to gather in a second."""
-        tasks = {lane.task.task_id: lane.plan.task for lane in self._of_population(population) if lane.wants_devices}
-        return wanted_per_s(tasks.values())
+        wanting = [cohort for cohort in self._of_population(population) if cohort.wants_devices]
+        return wanted_per_s({each.task.record.task_id: each.side.plan.task for each in wanting}.values())
 
-    async def _waiting(self, caller: Caller, offered: TaskRunner | None) -> Wait:
-        if offered is not None and offered.state is not None and offered.state.stage is Stage.SELECTING:
+    async def _waiting(self, caller: Caller, offered: Cohort | None) -> Wait:
+        if offered is not None and offered.is_gathering:
             return Wait(gathering_pause_s(self._pace), "a round is gathering devices")
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
-        too_small = [
-            smallest_sum(runner.plan.task)
-            for runner in self._of_population(caller.population)
-            if runner.wants_devices
-            and runner.duty is caller.duty
-            and smallest_sum(runner.plan.task) < caller.min_cohort
-        ]
-        if too_small:
-            reason = (
-                f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
-                f"{caller.min_cohort} or more; to take part, lower --min-cohort"
-            )
-            return Wait(pause_s, reason)
-        wanting = [runner for runner in self._of_population(caller.population) if runner.wants_devices]
-        beyond = [runner.plan for runner in wanting if runner.duty is caller.duty and not caller.can_do(runner.plan)]
-        if beyond and not caller.can_train(beyond[0]) and caller.engines:
-            what = beyond[0].method.objective(beyond[0].task)
-            aim = f" with objective {what}" if what and beyond[0].spec.backbone in caller.backbones else ""
-            reason = (
-                f"a task here trains {beyond[0].spec.backbone}{aim}, which this device cannot with "
-                f"{', '.join(caller.engines)}: it needs the graphs of a signed release of that model (mien-device "
-                "update), or another --runtime"
-            )
-            return Wait(pause_s, reason)
-        if beyond:
-            what = f"method {beyond[0].task.method} and backbone {beyond[0].spec.backbone}"
-            reason = f"a task here needs {what}, and this device's program does not have both; upgrade mien on it"
-            return Wait(pause_s, reason)
-        return Wait(pause_s, "no round needs this device now")
+        wanting = [cohort for cohort in self._of_population(caller.population) if cohort.wants_devices]
+        plans = [cohort.side.plan for cohort in wanting if cohort.side.duty is caller.duty]
+        return Wait(pause_s, _why_not(caller, plans) or "no round needs this device now")
 
     async def report_trained(self, device_id: str, name: RoundRef) -> Stage:
         """Return the stage after a device has said that it trained; raises LateError when the round went on."""
-        runner, round_id = await self._locate(device_id, name)
-        if runner is not None:
-            await runner.post(Trained(device_id), round_id=round_id)
-            return runner.state.stage if runner.state is not None else Stage.ABORTED
-        participants = await self._stores.thread.run(self._stores.store.participants, round_id)
-        if participants[device_id] not in REPORTED:
-            raise LateError("that round is over; nothing is lost, check in again")
-        return (await self._record(name)).stage
+        attempt, record = await self.locate(device_id, name)
+        if attempt is None:
+            return await self._stage_after(REPORTED, device_id, record)
+        await attempt.post(Trained(device_id))
+        return attempt.state.stage
 
     async def take_step(self, device_id: str, name: RoundRef, stage: Stage, message: bytes) -> Stage:
         """Return the stage after a device's message of a stage of secure aggregation was accepted and committed.
 
         Raises what does not hold (ViolationError, CertificateError, ReplayError), LateError when the round went on.
         """
-        runner, round_id = await self._locate(device_id, name)
-        if runner is None:
-            return await self._stage_of_a_step_that_nobody_waits_for(device_id, name, round_id)
+        attempt, record = await self.locate(device_id, name)
+        if attempt is None:
+            return await self._stage_after(COUNTED, device_id, record)
         if stage not in STEP_STAGES or len(message) > MAX_STEP_BYTES:
             raise ViolationError(f"there is no step of {len(message)} bytes at stage {stage}; upgrade mien")
-        step = StepRecord(device_id, stage, message)
-        await runner.post(Stepped(device_id, stage), round_id=round_id, step=step)
-        return runner.state.stage if runner.state is not None else Stage.ABORTED
+        await attempt.post(Stepped(device_id, stage), step=StepRecord(device_id, stage, message))
+        return attempt.state.stage
 
-    async def _stage_of_a_step_that_nobody_waits_for(self, device_id: str, name: RoundRef, round_id: int) -> Stage:
-        """Return how a round ended whose sum has the device's vector; raises LateError for any other."""
-        participants = await self._stores.thread.run(self._stores.store.participants, round_id)
-        if participants[device_id] not in COUNTED:
+    async def _stage_after(self, steps: frozenset[Step], device_id: str, record: RoundRecord) -> Stage:
+        """Return how a round ended for a device that had come to one of the steps; raises LateError for any other."""
+        participants = await self._stores.thread.run(self._stores.store.participants, record.id)
+        if participants[device_id] not in steps:
             raise LateError("that round is over; nothing is lost, check in again")
-        return (await self._record(name)).stage
+        return record.stage
 
     async def leave(self, device_id: str, name: RoundRef, error_code: str) -> None:
         """Take a device out of a round; a device that is in no round has left already."""
-        runner, round_id = await self._locate(device_id, name)
+        attempt, _ = await self.locate(device_id, name)
         code = error_code if error_code in BY_CODE else ""
-        if runner is not None:
-            try:
-                await runner.post(Left(device_id, code), round_id=round_id)
-            except LateError:
-                return
+        if attempt is not None:
+            with contextlib.suppress(LateError):
+                await attempt.post(Left(device_id, code))
 
     async def follow(self, device_id: str, name: RoundRef) -> AsyncIterator[StageNews]:
         """Yield where a round is, beginning with now, until it is over; raises LateError once it went on without."""
-        runner, round_id = await self._locate(device_id, name)
+        attempt, _ = await self.locate(device_id, name)
         last: StageNews | None = None
-        while runner is not None and runner.is_current(round_id):
-            count = runner.changed.count
-            assert runner.round is not None
-            assert runner.state is not None
-            news, step = _news(runner.round, runner.state, runner.message_for(device_id)), runner.step_of(device_id)
-            if step is Step.LATE and news.stage is not Stage.ABORTED:
+        while attempt is not None and attempt.is_current:
+            count = attempt.changed.count
+            news = _news(attempt.record, attempt.state, attempt.message_for(device_id))
+            if attempt.step_of(device_id) is Step.LATE and news.stage is not Stage.ABORTED:
                 raise LateError("the round went on without this device; nothing is lost, check in again")
             if news != last:
                 yield news
@@ -590,47 +559,40 @@ class Engine:
                 return
             if self._is_stopping or (self.is_draining and news.stage not in _UNDER_WAY):
                 raise DrainingError("the coordinator is shutting down; follow the round again", retry_after_s=2.0)
-            await runner.changed.after(count)
+            await attempt.changed.after(count)
         record = await self._record(name)
-        if not record.stage.is_over:  # an error ended the runner, and the round goes on with another one
+        if not record.stage.is_over:  # an error ended the task's loop, and the round goes on in another one
             raise UnreachableError("the round is being picked up; follow it again", retry_after_s=2.0)
-        participants = await self._stores.thread.run(self._stores.store.participants, round_id)
+        participants = await self._stores.thread.run(self._stores.store.participants, record.id)
         if record.stage is Stage.CLOSED and participants.get(device_id) not in COUNTED:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
 
-    async def locate_upload(self, device_id: str, name: RoundRef) -> tuple[TaskRunner | None, RoundRecord]:
-        """Return the runner (None when the attempt is an old one) and the attempt that a device belongs to."""
-        runner, _ = await self._locate(device_id, name)
-        return runner, await self._record(name)
-
-    async def _locate(self, device_id: str, name: RoundRef) -> tuple[TaskRunner | None, int]:
-        """Return the runner of the named attempt if it is its newest, and the attempt's row id.
+    async def locate(self, device_id: str, name: RoundRef) -> tuple[Attempt | None, RoundRecord]:
+        """Return the attempt that a device belongs to, None where it is an old one, and its record.
 
         Raises NotFoundError unless the device was selected: of other rounds it learns nothing, not even that they are.
         """
         record = await self._record(name)
-        runner = self._lane(name.task_id, record.id)
-        if runner is not None:
-            if runner.step_of(device_id) is None:
-                raise NotFoundError("this device was not selected for that round; check in again")
-            return runner, record.id
-        if device_id not in await self._stores.thread.run(self._stores.store.participants, record.id):
+        attempt = next((each for each in self._attempts(name.task_id) if each.record.id == record.id), None)
+        if attempt is not None and attempt.is_current:
+            participants = attempt.state.participants
+        else:
+            attempt = None
+            participants = await self._stores.thread.run(self._stores.store.participants, record.id)
+        if device_id not in participants:
             raise NotFoundError("this device was not selected for that round; check in again")
-        return None, record.id
+        return attempt, record if attempt is None else attempt.record
 
-    def _lanes(self, task_id: str) -> tuple[TaskRunner, ...]:
-        """Return a running task's lanes."""
-        return self._runners[task_id].lanes if task_id in self._runners else ()
-
-    def _lane(self, task_id: str, round_id: int) -> TaskRunner | None:
-        """Return the lane whose newest attempt this is."""
-        return next((lane for lane in self._lanes(task_id) if lane.is_current(round_id)), None)
+    def _attempts(self, task_id: str) -> list[Attempt]:
+        """Return the newest attempts of a running task's cohorts."""
+        cohorts = self._tasks[task_id].cohorts if task_id in self._tasks else ()
+        return [cohort.attempt for cohort in cohorts if cohort.attempt is not None]
 
     async def _record(self, name: RoundRef) -> RoundRecord:
-        for lane in self._lanes(name.task_id):
-            if lane.round is not None and _name(lane.round) == name:
-                return lane.round
+        for attempt in self._attempts(name.task_id):
+            if attempt.record.ref == name:
+                return attempt.record
         record = await self._stores.thread.run(self._stores.store.round, name.task_id, name.round, name.attempt)
         if record is None:
             raise NotFoundError("this device was not selected for that round; check in again")
@@ -643,9 +605,9 @@ class Engine:
         """Beats whenever a round's stage or a task's state has changed."""
         return self._arrivals
 
-    def checking(self) -> list[TaskRunner]:
+    def checking(self) -> list[Task]:
         """Return the tasks whose candidates wait for the gates."""
-        return [runner.lead for runner in self._runners.values() if runner.task.state is TaskState.CHECKING]
+        return [task for task in self._tasks.values() if task.record.state is TaskState.CHECKING]
 
     # Operators
 
@@ -684,7 +646,7 @@ class Engine:
         kept = await thread.run(store.add_task, record)
         if kept.task_id == record.task_id:
             self._populations[kept.task_id] = kept.population
-            await self._start_runner(kept)
+            self._keep(kept, await self._load(kept))
             self._arrivals.beat()
         return kept
 
@@ -693,11 +655,10 @@ class Engine:
 
         Raises UnreachableError while an error has stopped the task and it is not picked up yet.
         """
-        runner, is_heard = self._runners.get(task_id), False
-        if runner is not None:
-            reason = "" if state is TaskState.RUNNING else f"by {actor}"
+        running, is_heard = self._tasks.get(task_id), False
+        if running is not None:
             try:
-                await runner.lead.post(TaskCommand(state, reason, actor))
+                await running.command(state, "" if state is TaskState.RUNNING else f"by {actor}", actor)
                 is_heard = True
             except LateError:
                 _LOG.info("command came after the end", task_id=task_id)
@@ -733,39 +694,59 @@ class Engine:
     def tasks_now(self) -> list[TaskNow]:
         """Return where each running task's round is, for monitoring: one for each cohort that it has in flight."""
         found: list[TaskNow] = []
-        for runner in self._runners.values():
-            lanes = [_task_now(lane) for lane in runner.lanes]
-            found += [now for now in lanes if now.stage != _IDLE] or lanes[:1]
+        for task in self._tasks.values():
+            cohorts = [_task_now(cohort) for cohort in task.cohorts]
+            found += [now for now in cohorts if now.stage != _IDLE] or cohorts[:1]
         return found
 
 
-async def _withdraw(lane: TaskRunner, device_id: str) -> None:
+async def _withdraw(cohort: Cohort, device_id: str) -> None:
     """Take a device out of those that a round may choose from."""
     with contextlib.suppress(LateError, UnreachableError):  # there is no such round any more
-        await lane.post(Withdrew(device_id))
+        await cohort.post(Withdrew(device_id))
 
 
-def _task_now(runner: TaskRunner) -> TaskNow:
-    state, task = runner.state, runner.task
-    if state is None or state.stage.is_over:
-        return TaskNow(task.name, task.population, _IDLE, {}, runner.queue_length)
+def _wake_followers(task: Task) -> None:
+    for cohort in task.cohorts:
+        if cohort.attempt is not None:
+            cohort.attempt.changed.beat()
+
+
+def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
+    """Return why tasks that want devices of the caller's duty are not for this one; nothing where one is."""
+    sums = [smallest_sum(plan.task) for plan in plans]
+    if too_small := [size for size in sums if size < caller.min_cohort]:
+        return (
+            f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
+            f"{caller.min_cohort} or more; to take part, lower --min-cohort"
+        )
+    beyond = next((plan for plan in plans if not caller.can_do(plan)), None)
+    if beyond is None:
+        return ""
+    backbone = beyond.spec.backbone
+    if caller.can_train(beyond) or not caller.engines:
+        what = f"method {beyond.task.method} and backbone {backbone}"
+        return f"a task here needs {what}, and this device's program does not have both; upgrade mien on it"
+    what = beyond.method.objective(beyond.task)
+    aim = f" with objective {what}" if what and backbone in caller.backbones else ""
+    return (
+        f"a task here trains {backbone}{aim}, which this device cannot with {', '.join(caller.engines)}: it needs the "
+        "graphs of a signed release of that model (mien-device update), or another --runtime"
+    )
+
+
+def _task_now(cohort: Cohort) -> TaskNow:
+    task, attempt = cohort.task.record, cohort.under_way
+    if attempt is None:
+        return TaskNow(task.name, task.population, _IDLE, {}, cohort.queue_length)
+    state = attempt.state
     devices = Counter(step.value for step in state.participants.values()) + Counter(waiting=len(state.candidates))
-    return TaskNow(task.name, task.population, state.stage.value, devices, runner.queue_length)
-
-
-def _name(record: RoundRecord) -> RoundRef:
-    return RoundRef(record.task_id, record.round, record.attempt)
-
-
-def _may_train(state: RoundState, device_id: str) -> bool:
-    """Return whether a device of an attempt may still do its part of it."""
-    step = state.participants.get(device_id)
-    return state.stage in _BEFORE_A_VECTOR_IS_OUT and step in (Step.SELECTED, Step.TRAINED)
+    return TaskNow(task.name, task.population, state.stage.value, devices, cohort.queue_length)
 
 
 def _news(record: RoundRecord, state: RoundState, message: bytes = b"") -> StageNews:
     return StageNews(
-        name=_name(record),
+        name=record.ref,
         stage=state.stage,
         deadline=state.deadline,
         reason=state.reason,

@@ -53,20 +53,17 @@ class _Group:
         self.messages: Mapping[str, bytes] = dict.fromkeys(members, self.server.invite)
 
     def accept(self, step: StepRecord, payload: bytes | Elsewhere) -> None:
-        sender = bytes.fromhex(step.device_id)
-        match step.stage:
-            case Stage.KEYS:
-                self.server.accept_advertise(sender, step.message)
-            case Stage.SHARES:
-                self.server.accept_shares(sender, step.message)
-            case Stage.UPLOAD:
-                self.server.accept_masked(sender, step.message, payload)
-            case Stage.CONSISTENCY:
-                self.server.accept_consistency(sender, step.message)
-            case Stage.UNMASK:
-                self.server.accept_unmask(sender, step.message)
-            case _:
-                raise ViolationError(f"there is no step of secure aggregation at stage {step.stage}")
+        server = self.server
+        takes = {
+            Stage.KEYS: server.accept_advertise,
+            Stage.SHARES: server.accept_shares,
+            Stage.UPLOAD: lambda sender, message: server.accept_masked(sender, message, payload),
+            Stage.CONSISTENCY: server.accept_consistency,
+            Stage.UNMASK: server.accept_unmask,
+        }
+        if step.stage not in takes:
+            raise ViolationError(f"there is no step of secure aggregation at stage {step.stage}")
+        takes[step.stage](bytes.fromhex(step.device_id), step.message)
 
     def close(self, stage: Stage, counted: Iterable[str]) -> None:
         """End a stage; raises CohortError where too few are left."""

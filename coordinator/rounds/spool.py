@@ -286,53 +286,6 @@ class SpoolFile:
         self._path.unlink(missing_ok=True)
 
 
-class ArrivalCheck:
-    """Judges a contribution piece by piece as it arrives: its hash, that it is finite, and its first two lanes."""
-
-    def __init__(self, layout: ContributionLayout, max_weight: int) -> None:
-        self._layout, self._max_weight = layout, max_weight
-        self._digest = hashlib.sha256()
-        self._first = b""
-        self._rest = b""
-        self._size = 0
-        self._is_finite = True
-
-    def update(self, data: bytes | memoryview) -> None:
-        """Take the next piece."""
-        self._digest.update(data)
-        self._size += len(data)
-        if len(self._first) < _FIRST_LANES.size:
-            self._first = (self._first + bytes(data[: _FIRST_LANES.size]))[: _FIRST_LANES.size]
-        if self._rest:
-            data = self._rest + bytes(data)
-        whole = len(data) - len(data) % 4
-        self._rest = bytes(data[whole:])
-        self._is_finite = self._is_finite and _are_finite(np.frombuffer(data, "<f4", whole // 4))
-
-    def finish(self, announced: BlobId) -> None:
-        """Raise CorruptDataError unless the bytes are the announced ones, NonFiniteError unless they can be added.
-
-        The lanes `count` and `weight` lead every contribution: a count other than 1 or a weight beyond the task's cap
-        would let one device speak for many.
-        """
-        if BlobId(self._digest.hexdigest(), self._size) != announced:
-            raise CorruptDataError("the contribution arrived damaged; it was not counted, send it again")
-        if not self._is_finite:
-            raise NonFiniteError("the contribution holds NaN or infinity; it was not counted")
-        count, weight = _FIRST_LANES.unpack(self._first)
-        if count != 1 or not 0 < weight <= self._max_weight:
-            raise NonFiniteError(
-                f"the contribution has count {count:g} and weight {weight:g}; the count must be 1 and the weight lie "
-                f"in (0, {self._max_weight}]: it was not counted"
-            )
-
-
-def _are_finite(values: NDArray[np.float32]) -> bool:
-    """Return whether no value is NaN or infinite: either makes the sum so; one that only overflows is looked into."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.add.reduce(values))) or bool(np.isfinite(values).all())
-
-
 class MaskedArrivalCheck:
     """Judges a masked contribution as it arrives: its hash; what is in it nobody can see but the sum's opening."""
 
@@ -349,3 +302,46 @@ class MaskedArrivalCheck:
         """Raise CorruptDataError unless the bytes are the announced ones."""
         if BlobId(self._digest.hexdigest(), self._size) != announced:
             raise CorruptDataError("the contribution arrived damaged; it was not counted, send it again")
+
+
+class ArrivalCheck(MaskedArrivalCheck):
+    """Judges a contribution piece by piece as it arrives: its hash, that it is finite, and its first two lanes."""
+
+    def __init__(self, layout: ContributionLayout, max_weight: int) -> None:
+        super().__init__()
+        self._layout, self._max_weight = layout, max_weight
+        self._first = self._rest = b""
+        self._is_finite = True
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take the next piece."""
+        super().update(data)
+        if len(self._first) < _FIRST_LANES.size:
+            self._first = (self._first + bytes(data[: _FIRST_LANES.size]))[: _FIRST_LANES.size]
+        if self._rest:
+            data = self._rest + bytes(data)
+        whole = len(data) - len(data) % 4
+        self._rest = bytes(data[whole:])
+        self._is_finite = self._is_finite and _are_finite(np.frombuffer(data, "<f4", whole // 4))
+
+    def finish(self, announced: BlobId) -> None:
+        """Raise CorruptDataError unless the bytes are the announced ones, NonFiniteError unless they can be added.
+
+        The lanes `count` and `weight` lead every contribution: a count other than 1 or a weight beyond the task's cap
+        would let one device speak for many.
+        """
+        super().finish(announced)
+        if not self._is_finite:
+            raise NonFiniteError("the contribution holds NaN or infinity; it was not counted")
+        count, weight = _FIRST_LANES.unpack(self._first)
+        if count != 1 or not 0 < weight <= self._max_weight:
+            raise NonFiniteError(
+                f"the contribution has count {count:g} and weight {weight:g}; the count must be 1 and the weight lie "
+                f"in (0, {self._max_weight}]: it was not counted"
+            )
+
+
+def _are_finite(values: NDArray[np.float32]) -> bool:
+    """Return whether no value is NaN or infinite: either makes the sum so; one that only overflows is looked into."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.add.reduce(values))) or bool(np.isfinite(values).all())

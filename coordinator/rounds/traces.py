@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from mien.protocol.rounds import RoundRef
 from mien.rounds.records import RoundRecord
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """Which attempt of which round of which task; attempt 0: the one that closed."""
-
-    task_id: str
-    round: int
-    attempt: int = 0
-
-    @classmethod
-    def of(cls, record: RoundRecord) -> Attempt:
-        """Return the attempt that a record is of."""
-        return cls(record.task_id, record.round, record.attempt)
 
 
 class RoundTraces:
@@ -30,8 +16,8 @@ class RoundTraces:
         """Note that an attempt of a task (its name) came to a stage; the same again changes nothing."""
 
     @contextlib.contextmanager
-    def work(self, name: str, attempt: Attempt) -> Iterator[None]:
-        """Time a block of work on an attempt; an error that leaves the block is noted by its name, and goes on."""
+    def work(self, name: str, attempt: RoundRef) -> Iterator[None]:
+        """Time a block of work on an attempt (0: the one that closed); an error that leaves it is noted."""
         yield
 
     def close(self) -> None:

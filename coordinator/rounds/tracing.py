@@ -19,9 +19,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from coordinator.rounds.traces import Attempt, RoundTraces
+from coordinator.rounds.traces import RoundTraces
 from mien.errors import MienError, MissingDependencyError
-from mien.protocol.rounds import Stage
+from mien.protocol.rounds import RoundRef, Stage
 from mien.rounds.records import RoundRecord
 
 try:
@@ -91,8 +91,8 @@ class OtlpTraces(RoundTraces):
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter, export_timeout_millis=_SEND_S * 1000))
         self._tracer = self._provider.get_tracer("mien.coordinator")
-        self._open: dict[Attempt, _Open] = {}
-        self._closed: dict[tuple[str, int], Attempt] = {}
+        self._open: dict[RoundRef, _Open] = {}
+        self._closed: dict[tuple[str, int], RoundRef] = {}
 
     def close(self) -> None:
         """Send what is left, within a moment."""
@@ -106,7 +106,7 @@ class OtlpTraces(RoundTraces):
 
     def stage(self, task: str, record: RoundRecord, stage: str) -> None:
         """End the span of the stage before, begin that of this one; where the attempt is over, tell of all of it."""
-        attempt = Attempt.of(record)
+        attempt = record.ref
         before = self._open.get(attempt)
         if before is not None and before.stage == stage:
             return
@@ -122,7 +122,7 @@ class OtlpTraces(RoundTraces):
         span = self._tracer.start_span(stage, self._below(attempt), attributes=attributes)
         self._open[attempt] = _Open(stage, span)
 
-    def _tell_attempt(self, attempt: Attempt, record: RoundRecord, stage: str, attributes: dict[str, Any]) -> None:
+    def _tell_attempt(self, attempt: RoundRef, record: RoundRecord, stage: str, attributes: dict[str, Any]) -> None:
         token = self._ids.given.set(_numbers(attempt))
         try:
             span = self._tracer.start_span(
@@ -139,7 +139,7 @@ class OtlpTraces(RoundTraces):
         span.end()
 
     @contextlib.contextmanager
-    def work(self, name: str, attempt: Attempt) -> Iterator[None]:
+    def work(self, name: str, attempt: RoundRef) -> Iterator[None]:
         """Time a block of work as a span of its attempt's trace."""
         if not attempt.attempt:
             attempt = self._closed.get((attempt.task_id, attempt.round), attempt)
@@ -147,7 +147,7 @@ class OtlpTraces(RoundTraces):
         with self._timed(name, self._below(attempt), SpanKind.INTERNAL, attributes):
             yield
 
-    def _below(self, attempt: Attempt) -> Context:
+    def _below(self, attempt: RoundRef) -> Context:
         trace_id, span_id = _numbers(attempt)
         root = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
         return set_span_in_context(NonRecordingSpan(root), Context())
@@ -181,7 +181,7 @@ class OtlpTraces(RoundTraces):
             span.end()
 
 
-def _numbers(attempt: Attempt) -> tuple[int, int]:
+def _numbers(attempt: RoundRef) -> tuple[int, int]:
     """Return the trace's number of an attempt and its own span's, neither 0."""
     digest = hashlib.sha256(f"mien/trace/1\n{attempt.task_id}\n{attempt.round}\n{attempt.attempt}".encode()).digest()
     return int.from_bytes(digest[:16]) | 1, int.from_bytes(digest[16:24]) | 1

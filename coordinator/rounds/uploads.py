@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pulse import Threads, Together, held
 from coordinator.rounds.spool import ArrivalCheck, MaskedArrivalCheck, SpoolFile
-from coordinator.rounds.targets import UploadDesk, UploadTarget
 from coordinator.rounds.upload_turns import Turn, Turns
 from coordinator.store.thread import Grouped
 from mien.errors import (
@@ -26,7 +25,8 @@ from mien.errors import (
 )
 from mien.protocol.rounds import BlobId, RoundRef, Stage
 from mien.protocol.uploads import UploadPiece
-from mien.rounds.machine import Left, Step, Uploaded
+from mien.rounds.machine import Left, RoundState, Step, Uploaded
+from mien.rounds.plan import TaskPlan
 from mien.rounds.records import RoundRecord, StepRecord, UploadRecord
 
 _BATCH_BYTES: Final = 1024 * 1024
@@ -61,6 +61,37 @@ class UploadProgress:
     is_accepted: bool
 
 
+class UploadTarget(Protocol):
+    """One attempt that takes uploads; a `coordinator.rounds.attempt.Attempt` is one."""
+
+    plan: TaskPlan
+
+    @property
+    def state(self) -> RoundState:
+        """Where the attempt is."""
+
+    @property
+    def upload_bytes(self) -> int:
+        """Length of a contribution on the wire."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether messages about the attempt are still taken."""
+
+    def step_of(self, device_id: str) -> Step | None:
+        """Return how far a device got."""
+
+    async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
+        """Return once what happened to an upload is committed; raises what the round refuses."""
+
+
+class UploadDesk(Protocol):
+    """Finds the attempts that uploads belong to; a `coordinator.rounds.engine.Engine` is one."""
+
+    async def locate(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
+        """Return the attempt that takes a device's upload, None where it is an old one, and its record."""
+
+
 class Uploads:
     """All contributions that are arriving."""
 
@@ -84,11 +115,11 @@ class Uploads:
 
     async def status(self, device_id: str, name: RoundRef) -> UploadProgress:
         """Return where a device has to go on; raises LateError when the round is over without its contribution."""
-        runner, record = await self._desk.locate_upload(device_id, name)
+        target, record = await self._desk.locate(device_id, name)
         upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
         if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:
             return UploadProgress(upload.blob.size_bytes, is_accepted=True)
-        self._check_open(runner, record, device_id)
+        self._check_open(target, record, device_id)
         if upload is None:
             return UploadProgress(0, is_accepted=False)
         await self._give_way((record.id, device_id))
@@ -117,39 +148,39 @@ class Uploads:
         is missing or does not hold, LayoutMismatchError for another length, ReplayError for other bytes than were
         announced before, OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
         """
-        runner, record = await self._desk.locate_upload(device_id, name)
+        target, record = await self._desk.locate(device_id, name)
         await self._give_way((record.id, device_id))
         upload = UploadRecord(record.id, device_id, announced, is_committed=False)
         try:
-            runner = self._check_open(runner, record, device_id)
+            target = self._check_open(target, record, device_id)
         except (LateError, RateLimitedError):
             kept = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
             if kept is None or not kept.is_committed or record.stage is Stage.ABORTED:
                 raise
         else:
-            _check_form(runner, announced, masked)
+            _check_form(target, announced, masked)
             kept = await self._announce(upload)
         if kept.agreeing(announced).is_committed:
             return UploadProgress(announced.size_bytes, is_accepted=True)
-        assert runner is not None, "checked above"
+        assert target is not None, "checked above"
         step = StepRecord(device_id, Stage.UPLOAD, masked) if masked else None
-        arrival = _Arrival(self, runner, record, device_id, announced, pieces, step)
+        arrival = _Arrival(self, target, record, device_id, announced, pieces, step)
         return await self._alone((record.id, device_id), arrival)
 
-    def _check_open(self, runner: UploadTarget | None, record: RoundRecord, device_id: str) -> UploadTarget:
-        """Return the runner if a device may upload now."""
-        if runner is None or runner.state is None or runner.state.stage not in _BEFORE_THE_SUM:
+    def _check_open(self, target: UploadTarget | None, record: RoundRecord, device_id: str) -> UploadTarget:
+        """Return the attempt if a device may upload now."""
+        if target is None or target.state.stage not in _BEFORE_THE_SUM:
             raise LateError("that round is over; nothing is lost, check in again")
-        step = runner.step_of(device_id)
+        step = target.step_of(device_id)
         if step is Step.LATE:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         if step is Step.LEFT:
             raise LateError("this device has left the round; check in again")
-        if runner.state.stage is not Stage.UPLOAD:
+        if target.state.stage is not Stage.UPLOAD:
             raise RateLimitedError(
                 "the upload stage is not open yet; follow the round until it is", retry_after_s=1.0, is_expected=True
             )
-        return runner
+        return target
 
     async def _alone(self, key: tuple[int, str], arrival: _Arrival) -> UploadProgress:
         """Run one arrival; an older connection of the same device gives way to it."""
@@ -178,15 +209,15 @@ class Uploads:
         return self._stores.spool.open(record.id, device_id, is_read_soon=is_masked)
 
 
-def _check_form(runner: UploadTarget, announced: BlobId, masked: bytes) -> None:
+def _check_form(target: UploadTarget, announced: BlobId, masked: bytes) -> None:
     """Raise unless a contribution has the form and length that the task asks for."""
-    if bool(masked) != runner.plan.task.privacy.is_masked or len(masked) > MAX_STEP_BYTES:
+    if bool(masked) != target.plan.task.privacy.is_masked or len(masked) > MAX_STEP_BYTES:
         raise ViolationError(
             "the contribution is not in the form that the task asks for (masked or plain); fetch the task again"
         )
-    if announced.size_bytes != runner.upload_bytes:
+    if announced.size_bytes != target.upload_bytes:
         raise LayoutMismatchError(
-            f"the contribution has {announced.size_bytes} bytes, this task needs {runner.upload_bytes}; "
+            f"the contribution has {announced.size_bytes} bytes, this task needs {target.upload_bytes}; "
             "fetch the assigned task and model again"
         )
 
@@ -223,22 +254,19 @@ class _Arrival:
     def __init__(
         self,
         uploads: Uploads,
-        runner: UploadTarget,
+        target: UploadTarget,
         record: RoundRecord,
         device_id: str,
         announced: BlobId,
         pieces: AsyncIterator[UploadPiece],
         step: StepRecord | None,
     ) -> None:
-        self._uploads, self._runner, self._record = uploads, runner, record
+        self._uploads, self._target, self._record = uploads, target, record
         self._device_id, self._announced, self._pieces = device_id, announced, pieces
         self._step = step
         self._threads = uploads.threads
-        self._check: ArrivalCheck | MaskedArrivalCheck = (
-            ArrivalCheck(runner.plan.contribution, runner.plan.task.privacy.max_weight)
-            if step is None
-            else MaskedArrivalCheck()
-        )
+        layout, max_weight = target.plan.contribution, target.plan.task.privacy.max_weight
+        self._check = ArrivalCheck(layout, max_weight) if step is None else MaskedArrivalCheck()
         self.is_complete = False
 
     async def run(self, idle_s: float) -> UploadProgress:
@@ -298,8 +326,7 @@ class _Arrival:
 
     def _check_wanted(self) -> None:
         """Raise once the round does not take contributions any more, however slowly this one arrives."""
-        state = self._runner.state
-        if not self._runner.is_current(self._record.id) or state is None or state.stage is not Stage.UPLOAD:
+        if not self._target.is_current or self._target.state.stage is not Stage.UPLOAD:
             raise LateError("that round ended during the upload; nothing is lost, check in again")
 
     def _write(self, file: SpoolFile, batch: list[UploadPiece]) -> None:
@@ -337,13 +364,13 @@ class _Arrival:
             raise
         except NonFiniteError as error:
             file.remove()
-            await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
+            await self._target.post(Left(self._device_id, error.code))
             raise
         if self._uploads.num_arriving > 1:
             await self._uploads.commits.ready()
         try:
-            await self._runner.post(Uploaded(self._device_id), round_id=self._record.id, step=self._step)
+            await self._target.post(Uploaded(self._device_id), step=self._step)
         except (ViolationError, ReplayError) as error:
             file.remove()
-            await self._runner.post(Left(self._device_id, error.code), round_id=self._record.id)
+            await self._target.post(Left(self._device_id, error.code))
             raise

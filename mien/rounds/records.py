@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mien.dp.ledger import Opening
 from mien.errors import ReplayError
-from mien.protocol.rounds import BlobId, Role, Stage
+from mien.protocol.rounds import BlobId, Role, RoundRef, Stage
 from mien.rounds.machine import RoundState, Step
 
 
@@ -121,6 +121,11 @@ class RoundRecord:
     version: int = 1
     duty: Role = Role.TRAIN
     base_version: int = 0
+
+    @property
+    def ref(self) -> RoundRef:
+        """The attempt's name."""
+        return RoundRef(self.task_id, self.round, self.attempt)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The end of a round as a pure function: contributions in, next server state and model out. `closing_io` runs it."""
+"""The end of a round as a pure function: contributions in, next server state and model out. A `Closer` runs it."""
 
 from __future__ import annotations
 

@@ -18,12 +18,24 @@ from typing import Final
 import numpy as np
 
 from mien.protocol.rounds import Stage
-from mien.rounds.machine import COUNTED, BecameLate, Effect, Selected, StageEntered, Step
+from mien.rounds.machine import (
+    COUNTED,
+    BecameLate,
+    Effect,
+    Left,
+    Selected,
+    StageEntered,
+    Step,
+    Stepped,
+    Trained,
+    Uploaded,
+    Withdrew,
+)
 from mien.rounds.pacing import ACTIVE_S, COUNT_EVERY_S, Pace, gathering_pause_s, pause_s, wanted_per_s
 from mien.rounds.records import TaskState
 from mien.specs import TaskSpec
 from simulation.fleet.clock import Agenda
-from simulation.fleet.desk import TASK_ID, Change, Desk, DeskLane
+from simulation.fleet.desk import TASK_ID, Change, Desk, DeskCohort
 from simulation.fleet.phones import Phones
 from simulation.fleet.profile import CoordinatorSettings
 from simulation.fleet.records import Attempt, Fate, History, PhoneCounts
@@ -38,10 +50,10 @@ FAILED_PAUSE_S: Final = 60.0
 
 @dataclass
 class _Held:
-    """A check-in that the coordinator holds, and the lane that the phone was offered to."""
+    """A check-in that the coordinator holds, and the cohort that the phone was offered to."""
 
     token: int
-    lane: DeskLane | None = None
+    cohort: DeskCohort | None = None
 
 
 @dataclass
@@ -51,7 +63,7 @@ class _Job:
     `pause` is why it does not work now, `remaining_s` what is then left of its training.
     """
 
-    lane: DeskLane
+    cohort: DeskCohort
     round_id: int
     attempt: Attempt
     tells: bool = False
@@ -95,10 +107,10 @@ class Fleet:
         self._counts, self._begun = PhoneCounts.of(num), np.zeros(num, np.int32)
         self._held: dict[int, _Held] = {}
         self._arrived: list[int] = []
-        self._awaited: dict[int, tuple[DeskLane, int]] = {}
+        self._awaited: dict[int, tuple[DeskCohort, int]] = {}
         self._jobs: dict[int, _Job] = {}
         self._attempts: dict[int, Attempt] = {}
-        self._lane_wakes_s = [math.inf] * len(self._desk.lanes)
+        self._cohort_wakes_s = [math.inf] * len(self._desk.cohorts)
         self._there, self._check_ins = list[int](), np.zeros(math.ceil(until_s / HOUR_S) + 1, np.int64)
         self._pauses: list[tuple[float, str]] = []
         self._active, self._count_again_s, self._tokens = num, 0.0, 0
@@ -186,10 +198,10 @@ class Fleet:
         awaited = self._awaited.pop(phone, None)
         if awaited is None:
             return False
-        lane, round_id = awaited
-        if lane.round is None or lane.round.id != round_id:
+        cohort, round_id = awaited
+        if not cohort.is_newest(round_id):
             return False
-        self._begin(phone, lane)
+        self._begin(phone, cohort, round_id)
         return True
 
     def _hold_ends(self, phone: int, token: int) -> None:
@@ -201,15 +213,15 @@ class Fleet:
             self._offer([phone])  # the coordinator looks once more before it answers
         if self._held.pop(phone, None) is None:
             return
-        lane = held.lane
-        is_gathering = lane is not None and lane.state is not None and lane.state.stage is Stage.SELECTING
+        cohort = held.cohort
+        gathers = cohort is not None and cohort.attempt is not None and cohort.attempt.state.stage is Stage.SELECTING
         if not hangs_up:
-            pause = gathering_pause_s(self._pace) if is_gathering else self._pause_s()
+            pause = gathering_pause_s(self._pace) if gathers else self._pause_s()
             self._check_in_later(phone, self.now + pause)
             return
         self._due_s[phone] = self.now
-        if is_gathering and lane is not None:
-            self._desk.withdraw(lane, self._phones.name(phone), self.now)
+        if gathers and cohort is not None:
+            self._desk.hear(cohort, Withdrew(self._phones.name(phone)), self.now)
 
     def _pause_s(self) -> float:
         """Return how long a phone that nobody needs is to stay away, as the coordinator's `Pacer` says it."""
@@ -229,26 +241,25 @@ class Fleet:
         self._offer([*self._held])
 
     def _offer(self, phones: Sequence[int]) -> None:
-        """Offer phones whose check-ins are held to the lanes that want them, each lane's all at once."""
+        """Offer phones whose check-ins are held to the cohorts that want them, each cohort's all at once."""
         if not self._desk.wants_devices:
             return
         offers: dict[int, list[str]] = {}
         for phone in phones:
             held, name = self._held.get(phone), self._phones.name(phone)
-            lane = None if held is None else self._desk.lane_for(name)
-            if held is not None and lane is not None:
-                held.lane = lane
-                offers.setdefault(lane.index, []).append(name)
+            cohort = None if held is None else self._desk.cohort_for(name)
+            if held is not None and cohort is not None:
+                held.cohort = cohort
+                offers.setdefault(cohort.index, []).append(name)
         for index, names in offers.items():
-            self._desk.check_in(self._desk.lanes[index], names, self.now)
-            self._watch(self._desk.lanes[index])
+            self._desk.check_in(self._desk.cohorts[index], names, self.now)
+            self._watch(self._desk.cohorts[index])
 
     # A phone that works
 
-    def _begin(self, phone: int, lane: DeskLane) -> None:
-        assert lane.round is not None
-        attempt = self._attempts[lane.round.id]
-        job = _Job(lane, lane.round.id, attempt)
+    def _begin(self, phone: int, cohort: DeskCohort, round_id: int) -> None:
+        attempt = self._attempts[round_id]
+        job = _Job(cohort, round_id, attempt)
         self._jobs[phone] = job
         attempt.received_bytes += self._phones.cost.model_bytes
         self._trains(phone, job)
@@ -311,9 +322,9 @@ class Fleet:
     def _gives_up(self, phone: int, job: _Job, back_s: float) -> None:
         """A phone that failed leaves its round and says so."""
         self._finish(phone, Fate.FAILED, back_s)
-        if job.lane.round is not None and job.lane.round.id == job.round_id:
-            self._desk.left(job.lane, self._phones.name(phone), "", self.now)
-            self._watch(job.lane)
+        if job.cohort.is_newest(job.round_id):
+            self._desk.hear(job.cohort, Left(self._phones.name(phone), ""), self.now)
+            self._watch(job.cohort)
 
     def _is_done(self, phone: int, token: int) -> None:
         """A phone has trained, or done its part of a stage."""
@@ -323,11 +334,12 @@ class Fleet:
         self._stops(job)
         name = self._phones.name(phone)
         if job.stage is Stage.TRAINING:
-            self._desk.trained(job.lane, name, self.now)
+            self._desk.hear(job.cohort, Trained(name), self.now)
         else:
             job.attempt.sent_bytes += self._phones.cost.stages[job.stage].sent
-            self._desk.stepped(job.lane, name, job.stage, self.now)
-        self._watch(job.lane)
+            did = Uploaded(name) if job.stage is Stage.UPLOAD else Stepped(name, job.stage)
+            self._desk.hear(job.cohort, did, self.now)
+        self._watch(job.cohort)
 
     def _finish(self, phone: int, fate: Fate, back_s: float) -> None:
         """A phone's part in an attempt is over; it checks in again from `back_s` on."""
@@ -348,22 +360,21 @@ class Fleet:
     def changed(self, change: Change, now: float) -> None:
         """Carry out what a step of an attempt asks for, and write it down."""
         assert now == self.now
-        lane = change.lane
-        assert lane.round is not None
-        attempt = self._attempts.get(lane.round.id)
+        record = change.attempt.record
+        attempt = self._attempts.get(record.id)
         if attempt is None:
-            attempt = Attempt(lane.round.round, lane.round.attempt, lane.index, now)
-            self._attempts[lane.round.id] = attempt
+            attempt = Attempt(record.round, record.attempt, change.cohort.index, now)
+            self._attempts[record.id] = attempt
         if change.effects and not self._looks_again:  # before those whose round is over come again
             self._looks_again = True
             self._agenda.put(now, self._look_again)
         for effect in change.effects:
             self._carry_out(effect, change, attempt)
-        self._watch(lane)
+        self._watch(change.cohort)
 
     def _carry_out(self, effect: Effect, change: Change, attempt: Attempt) -> None:
         if isinstance(effect, Selected):
-            self._are_chosen(effect.device_ids, change.lane, attempt)
+            self._are_chosen(effect.device_ids, change, attempt)
         elif isinstance(effect, BecameLate):
             for name in effect.device_ids:
                 self._is_late(name, change, attempt)
@@ -374,26 +385,25 @@ class Fleet:
             elif effect.stage in self._phones.cost.stages and effect.stage is change.after.stage:
                 self._are_asked(effect.stage, change)
 
-    def _are_chosen(self, names: Iterable[str], lane: DeskLane, attempt: Attempt) -> None:
-        assert lane.round is not None
-        attempt.selected_s, attempt.base_version = self.now, lane.round.base_version
+    def _are_chosen(self, names: Iterable[str], change: Change, attempt: Attempt) -> None:
+        cohort, record = change.cohort, change.attempt.record
+        attempt.selected_s, attempt.base_version = self.now, record.base_version
         for name in names:
             phone = self._phones.number(name)
             attempt.num_selected += 1
             self._counts.chosen[phone] += 1
             if self._held.pop(phone, None) is not None:
-                self._begin(phone, lane)
+                self._begin(phone, cohort, record.id)
             else:
-                self._awaited[phone] = lane, lane.round.id
+                self._awaited[phone] = cohort, record.id
 
     def _are_asked(self, stage: Stage, change: Change) -> None:
         """Those who did their part of the stage before begin with this one."""
-        lane = change.lane
-        assert lane.rules is not None
-        for name in change.after.devices(lane.rules.asked(stage)):
+        rules, sums = change.attempt.rules, change.attempt.sums
+        for name in change.after.devices(rules.asked(stage)):
             phone = self._phones.number(name)
             job = self._jobs.get(phone)
-            if job is None or job.lane is not lane or (lane.sums is not None and not lane.sums.is_asked(name, stage)):
+            if job is None or job.cohort is not change.cohort or (sums is not None and not sums.is_asked(name, stage)):
                 continue
             job.stage = stage
             if job.pause is not None:
@@ -411,9 +421,7 @@ class Fleet:
             if self._awaited.pop(phone, None) is not None:
                 attempt.fates[Fate.NEVER_CAME] += 1
             return
-        rules = change.lane.rules
-        assert rules is not None
-        has_all = change.before.stage is Stage.TRAINING and _num_trained(change) >= rules.size
+        has_all = change.before.stage is Stage.TRAINING and _num_trained(change) >= change.attempt.rules.size
         fate = job.pause or (Fate.SPARE if has_all else Fate.SLOW)
         looks_s = self._look_every_s * self._draw() if job.is_working else 0.0
         self._finish(phone, fate, self.now + looks_s)
@@ -430,7 +438,7 @@ class Fleet:
             if job is not None and job.attempt is attempt:
                 is_in = attempt.is_closed and change.after.participants[name] in COUNTED
                 self._finish(phone, Fate.COUNTED if is_in else job.pause or Fate.ABORTED, self.now)
-            elif phone in self._awaited and self._awaited[phone][0] is change.lane:
+            elif phone in self._awaited and self._awaited[phone][0] is change.cohort:
                 del self._awaited[phone]
                 attempt.fates[Fate.NEVER_CAME] += 1
         state = self._desk.record.state
@@ -449,19 +457,19 @@ class Fleet:
 
     # Time
 
-    def _watch(self, lane: DeskLane) -> None:
-        """Have a lane moved on when its time comes."""
-        due_s = self._desk.wakes_s(lane, self.now)
-        if due_s < math.inf and due_s != self._lane_wakes_s[lane.index]:
-            self._lane_wakes_s[lane.index] = due_s
-            self._agenda.put(due_s, self._lane_wakes, lane, due_s)
+    def _watch(self, cohort: DeskCohort) -> None:
+        """Have a cohort moved on when its time comes."""
+        due_s = self._desk.wakes_s(cohort, self.now)
+        if due_s < math.inf and due_s != self._cohort_wakes_s[cohort.index]:
+            self._cohort_wakes_s[cohort.index] = due_s
+            self._agenda.put(due_s, self._cohort_wakes, cohort, due_s)
 
-    def _lane_wakes(self, lane: DeskLane, due_s: float) -> None:
-        if self._lane_wakes_s[lane.index] != due_s:
+    def _cohort_wakes(self, cohort: DeskCohort, due_s: float) -> None:
+        if self._cohort_wakes_s[cohort.index] != due_s:
             return
-        self._lane_wakes_s[lane.index] = math.inf
-        self._desk.time_passed(lane, self.now)
-        self._watch(lane)
+        self._cohort_wakes_s[cohort.index] = math.inf
+        self._desk.time_passed(cohort, self.now)
+        self._watch(cohort)
 
     def _sample(self) -> None:
         self._there.append(int(np.count_nonzero(self._there_until_s > self.now)))

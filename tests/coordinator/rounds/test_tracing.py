@@ -18,10 +18,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from coordinator.home.config import CoordinatorConfig
-from coordinator.rounds.traces import Attempt
 from coordinator.rounds.tracing import OtlpTraces
 from mien.errors import ConfigError, DiskFullError
-from mien.protocol.rounds import Stage
+from mien.protocol.rounds import RoundRef, Stage
 from mien.rounds.records import RoundRecord
 from tests.integration.house import House, masked_task, run, short
 from tests.integration.light_device import contribution
@@ -108,10 +107,10 @@ def test_an_attempt_is_one_trace_also_over_a_restart(collector: Collector) -> No
     first.close()
     second = OtlpTraces(collector.url, 1.0, "mien-coordinator 0.1")
     played(second, 1, Stage.TRAINING, Stage.CLOSING)
-    with second.work("sum", Attempt("t1", 1, 1)):
+    with second.work("sum", RoundRef("t1", 1, 1)):
         pass
     played(second, 1, Stage.CLOSED)
-    with second.work("gates", Attempt("t1", 1)):
+    with second.work("gates", RoundRef("t1", 1, 0)):
         pass
     second.close()
     (spans,) = collector.traces().values()

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.serve import open_stores
 from mien.errors import ConfigError
 from mien.rounds.records import ModelRecord

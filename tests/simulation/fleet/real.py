@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings, StageNews
-from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
+from coordinator.rounds.task import RunnerSettings
 from coordinator.rounds.traces import RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore

@@ -40,8 +40,7 @@ class HeardFleet(Fleet):
 
     def changed(self, change: Change, now: float) -> None:
         """Note the stage, and at the end of an attempt who got how far."""
-        record = change.lane.round
-        assert record is not None
+        record = change.attempt.record
         key = record.round, record.attempt
         stages = [change.after.stage] if key in self.participants else [Stage.SELECTING, change.after.stage]
         for stage in stages:

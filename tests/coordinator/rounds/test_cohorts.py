@@ -1,4 +1,4 @@
-"""Cohorts that overlap inside one engine: gates that hold them, steps that overtake each other, faults in one lane."""
+"""Cohorts that overlap inside one engine: gates that hold them, steps that overtake each other, a fault in one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.rounds.closing_io import Closed
+from coordinator.rounds.closing import Closed
+from coordinator.rounds.cohort import Cohort
 from coordinator.rounds.engine import Assigned, Caller
-from coordinator.rounds.runner import TaskRunner
 from mien.errors import DiskFullError, LateError, UnavailableError
 from mien.protocol.rounds import BlobId, Stage
 from mien.protocol.uploads import UploadPiece
 from mien.rounds.records import CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.rounds.verdicts import Verdict
 from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
-from tests.coordinator.rounds.test_runner import Rounds, rounds
+from tests.coordinator.rounds.test_task import Rounds, rounds
 from tests.integration.house import run
 from tests.integration.light_device import contribution
 
@@ -225,34 +225,34 @@ def states_on_disk(folder: Path) -> set[str]:
 
 
 class SlowTurns:
-    """Lets lanes commit a step that they have taken only once the test says so; all else goes on."""
+    """Lets cohorts commit a step that they have taken only once the test says so; all else goes on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ready: dict[int, asyncio.Event] = {}
         self.taken: list[tuple[int, Closed]] = []
-        handle = TaskRunner._handle
+        handle = Cohort._handle
 
-        async def slowly(runner: TaskRunner, messages: Sequence[Any]) -> None:
+        async def slowly(cohort: Cohort, messages: Sequence[Any]) -> None:
             for message in messages:
                 if isinstance(message.closed, Closed):
-                    self.taken.append((message.round_id, message.closed))
-                    self.ready[message.round_id] = asyncio.Event()
-                    await self.ready[message.round_id].wait()
-            await handle(runner, messages)
+                    self.taken.append((message.attempt.record.id, message.closed))
+                    self.ready[message.attempt.record.id] = asyncio.Event()
+                    await self.ready[message.attempt.record.id].wait()
+            await handle(cohort, messages)
 
-        monkeypatch.setattr(TaskRunner, "_handle", slowly)
+        monkeypatch.setattr(Cohort, "_handle", slowly)
 
     def steps_of(self, cohort: RoundRecord) -> list[Closed]:
-        """Return the steps that a cohort's lane has taken so far."""
+        """Return the steps that a cohort has taken so far."""
         return [step for round_id, step in self.taken if round_id == cohort.id]
 
     async def release(self, cohort: RoundRecord) -> None:
-        """Let a cohort's lane go on with the step that it has taken, once it has."""
+        """Let a cohort go on with the step that it has taken, once it has."""
         await until(lambda: cohort.id in self.ready)
         self.ready.pop(cohort.id).set()
 
 
-def test_no_lane_deletes_what_a_step_of_another_is_about_to_commit(
+def test_no_cohort_deletes_what_a_step_of_another_is_about_to_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third cohort's step on the newest model is laid down, not committed, while the second's is overtaken."""
@@ -296,8 +296,8 @@ def test_no_lane_deletes_what_a_step_of_another_is_about_to_commit(
 
 
 @pytest.mark.parametrize("error", [DiskFullError("no space left"), RuntimeError("a defect")], ids=["disk", "defect"])
-def test_a_fault_in_one_lane_costs_no_cohort_its_sum(tmp_path: Path, error: Exception) -> None:
-    """The transition after an upload fails: what the disk refuses is tried again, a defect has all lanes picked up."""
+def test_a_fault_in_one_cohort_costs_none_its_sum(tmp_path: Path, error: Exception) -> None:
+    """The transition after an upload fails: what the disk refuses is tried again, a defect has all picked up."""
 
     async def story() -> None:
         async with rounds(tmp_path) as house:

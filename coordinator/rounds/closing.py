@@ -16,7 +16,7 @@ from coordinator.rounds.masked import MaskedRound, suspects_in_words
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates, read_theta
-from coordinator.rounds.traces import NO_TRACES, Attempt, RoundTraces
+from coordinator.rounds.traces import NO_TRACES, RoundTraces
 from coordinator.store.audit import COORDINATOR
 from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
@@ -220,11 +220,11 @@ class Closer:
                 total = await sums.plain(record.id, sorted(device_ids), uploads, plan.contribution)
             else:
                 await sums.masked(record.id, uploads, masked)
-        with self._stores.traces.work("sum", Attempt.of(record)):
+        with self._stores.traces.work("sum", record.ref):
             summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read, total))
         if record.duty is Role.TRAIN and plan.validators is not None:
             return await in_thread(lambda: self._offer(task, server, summed))
-        with self._stores.traces.work("server step", Attempt.of(record)):
+        with self._stores.traces.work("server step", record.ref):
             result = await in_thread(lambda: self._step(task, record, server, summed))
         return await self._keep(task, record, result, summed.next_clip)
 

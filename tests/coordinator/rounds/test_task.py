@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 
 from coordinator.home.config import EvaluationSets
 from coordinator.release.gates_worker import Gatekeeper
-from coordinator.rounds.closing_io import Stores
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings
-from coordinator.rounds.runner import RunnerSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
+from coordinator.rounds.task import RunnerSettings
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url

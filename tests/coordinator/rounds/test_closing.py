@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.rounds.closing_io import Closer
+from coordinator.rounds.closing import Closer
 from mien.shell.clock import Clock
-from tests.coordinator.rounds.test_runner import rounds
+from tests.coordinator.rounds.test_task import rounds
 from tests.integration.house import run
 
 
@@ -17,8 +17,8 @@ def test_a_model_is_read_once_however_many_devices_are_told_of_a_round_at_once(t
     async def story() -> None:
         async with rounds(tmp_path) as house:
             task = await house.submit(rounds=1)
-            (runner,) = house.engine._of_population(task.population)
-            closer = Closer(task, runner.plan, house.stores, Clock(), 1.0, 0)
+            (cohort,) = house.engine._of_population(task.population)
+            closer = Closer(task, cohort.side.plan, house.stores, Clock(), 1.0, 0)
             first, *others = await asyncio.gather(*(closer.server_state(task) for _ in range(50)))
             assert all(state is first for state in others)
 
