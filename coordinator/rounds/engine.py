@@ -97,7 +97,7 @@ class Caller:
         """Return whether a device that trains with graphs has those of a task; who trains nothing needs none."""
         if not self.parts or self.duty is not Role.TRAIN or not plan.method.trains:
             return True
-        wanted, there = plan.method.objective(plan.task), self.parts.get(plan.part.sha256)
+        wanted, there = plan.requirements.objective, self.parts.get(plan.part.sha256)
         return there is not None and (not wanted or wanted in there)
 
 
@@ -449,7 +449,7 @@ class Engine:
             self._note(self._unwilling, caller, runner, passed_over=wants_more)
             if wants_more:
                 continue
-            if place(caller.device_id, runner.task.base_model_id) >= runner.plan.share:
+            if place(caller.device_id, runner.task.base_model_id) >= runner.plan.requirements.share:
                 continue
             if runner.wants_devices and self._noted(caller, runner).can_do(runner.plan):
                 return runner
@@ -517,7 +517,7 @@ class Engine:
         wanting = [runner for runner in self._of_population(caller.population) if runner.wants_devices]
         beyond = [runner.plan for runner in wanting if runner.duty is caller.duty and not caller.can_do(runner.plan)]
         if beyond and not caller.can_train(beyond[0]) and caller.engines:
-            what = beyond[0].method.objective(beyond[0].task)
+            what = beyond[0].requirements.objective
             aim = f" with objective {what}" if what and beyond[0].spec.backbone in caller.backbones else ""
             reason = (
                 f"a task here trains {beyond[0].spec.backbone}{aim}, which this device cannot with "
@@ -666,7 +666,7 @@ class Engine:
         if model.removed_ms is not None:
             raise NotFoundError("that model's parameters were given up (keep_round_models); name another one")
         plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
-        for other in [await thread.run(store.model, name) for name in plan.method.other_models(task)]:
+        for other in [await thread.run(store.model, name) for name in plan.requirements.other_models]:
             check_comparable(model, other)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
         await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)

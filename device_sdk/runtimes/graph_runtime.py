@@ -25,7 +25,7 @@ from device_sdk.runtimes.schedule import Batch, adds_up_over_pieces, batches, ca
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, StepRule, Trained, never_stop
+from mien.methods.base import Crops, Embeddings, Objective, StepRule, Trained, TrainingJob, never_stop
 from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 
 # Crops of one forward pass without gradients. A second one beside it takes as long and twice the memory: activations of
@@ -100,47 +100,30 @@ class GraphRuntime:
             raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
         return emb_ND
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
+        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
         which is asked before every step, says so, NotFoundError where no graph trains that part and objective.
         """
-        check_trainable(self._layout, part, len(crops))
-        if local.batch_norm == "train":
+        check_trainable(self._layout, job.part, len(job.crops))
+        if job.local.batch_norm == "train":
             raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
-        parameters = _parameters(self._layout, theta)
-        cut = self._cut = cut_for(part)
-        job = _Training(self._engine, cut, part, objective, local, parameters, self._most_images)
-        images = _Images(self._engine, cut, parameters, self._trunk_id(theta), crops)
-        loss_before = job.evaluate(images)
+        parameters = _parameters(self._layout, job.theta)
+        cut = self._cut = cut_for(job.part)
+        training = _Training(self._engine, cut, job, parameters, self._most_images)
+        images = _Images(self._engine, cut, parameters, self._trunk_id(job.theta), job.crops)
+        loss_before = training.evaluate(images)
         try:
-            num_steps = job.run(images, np.random.default_rng(seed), should_stop)
+            num_steps = training.run(images, np.random.default_rng(job.seed), should_stop)
         finally:
-            job.release()
-        loss_after = job.evaluate(images)
-        if not np.isfinite(job.values).all():
+            training.release()
+        loss_after = training.evaluate(images)
+        if not np.isfinite(training.values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
-        return Trained(
-            part,
-            theta,
-            job.values,
-            private=dict(job.private),
-            loss_before=loss_before,
-            loss_after=loss_after,
-            num_steps=num_steps,
-            velocity=dict(job.private_velocity),
-        )
+        private, velocity = dict(training.private), dict(training.private_velocity)
+        return Trained(job.part, job.theta, training.values, private, loss_before, loss_after, num_steps, velocity)
 
     def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
         """Return whether a batch's images can be worked out one after another (`in_pieces`), with the same step."""
@@ -241,16 +224,8 @@ class _Gradient:
 class _Training:
     """One device's local training: the part's values, the private tensors, and the momentum of both."""
 
-    def __init__(
-        self,
-        engine: _Runner,
-        cut: Cut,
-        part: ParameterPart,
-        objective: Objective,
-        local: LocalSpec,
-        parameters: Feed,
-        most_images: int,
-    ) -> None:
+    def __init__(self, engine: _Runner, cut: Cut, job: TrainingJob, parameters: Feed, most_images: int) -> None:
+        part, objective, local = job.part, job.objective, job.local
         self._engine = engine
         self._part = part
         self._objective = objective

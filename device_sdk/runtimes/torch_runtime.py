@@ -23,7 +23,7 @@ from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, lo
 from mien.contribution import Arrays
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Trained, never_stop
+from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.objectives.heads import l2_normalise
 from mien.specs import LocalSpec, ModelSpec
 
@@ -116,45 +116,29 @@ class TorchRuntime:
         with self._running(theta):
             return _finite(self._images(theta, crops).embed_all())
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
+        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
         which is asked before every step, says so.
         """
-        self._check_trainable(part, crops, objective, local)
+        part = job.part
+        self._check_trainable(job)
         self._split = self._split_for(part.names)
-        with self._running(theta), self._requiring_grad(part):
+        with self._running(job.theta), self._requiring_grad(part):
             self._changed = frozenset(part.names)
-            job = _Training(self._tensors, part, objective, local, self._micro_batch)
-            images = self._images(theta, crops)
-            loss_before = job.evaluate(images.embed_all())
-            with self._learning_statistics(part, local):
-                num_steps = job.run(images, np.random.default_rng(seed), should_stop)
-            loss_after = job.evaluate(images.embed_all())
-            values = job.part_values()
+            training = _Training(self._tensors, job, self._micro_batch)
+            images = self._images(job.theta, job.crops)
+            loss_before = training.evaluate(images.embed_all())
+            with self._learning_statistics(part, job.local):
+                num_steps = training.run(images, np.random.default_rng(job.seed), should_stop)
+            loss_after = training.evaluate(images.embed_all())
+            values = training.part_values()
         if not np.isfinite(values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
-        return Trained(
-            part,
-            theta,
-            values,
-            private=job.private_arrays(),
-            loss_before=loss_before,
-            loss_after=loss_after,
-            num_steps=num_steps,
-            velocity=job.velocity_arrays(),
-        )
+        private, velocity = training.private_arrays(), training.velocity_arrays()
+        return Trained(part, job.theta, values, private, loss_before, loss_after, num_steps, velocity)
 
     @contextlib.contextmanager
     def loaded(self, theta: Vector, part: ParameterPart) -> Iterator[Trunk]:
@@ -180,9 +164,10 @@ class TorchRuntime:
         finally:
             self._micro_batch = before
 
-    def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
+    def _check_trainable(self, job: TrainingJob) -> None:
         """Raise for what cannot be trained, before anything is loaded."""
-        check_trainable(self._layout, part, len(crops))
+        check_trainable(self._layout, job.part, len(job.crops))
+        crops, objective, local = job.crops, job.objective, job.local
         if local.batch_norm == "train" and (len(crops) == 1 or local.batch_size == 1):
             raise ConfigError("local.batch_norm is 'train' and a batch is one image, which has no statistics; use eval")
         if self._micro_batch and local.batch_norm == "train":
@@ -363,9 +348,8 @@ class _Images:
 class _Training:
     """One device's local training: the part's parameters and the private tensors under one optimiser."""
 
-    def __init__(
-        self, tensors: Tensors, part: ParameterPart, objective: Objective, local: LocalSpec, micro_batch: int
-    ) -> None:
+    def __init__(self, tensors: Tensors, job: TrainingJob, micro_batch: int) -> None:
+        part, objective, local = job.part, job.objective, job.local
         self._loss = find_loss(objective.name)
         self._part = part
         self._objective = objective
@@ -393,7 +377,7 @@ class _Training:
             if name in objective.velocity:
                 velocity.copy_(torch.from_numpy(objective.velocity[name].copy()))
 
-    def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool] = never_stop) -> int:
+    def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool]) -> int:
         """Train for `local.steps` or `local.epochs` and return the number of steps."""
         num_steps = 0
         for batch in batches(self._local, len(images), rng):

@@ -13,9 +13,9 @@ import numpy as np
 
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.averaging import no_reply, server_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, asynchronous, counted_together
-from mien.methods.fedavg import OWN, contribution_layout, server_step, train_positive
+from mien.methods.averaging import contribution_layout, server_start, server_step
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime
+from mien.methods.fedavg import OWN, train_positive
 from mien.methods.proxies import carry_over, normalised, own_labels
 from mien.specs import from_mapping
 
@@ -54,10 +54,7 @@ FIXED_EMBEDDING = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    objective=lambda _task: "positive_hinge",
-    reply=no_reply,
-    identities="several",
+    requirements=lambda _task: Requirements(objective="positive_hinge", why_synchronous=""),
+    properties=frozenset({Property.SUM_ONLY, Property.SEVERAL_PEOPLE}),
     per_identity=(OWN,),
-    why_synchronous=asynchronous,
-    why_apart=counted_together,
 )

@@ -28,11 +28,13 @@ from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.evaluation import Comparisons, det_curve, point_at_fmr
 from mien.evaluation.kfold import kfold_accuracy
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import update_addends, update_lanes
+from mien.methods.averaging import moved, output, update_addends, update_lanes
 from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
+    Property,
+    Requirements,
     Runtime,
     ServerState,
     StepRule,
@@ -168,17 +170,13 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     options = options_of(inp.task)
     local, rule = _how_to_step(inp, options)
     problem = own_classes(inp, runtime, options, rule, keeps_velocity=True)
-    trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, local, inp.seed)
+    trained = runtime.train(inp.job(problem.objective, local=local))
     addends = dict(update_addends(inp, trained, num_images=1 if options.validates else None))
     if options.validates:
         weighting_T = scaled(inp.task, own_weighting(inp.task, inp.device, inp.reply.get(HISTORY), len(inp.crops)))
         addends["weightings"] = weighting_T.astype(np.float32)
         addends["deltas"] = np.outer(weighting_T, addends.pop("delta").astype(np.float64)).astype(np.float32)
-    return DeviceOutput(
-        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(addends),
-        private=problem.kept(trained),
-        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
-    )
+    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, problem.kept(trained), trained)
 
 
 def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, StepRule]:
@@ -305,12 +303,7 @@ def _candidate_updates(part: ParameterPart, total: Total) -> NDArray[np.float64]
 def _move(task: TaskSpec, part: ParameterPart, state: ServerState, update: NDArray[np.float64]) -> ServerState:
     """Return the state after Theta_r = Theta_(r-1) + update and M_r = (Theta_(r-1) - Theta_r) / eta_r (eq 4 and 6)."""
     eta = rate(task, options_of(task), state.rounds + 1)
-    values = part.gather(state.theta).astype(np.float64) + update
-    return ServerState(
-        theta=part.scatter(state.theta, values.astype(np.float32)),
-        arrays={**state.arrays, MOMENTUM: (-update / eta).astype(np.float32)},
-        rounds=state.rounds + 1,
-    )
+    return moved(part, state, update, {**state.arrays, MOMENTUM: -update / eta})
 
 
 def _seed(task: TaskSpec) -> bytes:
@@ -451,9 +444,17 @@ def _drawn_pairs(
     return np.stack([first, second], axis=1)
 
 
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why each round needs the one before it."""
-    return "devices step with the server's momentum, and candidates are weightings of one round's updates"
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: the same momentum and history for all, validators where they choose the weights."""
+    options = from_mapping(PfmFvOptions, task.options, where="options.")
+    return Requirements(
+        validators=options.validates,
+        objective=options.objective,
+        shared_reply=(ROUND, MOMENTUM, HISTORY),
+        why_synchronous=(
+            "devices step with the server's momentum, and candidates are weightings of one round's updates"
+        ),
+    )
 
 
 PFM_FV: Final = Method(
@@ -466,7 +467,6 @@ PFM_FV: Final = Method(
     server_step=server_step,
     reply=reply,
     validation=Validation(
-        is_on=lambda task: options_of(task).validates,
         contribution_layout=score_layout,
         candidates=candidates,
         validate=validate,
@@ -474,9 +474,7 @@ PFM_FV: Final = Method(
         score_bound=score_bound,
         faces=own_faces,
     ),
-    shared_reply=(ROUND, MOMENTUM, HISTORY),
-    objective=lambda task: options_of(task).objective,
-    identities="several",
+    requirements=requirements,
+    properties=frozenset({Property.SEVERAL_PEOPLE}),
     per_identity=(CLASSES, VELOCITY),
-    why_synchronous=why_synchronous,
 )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import Crops, DeviceInput
+from mien.specs import TaskSpec
 
 Indices = NDArray[np.int64]
 
@@ -30,12 +31,20 @@ def own_labels(inp: DeviceInput) -> Indices:
     return labels
 
 
-def public_faces(inp: DeviceInput, *, method: str) -> tuple[Crops, Indices]:
-    """Return public crops (M, H, W, 3) with labels 0 ... K - 1; raises ConfigError where the bundle has none."""
+def reveals_class_embeddings(task: TaskSpec) -> bool:
+    """Return whether the task is in a published form in which devices show their class embeddings."""
+    return "class_embeddings" in task.privacy.reveals
+
+
+def public_faces(inp: DeviceInput, *, method: str, otherwise: str = "") -> tuple[Crops, Indices]:
+    """Return public crops (M, H, W, 3) with labels 0 ... K - 1.
+
+    Raises ConfigError where the bundle has none; `otherwise` says what else a task can do.
+    """
     if inp.public_crops is None or inp.public_labels is None or len(inp.public_crops) == 0:
         raise ConfigError(
             f"{method} needs public faces, and this model's bundle has none: add some with "
-            "`model import --public SHARD`"
+            f"`model import --public SHARD`{otherwise}"
         )
     _, labels = np.unique(inp.public_labels, return_inverse=True)
     return inp.public_crops, labels.astype(np.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Objective, Runtime
+from mien.methods.base import Crops, Objective, Runtime, TrainingJob
 from mien.methods.fedfr_uda import ClusteringSpec, FedFrUdaOptions, cluster, head_objective
 from mien.methods.proxies import class_means
 from mien.specs import LocalSpec
@@ -56,7 +56,7 @@ class Trainer:
     def supervised(self, theta: Vector, faces: Faces) -> Vector:
         """Return the model after training on labelled faces."""
         objective = head_objective(self.options, self._class_vectors(theta, faces), faces.labels, 0.0)
-        return self.runtime.train(theta, self.part, faces.crops, objective, self.local, self.seed).theta
+        return self.runtime.train(TrainingJob(theta, self.part, faces.crops, objective, self.local, self.seed)).theta
 
     def adapted(self, theta: Vector, source: Faces, target: Crops, extra: Objective) -> Vector:
         """Return the model after training on labelled source and unlabelled target faces in mixed batches.
@@ -75,7 +75,7 @@ class Trainer:
             unit_norm=head.unit_norm,
         )
         crops = np.concatenate([source.crops, target])
-        return self.runtime.train(theta, self.part, crops, objective, self.local, self.seed).theta
+        return self.runtime.train(TrainingJob(theta, self.part, crops, objective, self.local, self.seed)).theta
 
     def _class_vectors(self, theta: Vector, faces: Faces) -> Vector:
         return class_means(self.runtime.embed(theta, faces.crops), faces.labels, faces.num_identities)

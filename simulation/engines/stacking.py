@@ -25,8 +25,7 @@ from device_sdk.runtimes.schedule import Batch, batches
 from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Trunk
 from mien.contribution import Arrays
 from mien.layout import ParameterPart
-from mien.methods.base import Objective, Trained
-from mien.methods.jobs import TrainingJob
+from mien.methods.base import Objective, Trained, TrainingJob
 from mien.objectives.heads import l2_normalise
 from simulation.engines.features import Rows
 from simulation.engines.linear_maps import LinearMaps
