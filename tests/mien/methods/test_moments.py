@@ -17,8 +17,9 @@ from mien.methods import METHODS, moments
 from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState, shared_words
 from mien.methods.spreadout import MomentSpec, device_moment, pack_symmetric, packed_size
 from mien.secagg.masks import WordStream
+from mien.secagg.pipeline import encode
 from mien.secagg.quantise import NumberFormat
-from mien.secagg.vector import ContributionMap, decode, encode
+from mien.secagg.vector import ContributionMap, decode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
