@@ -16,7 +16,6 @@ from typing import Final, Protocol, runtime_checkable
 
 from device_sdk.clock import Clock
 from device_sdk.rounds.watch import TrainingWatch
-from device_sdk.runtimes.schedule import num_steps
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, TrainingJob, never_stop
@@ -141,7 +140,7 @@ class MannerlyRuntime:
 
         Raises LateError when the watch or `should_stop` says so, ConfigError where the batch does not fit into memory.
         """
-        total, asked = num_steps(job.local, len(job.crops)), 0
+        total, asked = job.local.num_steps(len(job.crops)), 0
         next_told_s = self.clock.monotonic_s() + PROGRESS_EVERY_S
         was_told = False
 

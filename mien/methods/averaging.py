@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
+from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, DeviceInput, DeviceOutput, Runtime, ServerState, Trained
 from mien.methods.spreadout import normalise
 from mien.specs import TaskSpec
+
+
+@dataclass(frozen=True)
+class HingeOptions:
+    """`margin` m of the positive hinge max(0, m - w.f(x))^2."""
+
+    margin: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
+            raise ConfigError(f"options.margin is {self.margin}; it is a cosine and must lie in (-1, 1]")
 
 
 def update_lanes(part: ParameterPart) -> tuple[Lane, ...]:
@@ -85,7 +99,7 @@ def moved(part: ParameterPart, state: ServerState, step: NDArray[np.float64], ar
     values = part.gather(state.theta).astype(np.float64) + step
     return ServerState(
         theta=part.scatter(state.theta, values.astype(np.float32)),
-        arrays={name: np.asarray(values, np.float32) for name, values in arrays.items()},
+        arrays={name: np.asarray(each, np.float32) for name, each in arrays.items()},
         revealed=state.revealed,
         rounds=state.rounds + 1,
     )

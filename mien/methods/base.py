@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.specs import LocalSpec, TaskSpec
+from mien.specs import LocalSpec, ServerSpec, TaskSpec
 
 Crops = NDArray[np.uint8]
 Embeddings = NDArray[np.float32]
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
@@ -281,24 +282,25 @@ class Validation:
         return replace(task, cohort=task.validators, validators=None, privacy=privacy)
 
 
-def no_reply(state: ServerState, device: str) -> Arrays:
-    """Return nothing: the server keeps nothing of a single device."""
-    return {}
+@dataclass(frozen=True)
+class Preset(Generic[Options]):
+    """A paper's whole setting: how many rounds, how a device and the server step, and the method's options."""
 
-
-def no_requirements(task: TaskSpec) -> Requirements:
-    """Return what a method needs that says nothing of it."""
-    return Requirements()
+    rounds: int
+    local: LocalSpec
+    options: Options
+    server: ServerSpec = field(default_factory=ServerSpec)
 
 
 @dataclass(frozen=True)
 class Method:
     """One paper's method, both halves side by side.
 
-    `requirements` says what a task's rounds need, `properties` what holds for every task. `per_identity` names the
-    private arrays that have a row for each number of `labels`, so that a phone can keep each person's row with that
-    person. `validation` is the stage in which validators take part, if there is one. `measured` is for a method that
-    trains nothing: what a round's state says of the model, as a record to be kept.
+    `reply` is what a device is told with its assignment, `requirements` what a task's rounds need, `properties` what
+    holds for every task. `per_identity` names the private arrays that have a row for each number of `labels`, so that a
+    phone can keep each person's row with that person. `validation` is the stage in which validators take part, if there
+    is one. `measured` is for a method that trains nothing: what a round's state says of the model, as a record to be
+    kept.
     """
 
     name: str
@@ -308,8 +310,8 @@ class Method:
     device_round: Callable[[DeviceInput, Runtime], DeviceOutput]
     server_start: Callable[[TaskSpec, ParameterPart, Vector], ServerState]
     server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Mapping[str, Arrays]], ServerState]
-    reply: Callable[[ServerState, str], Arrays] = no_reply
-    requirements: Callable[[TaskSpec], Requirements] = no_requirements
+    reply: Callable[[ServerState, str], Arrays] = lambda _state, _device: {}
+    requirements: Callable[[TaskSpec], Requirements] = lambda _task: Requirements()
     properties: frozenset[Property] = frozenset()
     per_identity: tuple[str, ...] = ()
     validation: Validation | None = None

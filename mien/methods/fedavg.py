@@ -7,7 +7,6 @@ what does. `cosface` is FedFR's baseline (Liu et al. 2022, Table 1, second row):
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.averaging import contribution_layout, server_start, server_step, update_output
+from mien.methods.averaging import HingeOptions, contribution_layout, server_start, server_step, update_output
 from mien.methods.base import (
     Crops,
     DeviceInput,
@@ -50,16 +49,11 @@ class CosFaceSpec:
 
 
 @dataclass(frozen=True)
-class FedAvgOptions:
+class FedAvgOptions(HingeOptions):
     """`loss` that a phone minimises; `margin` m of the positive hinge max(0, m - w.f(x))^2; `cosface` of the other."""
 
-    margin: float = 0.9
     loss: Literal["positive", "cosface"] = "positive"
     cosface: CosFaceSpec = field(default_factory=CosFaceSpec)
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
-            raise ConfigError(f"options.margin is {self.margin}; it is a cosine and must lie in (-1, 1]")
 
 
 def options_of(task: TaskSpec) -> FedAvgOptions:

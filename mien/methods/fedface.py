@@ -8,7 +8,6 @@ which w_i stays, and the method's entry with both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -16,9 +15,15 @@ from typing import Final, Literal
 import numpy as np
 
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
-from mien.errors import ConfigError
 from mien.layout import ParameterPart
-from mien.methods.averaging import apply_mean_update, mean_feature, output, update_addends, update_lanes
+from mien.methods.averaging import (
+    HingeOptions,
+    apply_mean_update,
+    mean_feature,
+    output,
+    update_addends,
+    update_lanes,
+)
 from mien.methods.base import DeviceInput, DeviceOutput, Objective, Runtime, ServerState, Trained
 from mien.methods.check_reply import told
 from mien.methods.spreadout import PAPER, RELEASED_CODE, SpreadOutSpec, spread_out
@@ -28,19 +33,14 @@ W: Final = "class_embedding"
 
 
 @dataclass(frozen=True)
-class PublishedOptions:
+class PublishedOptions(HingeOptions):
     """`margin` m of the positive hinge (eq 7) and the `spread_out` of line 10 (eq 9).
 
     `preset` takes the spread-out from the paper or from its released code instead.
     """
 
-    margin: float = 0.9
     preset: Literal["own", "paper", "released_code"] = "own"
     spread_out: SpreadOutSpec = field(default_factory=SpreadOutSpec)
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
-            raise ConfigError(f"options.margin is {self.margin}; it is a cosine and must lie in (-1, 1]")
 
     @property
     def server_spread_out(self) -> SpreadOutSpec:

@@ -31,6 +31,7 @@ from mien.methods.base import (
     DeviceOutput,
     Method,
     Objective,
+    Preset,
     Property,
     Requirements,
     Runtime,
@@ -104,17 +105,8 @@ class FedFrOptions:
             raise ConfigError("options.public_classes, max_negatives and first_epochs must not be negative")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A whole setting: how many rounds, how a device trains, and the method's options."""
-
-    rounds: int
-    local: LocalSpec
-    options: FedFrOptions
-
-
 _LOCAL: Final = LocalSpec(lr=1e-3, epochs=4, batch_size=256, momentum=0.9, weight_decay=5e-4)
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
+PRESETS: Final[Mapping[str, Preset[FedFrOptions]]] = MappingProxyType(
     {
         "recommended": Preset(30, replace(_LOCAL, batch_size=32), FedFrOptions()),
         "paper": Preset(30, _LOCAL, FedFrOptions(preset="paper", max_negatives=0, first_contrast="global")),

@@ -24,7 +24,6 @@ from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
-    Objective,
     Property,
     Requirements,
     Runtime,
@@ -32,10 +31,10 @@ from mien.methods.base import (
     objective_name,
 )
 from mien.methods.clustering import Metric, Partition, c_finch, finch
-from mien.methods.proxies import Indices, class_means, one_hot_rows, own_labels
+from mien.methods.proxies import CLASSES, Indices, class_means, head_objective, own_labels
 from mien.specs import TaskSpec, from_mapping
 
-W: Final = "class_embeddings"
+W: Final = CLASSES
 LABELS: Final = "labels"
 MAX_SCALE: Final = 1e4
 
@@ -105,7 +104,10 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     label_N = own_labels(inp) if is_source else pseudo_labels(inp, runtime, options.clustering)
     w_KD = class_vectors(inp, runtime, label_N)
     used = _large_enough(label_N, 1 if is_source else options.clustering.min_images)
-    objective = head_objective(options, w_KD, label_N[used], options.domain_constraint if is_source else 0.0)
+    rule = StepRule(proximal=options.domain_constraint if is_source else 0.0)  # DCL (eq 3)
+    objective = head_objective(
+        options.head, w_KD, label_N[used], scale=options.scale, margin=options.margin, step_rule=rule
+    )
     trained = runtime.train(inp.job(objective, crops=inp.crops[used]))
     weight = options.source_weight if is_source else options.target_weight
     private = {W: trained.private[W], LABELS: label_N.astype(np.float32)}
@@ -135,19 +137,6 @@ def cluster(embeddings: Vector, spec: ClusteringSpec) -> Partition:
         return c_finch(embeddings, spec.distance, metric=spec.metric)
     found = finch(embeddings, metric=spec.metric)
     return found.at(min(spec.level, len(found.partitions) - 1))
-
-
-def head_objective(options: FedFrUdaOptions, w_KD: Vector, label_N: Indices, domain_constraint: float) -> Objective:
-    """Return the head's loss over K identities, with DCL where its weight is not 0 (eq 3)."""
-    has_margin = options.head != "softmax"
-    return Objective(
-        options.head,
-        private={W: w_KD},
-        per_crop={"target": one_hot_rows(label_N, len(w_KD))},
-        constants={"scale": options.scale, "margin": options.margin} if has_margin else {},
-        unit_norm=(W,) if has_margin else (),
-        step_rule=StepRule(proximal=domain_constraint),
-    )
 
 
 def _large_enough(label_N: Indices, min_images: int) -> Indices:

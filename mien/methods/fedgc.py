@@ -34,7 +34,6 @@ from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
-    Objective,
     Property,
     Requirements,
     Runtime,
@@ -43,9 +42,10 @@ from mien.methods.base import (
 )
 from mien.methods.check_reply import told
 from mien.methods.proxies import (
+    CLASSES,
     carry_over,
     class_means,
-    one_hot_rows,
+    head_objective,
     own_labels,
     public_faces,
     reveals_class_embeddings,
@@ -53,7 +53,7 @@ from mien.methods.proxies import (
 from mien.methods.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
 from mien.specs import TaskSpec, from_mapping
 
-W: Final = "class_embeddings"
+W: Final = CLASSES
 _START_DEVIATION: Final = 0.01
 """Class embeddings that start at random are N(0, 0.01), as linear layers of this field do."""
 
@@ -163,7 +163,9 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     options, label_N = options_of(inp.task), own_labels(inp)
     w_LD = _class_embeddings(inp, runtime, options, label_N)
     local = replace(inp.task.local, private_lr=0.0) if options.fixed else inp.task.local
-    trained = runtime.train(inp.job(_objective(options, w_LD, label_N), local=local))
+    head = options.head
+    objective = head_objective(head.kind, w_LD, label_N, scale=head.scale, margin=head.margin)
+    trained = runtime.train(inp.job(objective, local=local))
     w_LD = w_LD if options.fixed else trained.private[W]
     addends, kept = update_addends(inp, trained), dict[str, Vector]()
     if reveals_class_embeddings(inp.task):
@@ -198,18 +200,6 @@ def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions,
         drawn = np.random.default_rng(inp.seed).normal(0.0, _START_DEVIATION, (num_identities, inp.dim))
         start_LD = (normalise(drawn) if options.head.is_normalised else drawn).astype(np.float32)
     return carry_over(known, start_LD)
-
-
-def _objective(options: FedGcOptions, w_LD: Vector, label_N: NDArray[np.int64]) -> Objective:
-    """Return eq 4, or the head that stands in for softmax, over the client's own identities."""
-    head = options.head
-    return Objective(
-        head.kind,
-        private={W: w_LD},
-        per_crop={"target": one_hot_rows(label_N, len(w_LD))},
-        constants={"scale": head.scale, "margin": head.margin} if head.is_normalised else {},
-        unit_norm=(W,) if head.is_normalised else (),
-    )
 
 
 def _corrected_by_client(inp: DeviceInput, runtime: Runtime, options: FedGcOptions, w_LD: Vector) -> Vector:

@@ -19,7 +19,8 @@ from mien.methods.base import (
     Runtime,
     StepRule,
 )
-from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.specs import TaskSpec, from_mapping
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import moved, output, update_addends, update_lanes
+from mien.methods.averaging import moved, output, server_start, update_addends, update_lanes
 from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
@@ -30,7 +30,8 @@ from mien.methods.base import (
     StepRule,
 )
 from mien.methods.check_reply import told
-from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 
 MOMENTUM: Final = "momentum"
@@ -85,11 +86,6 @@ def whole_gradient(inp: DeviceInput, runtime: Runtime, objective: Objective) -> 
     plain = replace(objective, step_rule=StepRule(), velocity={})
     after = runtime.train(inp.job(plain, local=one_step))
     return inp.part.gather(inp.theta) - inp.part.gather(after.theta)
-
-
-def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
-    """Return the state before the first round: m = 0."""
-    return ServerState(theta=theta, arrays={MOMENTUM: np.zeros(part.size, np.float32)})
 
 
 def server_step(

@@ -153,7 +153,7 @@ def reply(state: ServerState, device: str) -> Arrays:
 
 def _told(state: ServerState) -> Arrays:
     """Return the last opened sum, over how many it is, and whether a new one is asked for."""
-    return {name: state.arrays[name] for name in (MOMENT, NUMBER, DEVICES, WANTED) if name in state.arrays}
+    return {name: state.arrays[name] for name in SHARED if name in state.arrays}
 
 
 def _numbers(*, number: int, devices: int, wanted: bool) -> Arrays:

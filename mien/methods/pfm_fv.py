@@ -33,6 +33,7 @@ from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
+    Preset,
     Property,
     Requirements,
     Runtime,
@@ -43,7 +44,8 @@ from mien.methods.base import (
     ValidationInput,
 )
 from mien.methods.check_reply import told
-from mien.methods.local_loss import CLASSES, VELOCITY, LocalLoss, Loss, own_classes
+from mien.methods.local_loss import VELOCITY, LocalLoss, Loss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.methods.weightings import check_weightings, simplex_draw
 from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
 
@@ -101,32 +103,23 @@ class PfmFvOptions(LocalLoss):
         return self.validation != "off"
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The paper's setting at one synchronisation interval K: rounds, and how a device and the server step."""
-
-    rounds: int
-    local: LocalSpec
-    server: ServerSpec
-    options: PfmFvOptions
-
-
 EPOCHS: Final = 26
 STEPS_PER_EPOCH: Final = 12_800
 
 
-def _paper(interval: int) -> Preset:
+def _paper(interval: int) -> Preset[PfmFvOptions]:
     """Return section 4.2 for K = `interval`: 26 epochs of 12,800 steps, rates dropped after epochs 10, 18 and 24."""
     drops = tuple(epoch * STEPS_PER_EPOCH // interval for epoch in (10, 18, 24))
     return Preset(
         rounds=EPOCHS * STEPS_PER_EPOCH // interval,
         local=LocalSpec(lr=0.1, steps=interval, batch_size=256),
-        server=ServerSpec(),
         options=PfmFvOptions(lr_drop_rounds=drops),
     )
 
 
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({f"paper_k{k}": _paper(k) for k in (100, 400, 1600)})
+PRESETS: Final[Mapping[str, Preset[PfmFvOptions]]] = MappingProxyType(
+    {f"paper_k{k}": _paper(k) for k in (100, 400, 1600)}
+)
 """Batches are 64 images a GPU in the paper, whose parties train on 1 to 8 of them; 256 stands for 4."""
 
 

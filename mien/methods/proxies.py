@@ -5,17 +5,18 @@ Legend: N own images, M public images, K identities, D embedding.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.base import Crops, DeviceInput
+from mien.methods.base import Crops, DeviceInput, Objective, StepRule
 from mien.specs import TaskSpec
 
 Indices = NDArray[np.int64]
+CLASSES: Final = "class_embeddings"
 
 
 def own_labels(inp: DeviceInput) -> Indices:
@@ -77,6 +78,21 @@ def carry_over(kept: Vector | None, start: Vector) -> Vector:
         return start
     num_kept = min(len(kept), len(start))
     return np.concatenate([kept[:num_kept], start[num_kept:]]).astype(np.float32)
+
+
+def head_objective(
+    kind: str, w_KD: Vector, class_N: Indices, *, scale: float, margin: float, step_rule: StepRule | None = None
+) -> Objective:
+    """Return a head's loss over K identities: softmax over inner products, or over cosines with scale and margin."""
+    is_normalised = kind != "softmax"
+    return Objective(
+        kind,
+        private={CLASSES: w_KD},
+        per_crop={"target": one_hot_rows(class_N, len(w_KD))},
+        constants={"scale": scale, "margin": margin} if is_normalised else {},
+        unit_norm=(CLASSES,) if is_normalised else (),
+        step_rule=step_rule or StepRule(),
+    )
 
 
 def one_hot_rows(class_N: Indices, num_classes: int) -> Vector:

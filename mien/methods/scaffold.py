@@ -18,7 +18,8 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import moved, output, update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState, StepRule
 from mien.methods.check_reply import told
-from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.specs import TaskSpec, from_mapping
 
 CONTROL: Final = "control"

@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from mien.errors import (
@@ -52,7 +53,7 @@ from mien.secagg.keys import (
     short,
     verify_signature,
 )
-from mien.secagg.pipeline import Masks, pipeline, run
+from mien.secagg.pipeline import Step, mask, pipeline, run
 from mien.secagg.quantise import pack
 from mien.secagg.roster import RosterView, read_roster
 from mien.secagg.vector import Addends, VectorLayout
@@ -297,8 +298,8 @@ class DeviceRound:
         with self._step(Shared) as state:
             sharers, held = self._open(state, Delivered.from_bytes(delivered, state.roster.topology.n))
             layout = VectorLayout(self.config.size, self.config.num_metrics)
-            masks = self._masks(state, sharers)
-            steps = pipeline(self.config, dp, state.roster.binding, self._random_bytes, masks)
+            hide = self._mask(state, sharers)
+            steps = pipeline(self.config, dp, state.roster.binding, self._random_bytes, hide)
             vector = run(steps, addends, layout)
             self._log.record_masked(self.config.attempt_id)
             payload = pack(vector, self.config.numbers.ring_bits)
@@ -415,15 +416,15 @@ class DeviceRound:
         except ViolationError:
             return None
 
-    def _masks(self, state: Shared, sharers: frozenset[int]) -> Masks:
-        """Return the own mask and one for each neighbour that shared: the lower id adds, the higher subtracts."""
+    def _mask(self, state: Shared, sharers: frozenset[int]) -> Step:
+        """Return the last step: the own mask and one for each neighbour that shared; the lower id adds it."""
         view, own_id = state.roster, self._identity.id
         plus, minus = [self_seed(state.b, view.binding, own_id)], list[bytes]()
         for index in sorted(sharers & view.neighbours.keys()):
             peer_id = view.topology.ids[index]
             seed = pair_seed(state.mask_key, view.neighbours[index].entry.mask_key, view.binding, own_id, peer_id)
             (plus if own_id < peer_id else minus).append(seed)
-        return Masks(plus, minus, self._threads)
+        return partial(mask, plus=plus, minus=minus, threads=self._threads)
 
     def _check_survivors(self, state: Masked, survivors: frozenset[int]) -> None:
         view, hood = state.roster, state.roster.topology.hood

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -48,26 +47,14 @@ class Draft:
 Step = Callable[[Draft], None]
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Seeds of the masks that a device adds, and of those that it subtracts; none in a simulation."""
-
-    plus: Sequence[bytes] = field(default=(), repr=False)
-    minus: Sequence[bytes] = field(default=(), repr=False)
-    threads: int = 1
-
-
-UNMASKED: Final = Masks()
-
-
 def pipeline(
-    config: RoundConfig, dp: DpSpec, binding: bytes, random: RandomBytes, masks: Masks = UNMASKED
+    config: RoundConfig, dp: DpSpec, binding: bytes, random: RandomBytes, mask: Step | None = None
 ) -> tuple[Step, ...]:
-    """Return the steps of a round under `config`, whose task promises `dp`."""
+    """Return the steps of a round under `config`, whose task promises `dp`; a simulation has no `mask`."""
     return (
         partial(protect, config=config, dp=dp, random=random),
         *encoding(config.numbers, binding, lambda: WordStream(random(KEY_BYTES))),
-        partial(mask, masks=masks),
+        *([] if mask is None else [mask]),
     )
 
 
@@ -144,7 +131,6 @@ def add_checksum(draft: Draft, *, binding: bytes) -> None:
     draft.vector[draft.layout.checksum] = checksum(draft.vector, draft.layout, binding)
 
 
-def mask(draft: Draft, *, masks: Masks) -> None:
+def mask(draft: Draft, *, plus: Sequence[bytes], minus: Sequence[bytes], threads: int) -> None:
     """Hide the vector: to whoever lacks one of the seeds it is random words, and over the cohort the masks cancel."""
-    if masks.plus or masks.minus:
-        add_masks(draft.vector, masks.plus, masks.minus, threads=masks.threads)
+    add_masks(draft.vector, plus, minus, threads=threads)

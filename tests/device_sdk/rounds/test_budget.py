@@ -13,7 +13,7 @@ import pytest
 from device_sdk.rounds.budget import MB, MannerlyRuntime, estimate_memory
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.watch import TrainingWatch
-from device_sdk.runtimes.schedule import batches, num_steps
+from device_sdk.runtimes.schedule import batches
 from device_sdk.server.client import CoordinatorClient
 from mien.backbones import BACKBONES, build_backbone, layout_of
 from mien.errors import ConfigError
@@ -226,7 +226,7 @@ def test_training_of_a_few_seconds_tells_nothing() -> None:
     ],
 )
 def test_the_number_of_steps_is_that_of_the_batches(local: LocalSpec, num_crops: int) -> None:
-    assert num_steps(local, num_crops) == len(list(batches(local, num_crops, np.random.default_rng(0))))
+    assert local.num_steps(num_crops) == len(list(batches(local, num_crops, np.random.default_rng(0))))
 
 
 def test_a_process_steps_back_and_never_forward() -> None:
