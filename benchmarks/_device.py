@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from device_sdk.runtimes.manifest import GraphEngine
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Objective, Runtime, Trained
+from mien.methods.base import Objective, Runtime, Trained, TrainingJob
 from mien.protocol.canonical import model_from_json, model_to_json
 from mien.records import from_mapping
 from mien.specs import LocalSpec, ModelSpec
@@ -127,7 +127,7 @@ def take_turn(job: Job) -> Turn:
     runtime = _runtime(job)
     embed_s = least(lambda: runtime.embed(job.theta, job.crops[:1]), REPEATS) if job.is_timed else 0.0
     trained: list[Trained] = [
-        runtime.train(job.theta, part, job.crops, objective, replace(job.local, steps=steps), seed=0)
+        runtime.train(TrainingJob(job.theta, part, job.crops, objective, replace(job.local, steps=steps), 0))
         for objective in job.objectives
         for steps in job.steps or (job.local.steps,)
     ]
@@ -146,7 +146,7 @@ def _step_time(job: Job, part: ParameterPart, runtime: Runtime) -> float:
 
     def rounds_of(steps: int) -> Callable[[], object]:
         local = LocalSpec(lr=job.local.lr, momentum=job.local.momentum, flip=False, steps=steps, batch_size=BATCH)
-        return lambda: runtime.train(job.theta, part, batch, objective, local, seed=0)
+        return lambda: runtime.train(TrainingJob(job.theta, part, batch, objective, local, 0))
 
     rounds_of(1)()
     several, one = least(rounds_of(1 + TIMED_STEPS), REPEATS), least(rounds_of(1), REPEATS)
@@ -161,7 +161,7 @@ def _memory_of_training(job: Job, part: ParameterPart) -> float:
     Path("/proc/self/clear_refs").write_text("5")  # from here on VmHWM is the peak of what follows (proc(5))
     local = LocalSpec(lr=job.local.lr, momentum=0.9, flip=False, steps=2, batch_size=BATCH)
     batch = job.crops[:BATCH]
-    runtime.train(job.theta, part, batch, _first_images(job.objectives[0], len(batch)), local, seed=0)
+    runtime.train(TrainingJob(job.theta, part, batch, _first_images(job.objectives[0], len(batch)), local, 0))
     return _status_mb("VmHWM") - before
 
 

@@ -246,8 +246,13 @@ class LocalSpec:
             raise ConfigError(f"local.batch_norm is {self.batch_norm!r}; known: eval, train")
 
     def num_steps(self, num_images: int) -> int:
-        """Return how many steps a round takes on that many images, BatchNorm in evaluation mode."""
-        return self.steps or self.epochs * math.ceil(num_images / (self.batch_size or num_images))
+        """Return how many steps a round takes on that many images."""
+        if self.steps:
+            return self.steps
+        size = self.batch_size or max(num_images, 1)
+        if self.batch_norm == "train":  # one image has no statistics
+            num_images = num_images - 1 if size > 1 else 0
+        return self.epochs * math.ceil(num_images / size)
 
 
 @dataclass(frozen=True)

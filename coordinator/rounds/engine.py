@@ -95,7 +95,7 @@ class Caller:
         """Return whether a device that trains with graphs has those of a task; who trains nothing needs none."""
         if not self.parts or self.duty is not Role.TRAIN or not plan.method.trains:
             return True
-        wanted, there = plan.method.objective(plan.task), self.parts.get(plan.part.sha256)
+        wanted, there = plan.requirements.objective, self.parts.get(plan.part.sha256)
         return there is not None and (not wanted or wanted in there)
 
 
@@ -454,7 +454,7 @@ class Engine:
                 continue
             wants_more = smallest_sum(side.plan.task) < caller.min_cohort
             self._note(self._unwilling, caller, record.task_id, passed_over=wants_more)
-            if wants_more or place(caller.device_id, record.base_model_id) >= side.plan.share:
+            if wants_more or place(caller.device_id, record.base_model_id) >= side.plan.requirements.share:
                 continue
             if cohort.wants_devices:
                 self._note(self._unable, caller, record.task_id, passed_over=not caller.can_train(side.plan))
@@ -627,7 +627,7 @@ class Engine:
         if model.removed_ms is not None:
             raise NotFoundError("that model's parameters were given up (keep_round_models); name another one")
         plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
-        for other in [await thread.run(store.model, name) for name in plan.method.other_models(task)]:
+        for other in [await thread.run(store.model, name) for name in plan.requirements.other_models]:
             check_comparable(model, other)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
         await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)
@@ -727,7 +727,7 @@ def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
     if caller.can_train(beyond) or not caller.engines:
         what = f"method {beyond.task.method} and backbone {backbone}"
         return f"a task here needs {what}, and this device's program does not have both; upgrade mien on it"
-    what = beyond.method.objective(beyond.task)
+    what = beyond.requirements.objective
     aim = f" with objective {what}" if what and backbone in caller.backbones else ""
     return (
         f"a task here trains {backbone}{aim}, which this device cannot with {', '.join(caller.engines)}: it needs the "

@@ -70,7 +70,7 @@ class Side:
 
     async def _shared_words(self) -> bytes:
         """Return the words that all devices of the open or the next attempt are told alike, and agree on."""
-        names = self.plan.method.shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
+        names = self.plan.requirements.shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
         return shared_words(await self.reply_to(""), names) if names else b""
 
 

@@ -18,7 +18,7 @@ from device_sdk.models.models import Model
 from device_sdk.program.kept_settings import keep_setting
 from device_sdk.runtimes import EngineName, load_runtime
 from mien.errors import ConfigError, MissingDependencyError, NotFoundError
-from mien.methods.base import Crops, Objective, Runtime
+from mien.methods.base import Crops, Objective, Runtime, TrainingJob
 from mien.specs import LocalSpec
 
 ENGINES: Final[tuple[EngineName, ...]] = ("torch", "onnxruntime", "executorch")
@@ -99,7 +99,7 @@ def _step(runtime: Runtime, model: Model, crops: Crops) -> tuple[float, float | 
 
     def steps(number: int) -> Callable[[], object]:
         local = LocalSpec(lr=1e-6, flip=False, steps=number, batch_size=BATCH)
-        return lambda: runtime.train(model.theta, part, crops, objective, local, 0)
+        return lambda: runtime.train(TrainingJob(model.theta, part, crops, objective, local, 0))
 
     step_mb = added_mb(steps(2))
     several, one = least_ms(steps(1 + _STEPS)), least_ms(steps(1))

@@ -16,11 +16,9 @@ from typing import Final, Protocol, runtime_checkable
 
 from device_sdk.clock import Clock
 from device_sdk.rounds.watch import TrainingWatch
-from device_sdk.runtimes.schedule import num_steps
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained
-from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, TrainingJob, never_stop
 from mien.specs import LocalSpec
 
 PROGRESS_EVERY_S: Final = 5.0
@@ -120,7 +118,7 @@ class Divisible(Protocol):
 
 
 @dataclass(frozen=True)
-class MannerlyRuntime(JobRuntime):
+class MannerlyRuntime:
     """A runtime that keeps to a budget, stops when it is told to, and says how far training is.
 
     `tell` hears steps done and steps of all, every few seconds and at the end of a training that took longer than that.
@@ -137,12 +135,12 @@ class MannerlyRuntime(JobRuntime):
         """Return what the runtime embeds."""
         return self.runtime.embed(theta, crops)
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the runtime trains.
 
         Raises LateError when the watch or `should_stop` says so, ConfigError where the batch does not fit into memory.
         """
-        total, asked = num_steps(job.local, len(job.crops)), 0
+        total, asked = job.local.num_steps(len(job.crops)), 0
         next_told_s = self.clock.monotonic_s() + PROGRESS_EVERY_S
         was_told = False
 
@@ -157,7 +155,7 @@ class MannerlyRuntime(JobRuntime):
             return False
 
         with self._fitting(job):
-            trained = job.done_by(self.runtime, stops)
+            trained = self.runtime.train(job, stops)
         if was_told:
             self.tell(total, total)
         return trained

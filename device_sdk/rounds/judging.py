@@ -35,7 +35,7 @@ class Judged:
 
 def stage_of(method: Method, task: TaskSpec) -> Validation:
     """Return the stage in which validators judge; raises ViolationError for a task that has none."""
-    if method.validation is None or not method.validation.is_on(task):
+    if method.validation is None or not method.requirements(task).validators:
         raise ViolationError(f"task {task.name!r} has no validators, and the coordinator asks for one; leave the round")
     return method.validation
 

@@ -28,7 +28,7 @@ from mien.secagg import (
 from mien.secagg import Identity as SumIdentity
 from mien.secagg.keys import RandomBytes
 from mien.secagg.leaves import leaf_verifier
-from mien.secagg.noise import check_terms, protect
+from mien.secagg.noise import check_terms
 from mien.secagg.wire import invite_from_bytes
 
 STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
@@ -159,8 +159,7 @@ class MaskedPart:
     def _mask(self, attempt: DeviceRound, told: bytes) -> Upload:
         layout = self._terms.layout
         addends = ContributionMap(layout).addends(layout.parse(self._contribution))
-        addends = protect(addends, attempt.config, self._terms.task.privacy.dp, self._party.random_bytes)
-        masked = attempt.mask(told, addends)
+        masked = attempt.mask(told, addends, self._terms.task.privacy.dp)
         return Upload(masked.message, masked.payload + self._contribution[4 * layout.summed_size :])
 
 

@@ -319,7 +319,7 @@ class Participant:
 
     def _shared(self, plan: Plan, told: Arrays) -> str:
         """Return the hash of what all devices of the round are told alike, in hex."""
-        names = plan.method.shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
+        names = plan.method.requirements(plan.task).shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
         return shared_words(told, names).hex()
 
     def _plan(self, assignment: Assignment, pool: Pool) -> Plan:
@@ -335,7 +335,7 @@ class Participant:
         check_agreed(task, _NOTHING, self.agreement)
         check_kind(method, task, self.agreement)
         pool.check(method)
-        model, *others = self._models(assignment.model_id, *method.other_models(task))
+        model, *others = self._models(assignment.model_id, *method.requirements(task).other_models)
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
         if self.duty is Role.VALIDATE:
             layout = stage_of(method, assignment.task).contribution_layout(assignment.task)

@@ -13,7 +13,7 @@ from device_sdk.people.enrolled import Person, not_agreed
 from device_sdk.rounds.ports import TrainingGallery
 from mien.contribution import Arrays
 from mien.errors import ConfigError
-from mien.methods.base import Crops, Method
+from mien.methods.base import Crops, Method, Property
 from mien.protocol.rounds import Role
 
 
@@ -54,7 +54,7 @@ class Pool:
 
     def check(self, method: Method) -> None:
         """Raise ConfigError for a method that trains on one person's pictures where this is not one person's."""
-        if method.identities != "one":
+        if method.properties & {Property.SEVERAL_PEOPLE, Property.UNLABELLED}:
             return
         if self.source is not None:
             raise ConfigError(
@@ -74,7 +74,7 @@ class Pool:
             crops, duties = self.source.crops, gallery.duties(task_id, (), self.source.crops)
             return RoundFaces(crops, self.source.labels, state, (), self.source.id, bool(state), duties)
         found = gallery.training_faces([person.id for person in self.people], task_id, method.per_identity)
-        labels = found.labels if method.identities == "several" and len(self.people) > 1 else None
+        labels = found.labels if Property.SEVERAL_PEOPLE in method.properties and len(self.people) > 1 else None
         people, duties = found.of.people, gallery.duties(task_id, found.of.people, found.crops)
         return RoundFaces(found.crops, labels, found.of.private, people, "", found.of.is_continued, duties)
 

@@ -14,12 +14,9 @@ from executorch.extension.pybindings import _C  # the public door loads the expo
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
-from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
+from device_sdk.runtimes.graph_runtime import Engine, Feed, GraphRuntime
 from device_sdk.runtimes.manifest import Graph, GraphFolder
 from mien.errors import ConfigError, CorruptDataError
-from mien.layout import ParameterLayout
-from mien.specs import ModelSpec
 
 _METHOD: Final = "forward"
 _WHOLE: Final = "correction"
@@ -32,18 +29,8 @@ class ExecutorchRuntime(GraphRuntime):
     image_factor: Final = 2.0
     """Memory of a step for an image, in torch's: convolutions lay out their windows before they multiply."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        layout: ParameterLayout,
-        graphs: GraphFolder,
-        *,
-        threads: int = 1,
-        cache_bytes: int = DEFAULT_CAPACITY_BYTES,
-        cache: FeatureCache | None = None,
-    ) -> None:
-        """Take the programs of the model's layout; raises LayoutMismatchError for those of another one."""
-        super().__init__(spec, layout, graphs, _ExecutorchEngine(graphs, threads), cache_bytes=cache_bytes, cache=cache)
+    def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
+        return _ExecutorchEngine(graphs, threads)
 
 
 class _ExecutorchEngine:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -21,11 +22,18 @@ from numpy.typing import NDArray
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.forms import SAMPLE_WEIGHT, ObjectiveForm, exportable, form_of
 from device_sdk.runtimes.manifest import Cut, Graph, GraphFolder, GraphKind, cut_for
-from device_sdk.runtimes.schedule import Batch, adds_up_over_pieces, batches, cannot_add_up, check_trainable
+from device_sdk.runtimes.schedule import (
+    Batch,
+    adds_up_over_pieces,
+    cannot_add_up,
+    check_offset,
+    check_trainable,
+    take_steps,
+)
 from mien.contribution import Arrays
-from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError
-from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, StepRule, Trained, never_stop
+from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
+from mien.layout import ParameterLayout, Vector
+from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 
 # Crops of one forward pass without gradients. A second one beside it takes as long and twice the memory: activations of
@@ -57,7 +65,7 @@ class Engine(Protocol):
         """Give back the memory that a graph holds between runs; it is loaded anew when it is next run."""
 
 
-class GraphRuntime:
+class GraphRuntime(ABC):
     """Embeds and trains one architecture with the graphs in a folder; behaves as `TorchRuntime`, with the same draws.
 
     Crops' features before the first trained stage are kept in memory (`cache_bytes`). Equal inputs and seeds give equal
@@ -69,8 +77,8 @@ class GraphRuntime:
         spec: ModelSpec,
         layout: ParameterLayout,
         graphs: GraphFolder,
-        engine: Engine,
         *,
+        threads: int = 1,
         cache_bytes: int = DEFAULT_CAPACITY_BYTES,
         cache: FeatureCache | None = None,
     ) -> None:
@@ -78,12 +86,17 @@ class GraphRuntime:
         if graphs.manifest.layout_sha256 != layout.sha256:
             raise LayoutMismatchError("the graphs are for another model; export them for this one")
         self._layout = layout
-        self._engine = _Runner(spec.input, graphs, engine, FeatureCache(cache_bytes) if cache is None else cache)
+        cache = FeatureCache(cache_bytes) if cache is None else cache
+        self._engine = _Runner(spec.input, graphs, self._open_engine(graphs, threads), cache)
         self._known: tuple[Vector, str, bytes] | None = None
         self._most_images = sys.maxsize
         default = cut_for(layout.part(spec.trainable or ("*",)))
         # Before anything is trained, embedding takes the two pieces only where they were exported.
         self._cut = default if graphs.holds("trunk", stage=default.stage) else cut_for(layout.part())
+
+    @abstractmethod
+    def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
+        """Return what runs these graphs."""
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
@@ -100,47 +113,32 @@ class GraphRuntime:
             raise NonFiniteError("the model gave an embedding that is NaN or infinite; fetch the model again")
         return emb_ND
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
+        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
         which is asked before every step, says so, NotFoundError where no graph trains that part and objective.
         """
-        check_trainable(self._layout, part, len(crops))
-        if local.batch_norm == "train":
+        check_trainable(self._layout, job.part, len(job.crops))
+        if job.local.batch_norm == "train":
             raise ConfigError("local.batch_norm is 'train', which is for silos with torch; use eval")
-        parameters = _parameters(self._layout, theta)
-        cut = self._cut = cut_for(part)
-        job = _Training(self._engine, cut, part, objective, local, parameters, self._most_images)
-        images = _Images(self._engine, cut, parameters, self._trunk_id(theta), crops)
-        loss_before = job.evaluate(images)
+        parameters = _parameters(self._layout, job.theta)
+        cut = self._cut = cut_for(job.part)
+        training = _Training(self._engine, cut, job, parameters, self._most_images)
+        images = _Images(self._engine, cut, parameters, self._trunk_id(job.theta), job.crops)
+        loss_before = training.evaluate(images)
         try:
-            num_steps = job.run(images, np.random.default_rng(seed), should_stop)
+            num_steps = take_steps(
+                job.local, len(images), job.seed, lambda batch: training.step(images, batch), should_stop
+            )
         finally:
-            job.release()
-        loss_after = job.evaluate(images)
-        if not np.isfinite(job.values).all():
+            training.release()
+        loss_after = training.evaluate(images)
+        if not np.isfinite(training.values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
-        return Trained(
-            part,
-            theta,
-            job.values,
-            private=dict(job.private),
-            loss_before=loss_before,
-            loss_after=loss_after,
-            num_steps=num_steps,
-            velocity=dict(job.private_velocity),
-        )
+        private, velocity = dict(training.private), dict(training.private_velocity)
+        return Trained(job.part, job.theta, training.values, private, loss_before, loss_after, num_steps, velocity)
 
     def can_divide(self, objective: Objective, local: LocalSpec) -> bool:
         """Return whether a batch's images can be worked out one after another (`in_pieces`), with the same step."""
@@ -241,16 +239,8 @@ class _Gradient:
 class _Training:
     """One device's local training: the part's values, the private tensors, and the momentum of both."""
 
-    def __init__(
-        self,
-        engine: _Runner,
-        cut: Cut,
-        part: ParameterPart,
-        objective: Objective,
-        local: LocalSpec,
-        parameters: Feed,
-        most_images: int,
-    ) -> None:
+    def __init__(self, engine: _Runner, cut: Cut, job: TrainingJob, parameters: Feed, most_images: int) -> None:
+        part, objective, local = job.part, job.objective, job.local
         self._engine = engine
         self._part = part
         self._objective = objective
@@ -258,7 +248,8 @@ class _Training:
         self._graph = engine.graphs.find("train", stage=cut.stage, part=part.names, form=self._form.name)
         self._most_images = min(most_images, engine.engine.most_images(self._graph))
         self._local = local
-        self._rule = _checked(objective.step_rule, part)
+        self._rule = objective.step_rule
+        check_offset(self._rule, part)
         self._parameters = parameters
         self.values = np.concatenate([parameters[f"parameter.{name}"].reshape(-1) for name in part.names])
         self._received = self.values.copy() if self._rule.proximal else None
@@ -270,16 +261,6 @@ class _Training:
         self._velocity = np.zeros(part.size, np.float32)
         self._per_crop = dict(objective.per_crop)
         self._constant_feed = _constant_feed(self._form, objective, local)
-
-    def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool]) -> int:
-        """Train for `local.steps` or `local.epochs` and return the number of steps."""
-        num_steps = 0
-        for batch in batches(self._local, len(images), rng):
-            if should_stop():
-                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
-            self.step(images, batch)
-            num_steps += 1
-        return num_steps
 
     def release(self) -> None:
         """Give back what steps hold, which is most of what training takes; results lie in it until they are copied."""
@@ -446,15 +427,6 @@ def _constant_feed(form: ObjectiveForm, objective: Objective, local: LocalSpec) 
         "weight_decay": _number(local.weight_decay),
         "gradient_scale": _number(objective.step_rule.gradient_scale),
     }
-
-
-def _checked(rule: StepRule, part: ParameterPart) -> StepRule:
-    if rule.offset is not None and rule.offset.shape != (part.size,):
-        raise LayoutMismatchError(
-            f"the step's offset has shape {rule.offset.shape}, the trained part ({part.size},); use the model that was "
-            "assigned"
-        )
-    return rule
 
 
 def _number(value: float) -> NDArray[np.float32]:

@@ -8,16 +8,13 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
-from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
-from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
+from device_sdk.runtimes.graph_runtime import Engine, Feed, GraphRuntime
 from device_sdk.runtimes.manifest import Graph, GraphFolder, GraphKind
 from mien.errors import ConfigError, CorruptDataError
-from mien.layout import ParameterLayout
-from mien.specs import ModelSpec
 
 # What ONNX Runtime may raise for a graph that it cannot load or run; it has no public base class for them.
 _STATE: Final = onnxruntime.capi.onnxruntime_pybind11_state
-_REFUSALS: Final = (
+REFUSALS: Final = (
     _STATE.Fail,
     _STATE.InvalidGraph,
     _STATE.InvalidProtobuf,
@@ -29,18 +26,8 @@ _REFUSALS: Final = (
 class OnnxRuntime(GraphRuntime):
     """A `GraphRuntime` on ONNX Runtime."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        layout: ParameterLayout,
-        graphs: GraphFolder,
-        *,
-        threads: int = 1,
-        cache_bytes: int = DEFAULT_CAPACITY_BYTES,
-        cache: FeatureCache | None = None,
-    ) -> None:
-        """Take the graphs of the model's layout; raises LayoutMismatchError for those of another one."""
-        super().__init__(spec, layout, graphs, _OnnxEngine(graphs, threads), cache_bytes=cache_bytes, cache=cache)
+    def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
+        return _OnnxEngine(graphs, threads)
 
 
 class _OnnxEngine:
@@ -65,7 +52,7 @@ class _OnnxEngine:
         given = {each.name: feed[each.name] for each in session.get_inputs() if each.name in feed}
         try:
             return _run(session, given) if into is None else _run_into(session, given, into)
-        except (*_REFUSALS, RuntimeError) as error:  # of bound outputs it refuses in the plainest class
+        except (*REFUSALS, RuntimeError) as error:  # of bound outputs it refuses in the plainest class
             raise ConfigError(
                 f"ONNX Runtime refused {graph.file}: the tensors that the task gives do not fit each other or the "
                 "graph; export the graphs again, or use torch"
@@ -77,20 +64,15 @@ class _OnnxEngine:
                 self._sessions[graph.file] = onnxruntime.InferenceSession(
                     self._graphs.read(graph), self._options(graph.kind), providers=["CPUExecutionProvider"]
                 )
-            except _REFUSALS as error:
+            except REFUSALS as error:
                 raise CorruptDataError(f"ONNX Runtime cannot load {graph.file}; export the graphs again") from error
         return self._sessions[graph.file]
 
     def _options(self, kind: GraphKind) -> onnxruntime.SessionOptions:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
-        # An arena keeps what it ever held. Steps ask for the same memory again and again, which costs a third of their
-        # time where it is new each time; inference gives it back.
-        options.enable_cpu_mem_arena = kind == "train"
-        options.log_severity_level = 3  # errors; they are raised too
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads use no battery
+        options = session_options(self._threads)
         if kind == "train":
+            # Steps ask for the same memory again and again; where it is new each time it costs a third of their time.
+            options.enable_cpu_mem_arena = True
             # Optimisers join equal values of both passes, and so keep those of the first alive for the second: twice as
             # much memory, for no time. Planning memory by pattern costs as much, for each size of a batch. Reuse hands
             # a buffer from value to value and gives it back after the last one: half as much again as giving it back
@@ -101,6 +83,17 @@ class _OnnxEngine:
             # In the order of the traced step, which frees a map before it makes the next.
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         return options
+
+
+def session_options(threads: int) -> onnxruntime.SessionOptions:
+    """Return how a session of inference runs: it gives its memory back, and waiting threads use no battery."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # it keeps what it ever held, and a phone embeds a face now and then
+    options.log_severity_level = 3  # errors; they are raised too
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
 
 
 def _run(session: onnxruntime.InferenceSession, feed: Feed) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.errors import ConfigError, LayoutMismatchError
+from mien.errors import ConfigError, LateError, LayoutMismatchError
 from mien.layout import ParameterLayout, ParameterPart
-from mien.methods.base import Objective
+from mien.methods.base import Objective, StepRule
 from mien.specs import LocalSpec
 
 
@@ -53,6 +53,28 @@ def check_trainable(layout: ParameterLayout, part: ParameterPart, num_crops: int
         raise ConfigError("there are no images to train on; enrol first")
 
 
+def check_offset(rule: StepRule, part: ParameterPart) -> None:
+    """Raise LayoutMismatchError for a rule whose offset is not as long as the trained part."""
+    if rule.offset is not None and rule.offset.shape != (part.size,):
+        raise LayoutMismatchError(
+            f"the step's offset has shape {rule.offset.shape}, the trained part ({part.size},); use the model that was "
+            "assigned"
+        )
+
+
+def take_steps(
+    local: LocalSpec, num_crops: int, seed: int, step: Callable[[Batch], None], should_stop: Callable[[], bool]
+) -> int:
+    """Take a step on each batch of a round, and return their number; raises LateError once `should_stop` says so."""
+    num_taken = 0
+    for batch in batches(local, num_crops, np.random.default_rng(seed)):
+        if should_stop():
+            raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
+        step(batch)
+        num_taken += 1
+    return num_taken
+
+
 def batches(local: LocalSpec, num_crops: int, rng: np.random.Generator) -> Iterator[Batch]:
     """Yield the batches of a round, drawn from `rng`: every crop once an epoch, the last batch with what is left.
 
@@ -75,14 +97,3 @@ def batches(local: LocalSpec, num_crops: int, rng: np.random.Generator) -> Itera
             if num_batches == local.steps:
                 return
         epoch += 1
-
-
-def num_steps(local: LocalSpec, num_crops: int) -> int:
-    """Return how many batches a round has (see `batches`)."""
-    if local.steps:
-        return local.steps
-    size = local.batch_size or max(num_crops, 1)
-    starts = range(0, num_crops, size)
-    if local.batch_norm == "train":  # one image has no statistics
-        starts = range(0, num_crops - 1, size) if size > 1 else range(0)
-    return local.epochs * len(starts)

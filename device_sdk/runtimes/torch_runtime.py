@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import numpy as np
 import torch
@@ -18,12 +18,19 @@ from torch import Tensor
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images
-from device_sdk.runtimes.schedule import adds_up_over_pieces, batches, cannot_add_up, check_trainable
+from device_sdk.runtimes.schedule import (
+    Batch,
+    adds_up_over_pieces,
+    cannot_add_up,
+    check_offset,
+    check_trainable,
+    take_steps,
+)
 from mien.backbones import Backbone, build_backbone, layout_of, load_tensors, load_theta
 from mien.contribution import Arrays
-from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
+from mien.errors import ConfigError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.layout import ParameterLayout, ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Trained, never_stop
+from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.objectives.heads import l2_normalise
 from mien.specs import LocalSpec, ModelSpec
 
@@ -116,45 +123,31 @@ class TorchRuntime:
         with self._running(theta):
             return _finite(self._images(theta, crops).embed_all())
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return what SGD makes of `part` and the objective's private tensors on `crops`, starting from `theta`.
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
+        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
         which is asked before every step, says so.
         """
-        self._check_trainable(part, crops, objective, local)
+        part = job.part
+        self._check_trainable(job)
         self._split = self._split_for(part.names)
-        with self._running(theta), self._requiring_grad(part):
+        with self._running(job.theta), self._requiring_grad(part):
             self._changed = frozenset(part.names)
-            job = _Training(self._tensors, part, objective, local, self._micro_batch)
-            images = self._images(theta, crops)
-            loss_before = job.evaluate(images.embed_all())
-            with self._learning_statistics(part, local):
-                num_steps = job.run(images, np.random.default_rng(seed), should_stop)
-            loss_after = job.evaluate(images.embed_all())
-            values = job.part_values()
+            training = _Training(self._tensors, job, self._micro_batch)
+            images = self._images(job.theta, job.crops)
+            loss_before = training.evaluate(images.embed_all())
+            with self._learning_statistics(part, job.local):
+                num_steps = take_steps(
+                    job.local, len(images), job.seed, lambda batch: training.step(images, batch), should_stop
+                )
+            loss_after = training.evaluate(images.embed_all())
+            values = training.part_values()
         if not np.isfinite(values).all():
             raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
-        return Trained(
-            part,
-            theta,
-            values,
-            private=job.private_arrays(),
-            loss_before=loss_before,
-            loss_after=loss_after,
-            num_steps=num_steps,
-            velocity=job.velocity_arrays(),
-        )
+        private, velocity = training.private_arrays(), training.velocity_arrays()
+        return Trained(part, job.theta, values, private, loss_before, loss_after, num_steps, velocity)
 
     @contextlib.contextmanager
     def loaded(self, theta: Vector, part: ParameterPart) -> Iterator[Trunk]:
@@ -180,9 +173,10 @@ class TorchRuntime:
         finally:
             self._micro_batch = before
 
-    def _check_trainable(self, part: ParameterPart, crops: Crops, objective: Objective, local: LocalSpec) -> None:
+    def _check_trainable(self, job: TrainingJob) -> None:
         """Raise for what cannot be trained, before anything is loaded."""
-        check_trainable(self._layout, part, len(crops))
+        check_trainable(self._layout, job.part, len(job.crops))
+        crops, objective, local = job.crops, job.objective, job.local
         if local.batch_norm == "train" and (len(crops) == 1 or local.batch_size == 1):
             raise ConfigError("local.batch_norm is 'train' and a batch is one image, which has no statistics; use eval")
         if self._micro_batch and local.batch_norm == "train":
@@ -363,9 +357,8 @@ class _Images:
 class _Training:
     """One device's local training: the part's parameters and the private tensors under one optimiser."""
 
-    def __init__(
-        self, tensors: Tensors, part: ParameterPart, objective: Objective, local: LocalSpec, micro_batch: int
-    ) -> None:
+    def __init__(self, tensors: Tensors, job: TrainingJob, micro_batch: int) -> None:
+        part, objective, local = job.part, job.objective, job.local
         self._loss = find_loss(objective.name)
         self._part = part
         self._objective = objective
@@ -378,30 +371,10 @@ class _Training:
             tensor.requires_grad_()
         self._fixed = _as_tensors(objective.fixed, self._device)
         self._per_crop = _as_tensors(objective.per_crop, self._device)
-        trained = [self._tensors[name] for name in part.names if self._tensors[name].requires_grad]
-        self._groups = (
-            _Group(trained, local.lr, local.momentum, local.weight_decay, self._step_rule()),
-            # Private vectors are held at length 1: decay would only rescale them.
-            _Group(
-                list(self._private.values()),
-                local.lr if local.private_lr is None else local.private_lr,
-                local.momentum if local.private_momentum is None else local.private_momentum,
-                keeps_velocity=True,
-            ),
-        )
+        self._groups = self._optimiser(), Sgd.of_private(list(self._private.values()), local)
         for name, velocity in zip(self._private, self._groups[1].velocities, strict=True):
             if name in objective.velocity:
                 velocity.copy_(torch.from_numpy(objective.velocity[name].copy()))
-
-    def run(self, images: _Images, rng: np.random.Generator, should_stop: Callable[[], bool] = never_stop) -> int:
-        """Train for `local.steps` or `local.epochs` and return the number of steps."""
-        num_steps = 0
-        for batch in batches(self._local, len(images), rng):
-            if should_stop():
-                raise LateError("training was stopped before its end; nothing was changed or sent: check in again")
-            self._step(images, batch.indices, batch.flipped, batch.rate)
-            num_steps += 1
-        return num_steps
 
     @torch.no_grad()
     def evaluate(self, emb_ND: Tensor) -> float:
@@ -422,26 +395,20 @@ class _Training:
         velocities = self._groups[1].velocities
         return {name: _as_array(tensor).copy() for name, tensor in zip(self._private, velocities, strict=True)}
 
-    def _step_rule(self) -> _TensorRule | None:
-        """Return the objective's rule for the part's parameters, or None where it changes nothing."""
-        rule = self._objective.step_rule
-        if rule.changes_nothing:
-            return None
-        sizes = [self._tensors[name].numel() for name in self._part.names]
-        if rule.offset is not None and rule.offset.shape != (sum(sizes),):
-            raise LayoutMismatchError(
-                f"the step's offset has shape {rule.offset.shape}, the trained part ({sum(sizes)},); use the model "
-                "that was assigned"
-            )
-        offset = torch.zeros(sum(sizes)) if rule.offset is None else torch.from_numpy(rule.offset.copy())
-        named = zip(self._part.names, torch.split(offset.to(self._device), sizes), strict=True)
-        chosen = [(self._tensors[name], piece) for name, piece in named if self._tensors[name].requires_grad]
-        return _TensorRule(
-            rule.gradient_scale,
-            [piece.reshape(tensor.shape) for tensor, piece in chosen],
-            rule.proximal,
-            [tensor.detach().clone() for tensor, _ in chosen] if rule.proximal else [],
-        )
+    def _optimiser(self) -> Sgd:
+        """Return that of the part's parameters, under the objective's rule."""
+        local, rule = self._local, self._objective.step_rule
+        check_offset(rule, self._part)
+        tensors = [self._tensors[name] for name in self._part.names]
+        trained = [tensor for tensor in tensors if tensor.requires_grad]
+        sgd = Sgd(trained, local.lr, local.momentum, local.weight_decay, rule.gradient_scale, proximal=rule.proximal)
+        if rule.offset is not None:
+            pieces = torch.split(torch.from_numpy(rule.offset.copy()).to(self._device), [t.numel() for t in tensors])
+            pairs = zip(tensors, pieces, strict=True)
+            sgd.offsets = [piece.reshape(tensor.shape) for tensor, piece in pairs if tensor.requires_grad]
+        if rule.proximal:
+            sgd.received = [tensor.detach().clone() for tensor in trained]
+        return sgd
 
     def _input(self, emb_BD: Tensor, batch: Indices, flipped: Flags) -> LossInput:
         chosen = torch.from_numpy(batch).to(self._device)
@@ -449,13 +416,14 @@ class _Training:
         mirrored = torch.from_numpy(flipped.astype(np.float32)).to(self._device)
         return LossInput(emb_BD, self._private, rows, self._objective.constants, self._fixed, mirrored)
 
-    def _step(self, images: _Images, batch: Indices, flipped: Flags, rate: float) -> None:
+    def step(self, images: _Images, batch: Batch) -> None:
+        """Take one step on a batch; raises NonFiniteError where its loss is not finite."""
         tensors = [tensor for group in self._groups for tensor in group.tensors]
-        gradients = self._gradients(images, batch, flipped, tensors)
+        gradients = self._gradients(images, batch.indices, batch.flipped, tensors)
         start = 0
         for group in self._groups:
             stop = start + len(group.tensors)
-            group.step(gradients[start:stop], rate)
+            group.step(gradients[start:stop], batch.rate)
             start = stop
         with torch.no_grad():
             for name in self._objective.unit_norm:
@@ -486,57 +454,59 @@ class _Training:
         return list(torch.autograd.grad(loss, tensors, materialize_grads=True))
 
 
-@dataclass(frozen=True)
-class _TensorRule:
-    """A `StepRule` cut into the part's tensors; `received` holds the first values that a proximal term needs."""
+@dataclass
+class Sgd:
+    """Tensors under one learning rate: SGD with momentum, as `torch.optim.SGD` does it, under a `StepRule`.
 
-    gradient_scale: float
-    offsets: list[Tensor] = field(repr=False)
-    proximal: float = 0.0
-    received: list[Tensor] = field(default_factory=list, repr=False)
-
-    def apply(self, index: int, tensor: Tensor, gradient: Tensor) -> Tensor:
-        """Return scale g + offset + mu (theta - theta_received)."""
-        changed = gradient.mul(self.gradient_scale).add_(self.offsets[index])
-        if self.proximal:
-            changed.add_(tensor - self.received[index], alpha=self.proximal)
-        return changed
-
-
-class _Group:
-    """Tensors under one learning rate: SGD with momentum, as `torch.optim.SGD` does it.
-
-    Written out because that class loads torch's compiler when it is made: 3 s and 100 MB on a phone's first round.
+    The rule's `offsets` and the `received` values of a proximal term are cut as the tensors are. Written out because
+    that class loads torch's compiler when it is made: 3 s and 100 MB on a phone's first round. Simulations use it for
+    the stacked tensors of many clients.
     """
 
-    def __init__(
-        self,
-        tensors: list[Tensor],
-        lr: float,
-        momentum: float,
-        weight_decay: float = 0.0,
-        rule: _TensorRule | None = None,
-        *,
-        keeps_velocity: bool = False,
-    ) -> None:
-        self.tensors = tensors
-        has_velocity = keeps_velocity or momentum > 0  # else a step's change is its gradient, and is not copied
-        self.velocities = [torch.zeros_like(tensor) for tensor in tensors] if has_velocity else []
-        self._lr = lr
-        self._momentum = momentum
-        self._weight_decay = weight_decay
-        self._rule = rule
+    tensors: list[Tensor] = field(repr=False)
+    lr: float
+    momentum: float
+    weight_decay: float = 0.0
+    gradient_scale: float = 1.0
+    offsets: list[Tensor] = field(default_factory=list, repr=False)
+    proximal: float = 0.0
+    received: list[Tensor] = field(default_factory=list, repr=False)
+    keeps_velocity: bool = False
+    velocities: list[Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        has_velocity = self.keeps_velocity or self.momentum > 0  # else a step's change is its gradient, and not copied
+        self.velocities = [torch.zeros_like(tensor) for tensor in self.tensors] if has_velocity else []
+
+    @classmethod
+    def of_private(cls, tensors: list[Tensor], local: LocalSpec) -> Self:
+        """Return that of private tensors. They are held at length 1: decay would only rescale them."""
+        lr = local.lr if local.private_lr is None else local.private_lr
+        momentum = local.momentum if local.private_momentum is None else local.private_momentum
+        return cls(tensors, lr, momentum, keeps_velocity=True)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a step is nothing but the gradient's."""
+        return not (self.weight_decay or self.offsets or self.proximal or self.velocities)
 
     @torch.no_grad()
-    def step(self, gradients: list[Tensor], rate: float = 1.0) -> None:
-        """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v."""
-        for i, (tensor, gradient) in enumerate(zip(self.tensors, gradients, strict=True)):
-            change = gradient.add(tensor, alpha=self._weight_decay) if self._weight_decay else gradient
-            if self._rule is not None:
-                change = self._rule.apply(i, tensor, change)
+    def step(self, gradients: Sequence[Tensor | None], rate: float) -> None:
+        """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v; None is a gradient of 0."""
+        for i, (tensor, given) in enumerate(zip(self.tensors, gradients, strict=True)):
+            if given is None and self._is_plain:
+                continue
+            gradient = torch.zeros_like(tensor) if given is None else given
+            change = gradient.add(tensor, alpha=self.weight_decay) if self.weight_decay else gradient
+            if self.gradient_scale != 1:
+                change = change.mul(self.gradient_scale)
+            if self.offsets:
+                change = change.add(self.offsets[i])
+            if self.proximal:
+                change = change.add(tensor - self.received[i], alpha=self.proximal)
             if self.velocities:
-                change = self.velocities[i].mul_(self._momentum).add_(change)
-            tensor.sub_(change, alpha=rate * self._lr)
+                change = self.velocities[i].mul_(self.momentum).add_(change)
+            tensor.sub_(change, alpha=rate * self.lr)
 
 
 def _as_tensors(arrays: Arrays, device: torch.device) -> Tensors:

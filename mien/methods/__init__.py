@@ -12,7 +12,7 @@ from mien.methods.base import Method
 from mien.methods.fedavg import FEDAVG
 from mien.methods.fedaws import FEDAWS
 from mien.methods.federated_evaluation import FEDERATED_EVALUATION
-from mien.methods.fedface import FEDFACE
+from mien.methods.fedface_private import FEDFACE
 from mien.methods.fedfr import FEDFR
 from mien.methods.fedfr_uda import FEDFR_UDA
 from mien.methods.fedgc import FEDGC

@@ -10,8 +10,9 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.specs import LocalSpec, TaskSpec
+from mien.specs import LocalSpec, ServerSpec, TaskSpec
 
 Crops = NDArray[np.uint8]
 Embeddings = NDArray[np.float32]
-Identities = Literal["one", "several", "unlabelled"]
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,18 @@ def never_stop() -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a device half wants trained: `part` (and the private tensors) on `crops`, from `theta`, as `local` says."""
+
+    theta: Vector = field(repr=False)
+    part: ParameterPart = field(repr=False)
+    crops: Crops = field(repr=False)
+    objective: Objective
+    local: LocalSpec
+    seed: int
+
+
 class Runtime(Protocol):
     """Runs a model on a device: torch is the reference, mobile runtimes do the same arithmetic."""
 
@@ -101,17 +114,8 @@ class Runtime(Protocol):
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB."""
         ...
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: Callable[[], bool] = never_stop,
-    ) -> Trained:
-        """Return the result of `local` training of `part` (and the private tensors) on `crops` from `theta`.
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
+        """Return what local training makes of a job.
 
         `should_stop` is asked before every step; raises LateError once it says so, and nothing has changed.
         """
@@ -127,7 +131,7 @@ class DeviceInput:
     `public_labels` (K,), both empty where the bundle has none. `labels` (N,) number the identities of `crops` from 0
     where a device holds several, and an identity keeps its number; None says that all crops are of one. `device` is the
     name by which the server knows this device, for what follows from it and from public words. `models` holds the
-    parameters of the other models that the task names (`Method.other_models`), by their ids.
+    parameters of the other models that the task names (`Requirements.other_models`), by their ids.
     """
 
     task: TaskSpec
@@ -143,6 +147,11 @@ class DeviceInput:
     seed: int = 0
     device: str = ""
     models: Mapping[str, Vector] = field(default_factory=dict, repr=False)
+
+    def job(self, objective: Objective, *, crops: Crops | None = None, local: LocalSpec | None = None) -> TrainingJob:
+        """Return the training of this device's part: on its own crops and as its task says, unless told otherwise."""
+        crops, local = self.crops if crops is None else crops, local or self.task.local
+        return TrainingJob(self.theta, self.part, crops, objective, local, self.seed)
 
 
 @dataclass(frozen=True)
@@ -168,49 +177,50 @@ class ServerState:
     rounds: int = 0
 
 
-def never(task: TaskSpec) -> bool:
-    """Return False, whatever the task."""
-    return False
-
-
-def no_others(task: TaskSpec) -> tuple[str, ...]:
-    """Return no models: a round needs its own only."""
-    return ()
-
-
-def everybody(task: TaskSpec) -> float:
-    """Return 1: any device of the population may be asked."""
-    return 1.0
-
-
-def synchronous_only(task: TaskSpec) -> str:
-    """Return why a method that says nothing else of it has no asynchronous mode."""
-    return "nothing shows that its step holds for updates to an earlier model"
-
-
-def asynchronous(task: TaskSpec) -> str:
-    """Return nothing against asynchronous mode: devices need no more than a model, and theirs is all that is sent."""
-    return ""
-
-
-def unsaid(task: TaskSpec) -> str:
-    """Return no objective: a method that says none may have any."""
-    return ""
-
-
 def objective_name(objective: str, margin: float = 0.5) -> str:
     """Return what graphs call an objective whatever its tensors' shapes; that of arcface has its margin built in."""
     return f"{objective}_margin{float(margin)!r}" if objective == "arcface" else objective
 
 
-def counted_apart(task: TaskSpec) -> str:
-    """Return why a method that says nothing else of it needs each device's own update."""
-    return "nothing shows that a round takes no more than the sum of its updates"
+@dataclass(frozen=True)
+class Requirements:
+    """What the rounds of a task need; a method that says nothing needs a model and any device of the population.
+
+    `public_faces`: devices need a public shard with the model, so that a task without one is refused when it is
+    submitted and not on every phone. `validators`: a round has the method's stage in which they judge candidates.
+    `objective` names what devices minimise, as `objective_name` does, so that none is asked that has no graph of it;
+    empty where any device will do. `other_models` are the ids of those that a device needs beside the round's, `share`
+    says which devices may be asked: those in the first so many of the roll-out of the task's model. `shared_reply`
+    names arrays of the reply that are the same for all devices of a round: those of a masked one agree on them
+    (`shared_words`), so that a server that tells one device something else gets no sum. `why_synchronous` says what
+    needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older model
+    (`mien.rounds.buffered`): devices are told no more than a model, and theirs is all that is sent.
+    """
+
+    public_faces: bool = False
+    validators: bool = False
+    objective: str = ""
+    other_models: tuple[str, ...] = ()
+    share: float = 1.0
+    shared_reply: tuple[str, ...] = ()
+    why_synchronous: str = "nothing shows that its step holds for updates to an earlier model"
 
 
-def counted_together(task: TaskSpec) -> str:
-    """Return nothing against knowing only the sum: an update is sent as lane `delta` and used for nothing else."""
-    return ""
+class Property(Enum):
+    """What a method promises whatever the task, and what others may do because of it.
+
+    SUM_ONLY: the device half sends the update times a factor as lane `delta` (`averaging.update_addends`) and lets
+    nothing else depend on it, so that a simulation may work out the sum of updates without making a single one.
+    REVEALS: in a task that opts in by `privacy.reveals`, a contribution may have lanes that the server sees of one
+    device alone; a method without it never has any. SEVERAL_PEOPLE: the device half takes the crops of several people,
+    whom `labels` number. UNLABELLED: it takes those of all people of a phone without labels, which only a source has.
+    A method with neither of the last two takes the crops of one person.
+    """
+
+    SUM_ONLY = "sum_only"
+    REVEALS = "reveals"
+    SEVERAL_PEOPLE = "several_people"
+    UNLABELLED = "unlabelled"
 
 
 @dataclass(frozen=True)
@@ -237,12 +247,11 @@ class ValidationInput:
 class Validation:
     """A second stage of a round, in which validators, a role of their own, judge candidates for the next model.
 
-    Where it `is_on`, `candidates` are made of the trainers' total, each validator's `validate` gives one contribution
-    of `contribution_layout`, and `server_step` takes both totals in place of the method's own. `faces` are the pairs
-    that a validator makes of its labelled crops, always the same. No score is larger than `score_bound`.
+    Where a task requires them, `candidates` are made of the trainers' total, each validator's `validate` gives one
+    contribution of `contribution_layout`, and `server_step` takes both totals in place of the method's own. `faces` are
+    the pairs that a validator makes of its labelled crops, always the same. No score is larger than `score_bound`.
     """
 
-    is_on: Callable[[TaskSpec], bool]
     contribution_layout: Callable[[TaskSpec], ContributionLayout]
     candidates: Callable[[TaskSpec, ParameterPart, ServerState, Total], tuple[Vector, ...]]
     validate: Callable[[ValidationInput, Runtime], DeviceOutput]
@@ -274,27 +283,24 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class Preset(Generic[Options]):
+    """A paper's whole setting: how many rounds, how a device and the server step, and the method's options."""
+
+    rounds: int
+    local: LocalSpec
+    options: Options
+    server: ServerSpec = field(default_factory=ServerSpec)
+
+
+@dataclass(frozen=True)
 class Method:
     """One paper's method, both halves side by side.
 
-    `needs_public_faces` tells whether devices need a public shard with the model, so that a task without one is refused
-    when it is submitted and not on every phone. `validation` is the stage in which validators take part, if there is
-    one. `shared_reply` names arrays of the reply that are the same for all devices of a round: those of a masked one
-    agree on them (`shared_words`), so that a server that tells one device something else gets no sum.
-    `identities` says whose crops the device half takes: of "one" person, of "several" that `labels` number, or
-    "unlabelled" of all people of a phone, which only a source numbers. `per_identity` names the private arrays that
-    have a row for each number, so that a phone can keep each person's row with that person. `why_synchronous` says what
-    in a task needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older
-    model (`mien.rounds.buffered`).
-
-    `why_apart` says what in a task needs each device's own update. Where it is empty, the device half sends the update
-    times a factor as lane `delta` (`averaging.update_addends`) and lets nothing else depend on it, so that a simulation
-    may work out the sum of updates without making a single one.
-
-    `measured` is for a method that trains nothing: what a round's state says of the model, as a record to be kept.
-    `other_models` are the ids of those that a device needs beside the round's, `share` says which devices may be asked:
-    those in the first so many of the roll-out of the task's model. `objective` names what devices minimise, as
-    `objective_name` does, so that none is asked that has no graph of it; empty where any device will do.
+    `reply` is what a device is told with its assignment, `requirements` what a task's rounds need, `properties` what
+    holds for every task. `per_identity` names the private arrays that have a row for each number of `labels`, so that a
+    phone can keep each person's row with that person. `validation` is the stage in which validators take part, if there
+    is one. `measured` is for a method that trains nothing: what a round's state says of the model, as a record to be
+    kept.
     """
 
     name: str
@@ -304,27 +310,17 @@ class Method:
     device_round: Callable[[DeviceInput, Runtime], DeviceOutput]
     server_start: Callable[[TaskSpec, ParameterPart, Vector], ServerState]
     server_step: Callable[[TaskSpec, ParameterPart, ServerState, Total, Mapping[str, Arrays]], ServerState]
-    reply: Callable[[ServerState, str], Arrays]
-    needs_public_faces: Callable[[TaskSpec], bool] = never
-    validation: Validation | None = None
-    shared_reply: tuple[str, ...] = ()
-    identities: Identities = "one"
+    reply: Callable[[ServerState, str], Arrays] = lambda _state, _device: {}
+    requirements: Callable[[TaskSpec], Requirements] = lambda _task: Requirements()
+    properties: frozenset[Property] = frozenset()
     per_identity: tuple[str, ...] = ()
-    why_synchronous: Callable[[TaskSpec], str] = synchronous_only
-    why_apart: Callable[[TaskSpec], str] = counted_apart
-    other_models: Callable[[TaskSpec], tuple[str, ...]] = no_others
-    share: Callable[[TaskSpec], float] = everybody
-    objective: Callable[[TaskSpec], str] = unsaid
+    validation: Validation | None = None
     measured: Callable[[TaskSpec, ServerState], Mapping[str, Any]] | None = None
 
     @property
     def trains(self) -> bool:
         """Whether rounds change the model; if not, they measure it."""
         return self.measured is None
-
-    def needs_validators(self, task: TaskSpec) -> bool:
-        """Return whether a round of this task has a stage in which validators judge candidates."""
-        return self.validation is not None and self.validation.is_on(task)
 
 
 CANDIDATES: Final = "candidates"

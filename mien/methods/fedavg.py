@@ -7,27 +7,23 @@ what does. `cosface` is FedFR's baseline (Liu et al. 2022, Table 1, second row):
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
 
-from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
-from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
+from mien.layout import Vector
+from mien.methods.averaging import HingeOptions, contribution_layout, server_start, server_step, update_output
 from mien.methods.base import (
     Crops,
     DeviceInput,
     DeviceOutput,
     Method,
     Objective,
+    Property,
+    Requirements,
     Runtime,
-    ServerState,
-    asynchronous,
-    counted_together,
 )
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.specs import TaskSpec, from_mapping
@@ -53,26 +49,16 @@ class CosFaceSpec:
 
 
 @dataclass(frozen=True)
-class FedAvgOptions:
+class FedAvgOptions(HingeOptions):
     """`loss` that a phone minimises; `margin` m of the positive hinge max(0, m - w.f(x))^2; `cosface` of the other."""
 
-    margin: float = 0.9
     loss: Literal["positive", "cosface"] = "positive"
     cosface: CosFaceSpec = field(default_factory=CosFaceSpec)
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
-            raise ConfigError(f"options.margin is {self.margin}; it is a cosine and must lie in (-1, 1]")
 
 
 def options_of(task: TaskSpec) -> FedAvgOptions:
     """Return the task's options; raises ConfigError naming the wrong field."""
     return from_mapping(FedAvgOptions, task.options, where="options.")
-
-
-def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
-    """Return the lanes of a contribution: sums only."""
-    return ContributionLayout(update_lanes(part))
 
 
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
@@ -108,12 +94,8 @@ def train_positive(
         unit_norm=() if fixed else (OWN,),
     )
     local = replace(inp.task.local, private_lr=0.0) if fixed else inp.task.local
-    trained = runtime.train(inp.theta, inp.part, inp.crops, objective, local, inp.seed)
-    return DeviceOutput(
-        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(update_addends(inp, trained)),
-        private={OWN: trained.private[OWN]},
-        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
-    )
+    trained = runtime.train(inp.job(objective, local=local))
+    return update_output(inp, trained, {OWN: trained.private[OWN]})
 
 
 def _train_cosface(inp: DeviceInput, runtime: Runtime, cosface: CosFaceSpec, labels: Indices) -> DeviceOutput:
@@ -136,16 +118,12 @@ def _train_cosface(inp: DeviceInput, runtime: Runtime, cosface: CosFaceSpec, lab
         per_crop={"target": one_hot_rows(classes, len(proxies_KD))},
         constants={"scale": cosface.scale, "margin": cosface.margin},
     )
-    trained = runtime.train(inp.theta, inp.part, crops, objective, inp.task.local, inp.seed)
+    trained = runtime.train(inp.job(objective, crops=crops))
     vectors = trained.private["class_embeddings"]
     private = {OWN: vectors[: len(own_LD)].copy()}
     if cosface.public_images:
         private[PUBLIC] = vectors[len(own_LD) :].copy()
-    return DeviceOutput(
-        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(update_addends(inp, trained)),
-        private=private,
-        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
-    )
+    return update_output(inp, trained, private)
 
 
 def _public(inp: DeviceInput, runtime: Runtime, num_images: int) -> tuple[Crops, Indices, Vector]:
@@ -158,17 +136,12 @@ def _public(inp: DeviceInput, runtime: Runtime, num_images: int) -> tuple[Crops,
     return crops[chosen], labels[chosen], kept
 
 
-def server_step(
-    task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
-) -> ServerState:
-    """Return the state after one step on the mean update."""
-    return apply_mean_update(task, part, state, total)
-
-
-def needs_public_faces(task: TaskSpec) -> bool:
-    """Return whether devices train on public images too."""
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: public faces where devices train on public images too."""
     options = options_of(task)
-    return options.loss == "cosface" and options.cosface.public_images > 0
+    if options.loss == "positive":
+        return Requirements(objective="positive_hinge", why_synchronous="")
+    return Requirements(options.cosface.public_images > 0, objective="cosface", why_synchronous="")
 
 
 FEDAVG = Method(
@@ -179,11 +152,7 @@ FEDAVG = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    objective=lambda task: "positive_hinge" if options_of(task).loss == "positive" else "cosface",
-    reply=no_reply,
-    needs_public_faces=needs_public_faces,
-    identities="several",
+    requirements=requirements,
+    properties=frozenset({Property.SUM_ONLY, Property.SEVERAL_PEOPLE}),
     per_identity=(OWN,),
-    why_synchronous=asynchronous,
-    why_apart=counted_together,
 )

@@ -19,7 +19,7 @@ from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError, NonFiniteError
 from mien.evaluation.fleet import FleetFigures, addends, check_sums, figures, lanes, norm_bound, phone_comparisons
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Runtime, ServerState
+from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState
 from mien.records import to_mapping
 from mien.specs import PrivacySpec, TaskSpec, from_mapping
 
@@ -152,11 +152,6 @@ def server_step(
     return ServerState(theta=state.theta, arrays={SUMS: sums}, rounds=state.rounds + 1)
 
 
-def reply(state: ServerState, device: str) -> Arrays:
-    """Return nothing: the task names the models."""
-    return {}
-
-
 def figures_of(task: TaskSpec, state: ServerState) -> FleetFigures:
     """Return what the last round's sum says; raises UndefinedMetricError where too few phones could compare."""
     options, sums = options_of(task), state.arrays[SUMS].astype(np.float64)
@@ -188,6 +183,13 @@ def _named(layout: ContributionLayout, vector: NDArray[np.float64]) -> dict[str,
     return {name: vector[place] for name, place in layout.slices.items()}
 
 
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: public faces, the other model, and the phones that the task asks; raises ConfigError."""
+    options = options_of(task)
+    others = (options.reference,) if options.is_paired else ()
+    return Requirements(public_faces=True, other_models=others, share=options.share)
+
+
 FEDERATED_EVALUATION: Final = Method(
     name="federated_evaluation",
     source="this project: federated evaluation by summed score histograms",
@@ -196,10 +198,7 @@ FEDERATED_EVALUATION: Final = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    reply=reply,
-    needs_public_faces=lambda _task: True,
-    identities="several",
-    other_models=lambda task: (options.reference,) if (options := options_of(task)).is_paired else (),
-    share=lambda task: options_of(task).share,
+    requirements=requirements,
+    properties=frozenset({Property.SEVERAL_PEOPLE}),
     measured=measured,
 )

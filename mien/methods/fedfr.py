@@ -23,9 +23,21 @@ import numpy as np
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError, LayoutMismatchError
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import apply_mean_update, update_addends, update_lanes
+from mien.methods.averaging import apply_mean_update, output, update_addends, update_lanes
 from mien.methods.averaging import server_start as averaging_start
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, Trained
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Objective,
+    Preset,
+    Property,
+    Requirements,
+    Runtime,
+    ServerState,
+    Trained,
+)
 from mien.methods.check_reply import told
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
 from mien.specs import LocalSpec, TaskSpec, from_mapping, to_mapping
@@ -93,17 +105,8 @@ class FedFrOptions:
             raise ConfigError("options.public_classes, max_negatives and first_epochs must not be negative")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A whole setting: how many rounds, how a device trains, and the method's options."""
-
-    rounds: int
-    local: LocalSpec
-    options: FedFrOptions
-
-
 _LOCAL: Final = LocalSpec(lr=1e-3, epochs=4, batch_size=256, momentum=0.9, weight_decay=5e-4)
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
+PRESETS: Final[Mapping[str, Preset[FedFrOptions]]] = MappingProxyType(
     {
         "recommended": Preset(30, replace(_LOCAL, batch_size=32), FedFrOptions()),
         "paper": Preset(30, _LOCAL, FedFrOptions(preset="paper", max_negatives=0, first_contrast="global")),
@@ -127,8 +130,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
 
 def options_of(task: TaskSpec) -> FedFrOptions:
     """Return the task's options over those of its preset; raises ConfigError naming the wrong field."""
-    preset = from_mapping(FedFrOptions, task.options, where="options.").preset
-    options = from_mapping(FedFrOptions, {**to_mapping(PRESETS[preset].options), **task.options}, where="options.")
+    options = _over_preset(task)
     if options.public_classes == 0:
         raise ConfigError(
             "options.public_classes is 0; fedfr holds a phone's identities apart from public ones, so give the number "
@@ -143,6 +145,11 @@ def options_of(task: TaskSpec) -> FedFrOptions:
             "options.aggregate_public_head to false"
         )
     return options
+
+
+def _over_preset(task: TaskSpec) -> FedFrOptions:
+    preset = from_mapping(FedFrOptions, task.options, where="options.").preset
+    return from_mapping(FedFrOptions, {**to_mapping(PRESETS[preset].options), **task.options}, where="options.")
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
@@ -227,7 +234,7 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     data = training_set(inp, runtime)
     objective = _total_loss(inp, runtime, options, data)
     local = local_schedule(inp.task.local, options, _participations(inp))
-    trained = runtime.train(inp.theta, inp.part, data.crops, objective, local, inp.seed)
+    trained = runtime.train(inp.job(objective, crops=data.crops, local=local))
     return _output(inp, options, data, trained)
 
 
@@ -345,13 +352,9 @@ def _output(inp: DeviceInput, options: FedFrOptions, data: TrainingSet, trained:
         addends["delta_public"] = addends["weight"] * (trained.private[PHI] - known).reshape(-1)
     else:
         private[PHI_START] = inp.private.get(PHI_START, data.public_proxies)
-    metrics = {
-        "loss_before": trained.loss_before,
-        "loss_after": trained.loss_after,
-        "num_negatives": float(data.num_negatives),
-        "num_public": float(data.num_public),
-    }
-    return DeviceOutput(contribution_layout(inp.task, inp.part, inp.dim).pack(addends), private, metrics)
+    made = output(contribution_layout(inp.task, inp.part, inp.dim), addends, private, trained)
+    negatives = {"num_negatives": float(data.num_negatives), "num_public": float(data.num_public)}
+    return replace(made, metrics={**made.metrics, **negatives})
 
 
 # The server half.
@@ -380,13 +383,15 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {PHI: state.arrays[PHI]} if PHI in state.arrays else {}
 
 
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why each round needs the one before it, if it does."""
-    if options_of(task).aggregate_public_head:
-        return (
-            "Phi is trained with the model it goes with, and only the newest is kept; or aggregate_public_head = false"
-        )
-    return ""
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: public faces, the same Phi for all, and with it one round after the other."""
+    why = "Phi is trained with the model it goes with, and only the newest is kept; or aggregate_public_head = false"
+    return Requirements(
+        public_faces=True,
+        objective="fedfr",
+        shared_reply=(PHI,),
+        why_synchronous=why if _over_preset(task).aggregate_public_head else "",
+    )
 
 
 FEDFR = Method(
@@ -397,11 +402,8 @@ FEDFR = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    objective=lambda _task: "fedfr",
     reply=reply,
-    needs_public_faces=lambda _task: True,
-    identities="several",
-    shared_reply=(PHI,),
-    why_synchronous=why_synchronous,
+    requirements=requirements,
+    properties=frozenset({Property.SEVERAL_PEOPLE}),
     per_identity=(W,),
 )

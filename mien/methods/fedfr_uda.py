@@ -12,32 +12,29 @@ carries over (it does not). Legend: N crops, K identities, D embedding.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
 
-from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
-from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import apply_mean_update, no_reply, server_start, update_addends, update_lanes
+from mien.layout import Vector
+from mien.methods.averaging import contribution_layout, server_start, server_step, update_output
 from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
-    Objective,
+    Property,
+    Requirements,
     Runtime,
-    ServerState,
     StepRule,
-    counted_together,
     objective_name,
 )
 from mien.methods.clustering import Metric, Partition, c_finch, finch
-from mien.methods.proxies import Indices, class_means, one_hot_rows, own_labels
+from mien.methods.proxies import CLASSES, Indices, class_means, head_objective, own_labels
 from mien.specs import TaskSpec, from_mapping
 
-W: Final = "class_embeddings"
+W: Final = CLASSES
 LABELS: Final = "labels"
 MAX_SCALE: Final = 1e4
 
@@ -100,14 +97,6 @@ def options_of(task: TaskSpec) -> FedFrUdaOptions:
     return from_mapping(FedFrUdaOptions, task.options, where="options.")
 
 
-def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
-    """Return the lanes of a contribution: the backbone's update and sums; of head and labels nothing."""
-    return ContributionLayout(update_lanes(part))
-
-
-# The device half.
-
-
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one client's round: lines 5-8 at first participation, then lines 14-19."""
     options = options_of(inp.task)
@@ -115,14 +104,15 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     label_N = own_labels(inp) if is_source else pseudo_labels(inp, runtime, options.clustering)
     w_KD = class_vectors(inp, runtime, label_N)
     used = _large_enough(label_N, 1 if is_source else options.clustering.min_images)
-    objective = head_objective(options, w_KD, label_N[used], options.domain_constraint if is_source else 0.0)
-    trained = runtime.train(inp.theta, inp.part, inp.crops[used], objective, inp.task.local, inp.seed)
-    weight = options.source_weight if is_source else options.target_weight
-    return DeviceOutput(
-        contribution_layout(inp.task, inp.part, inp.dim).pack(update_addends(inp, trained, num_images=weight)),
-        {W: trained.private[W], LABELS: label_N.astype(np.float32)},
-        {"loss_before": trained.loss_before, "loss_after": trained.loss_after, "identities": float(len(w_KD))},
+    rule = StepRule(proximal=options.domain_constraint if is_source else 0.0)  # DCL (eq 3)
+    objective = head_objective(
+        options.head, w_KD, label_N[used], scale=options.scale, margin=options.margin, step_rule=rule
     )
+    trained = runtime.train(inp.job(objective, crops=inp.crops[used]))
+    weight = options.source_weight if is_source else options.target_weight
+    private = {W: trained.private[W], LABELS: label_N.astype(np.float32)}
+    output = update_output(inp, trained, private, num_images=weight)
+    return replace(output, metrics={**output.metrics, "identities": float(len(w_KD))})
 
 
 def pseudo_labels(inp: DeviceInput, runtime: Runtime, spec: ClusteringSpec) -> Partition:
@@ -149,38 +139,19 @@ def cluster(embeddings: Vector, spec: ClusteringSpec) -> Partition:
     return found.at(min(spec.level, len(found.partitions) - 1))
 
 
-def head_objective(options: FedFrUdaOptions, w_KD: Vector, label_N: Indices, domain_constraint: float) -> Objective:
-    """Return the head's loss over K identities, with DCL where its weight is not 0 (eq 3)."""
-    has_margin = options.head != "softmax"
-    return Objective(
-        options.head,
-        private={W: w_KD},
-        per_crop={"target": one_hot_rows(label_N, len(w_KD))},
-        constants={"scale": options.scale, "margin": options.margin} if has_margin else {},
-        unit_norm=(W,) if has_margin else (),
-        step_rule=StepRule(proximal=domain_constraint),
-    )
-
-
 def _large_enough(label_N: Indices, min_images: int) -> Indices:
     """Return the indices of crops whose cluster has enough images; all crops where no cluster has."""
     used = np.flatnonzero(np.bincount(label_N)[label_N] >= min_images)
     return used if used.size else np.arange(len(label_N))
 
 
-# The server half.
-
-
-def server_step(
-    task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
-) -> ServerState:
-    """Return the state after line 21: theta <- the mean of the clients' models."""
-    return apply_mean_update(task, part, state, total)
-
-
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why cohorts cannot overlap."""
-    return "every sum needs the labelled source, one device that is in one cohort at a time"
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: cohorts that do not overlap."""
+    options = options_of(task)
+    return Requirements(
+        objective=objective_name(options.head, options.margin),
+        why_synchronous="every sum needs the labelled source, one device that is in one cohort at a time",
+    )
 
 
 FEDFR_UDA = Method(
@@ -191,9 +162,6 @@ FEDFR_UDA = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    objective=lambda task: objective_name((options := options_of(task)).head, options.margin),
-    reply=no_reply,
-    identities="unlabelled",
-    why_synchronous=why_synchronous,
-    why_apart=counted_together,
+    requirements=requirements,
+    properties=frozenset({Property.SUM_ONLY, Property.UNLABELLED}),
 )

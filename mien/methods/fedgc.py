@@ -29,24 +29,31 @@ from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import moments
-from mien.methods.averaging import apply_mean_update, update_addends, update_lanes
-from mien.methods.averaging import server_start as averaging_start
+from mien.methods.averaging import apply_mean_update, output, update_addends, update_lanes
 from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
-    Objective,
+    Property,
+    Requirements,
     Runtime,
     ServerState,
-    counted_together,
     objective_name,
 )
 from mien.methods.check_reply import told
-from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels, public_faces
+from mien.methods.proxies import (
+    CLASSES,
+    carry_over,
+    class_means,
+    head_objective,
+    own_labels,
+    public_faces,
+    reveals_class_embeddings,
+)
 from mien.methods.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
 from mien.specs import TaskSpec, from_mapping
 
-W: Final = "class_embeddings"
+W: Final = CLASSES
 _START_DEVIATION: Final = 0.01
 """Class embeddings that start at random are N(0, 0.01), as linear layers of this field do."""
 
@@ -130,11 +137,6 @@ def options_of(task: TaskSpec) -> FedGcOptions:
     return from_mapping(FedGcOptions, task.options, where="options.")
 
 
-def reveals_class_embeddings(task: TaskSpec) -> bool:
-    """Return whether the task is in the published form, in which clients show W_k."""
-    return "class_embeddings" in task.privacy.reveals
-
-
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
     """Return the lanes of a contribution: sums, and W_k in clear only where the task opted in.
 
@@ -153,11 +155,6 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     return ContributionLayout(update_lanes(part), (Lane(W, options.identities * dim),))
 
 
-def needs_public_faces(task: TaskSpec) -> bool:
-    """Return whether clients correct their class embeddings by themselves, against public people."""
-    return options_of(task).correction.kind != "none" and not reveals_class_embeddings(task)
-
-
 # The device half.
 
 
@@ -166,7 +163,9 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     options, label_N = options_of(inp.task), own_labels(inp)
     w_LD = _class_embeddings(inp, runtime, options, label_N)
     local = replace(inp.task.local, private_lr=0.0) if options.fixed else inp.task.local
-    trained = runtime.train(inp.theta, inp.part, inp.crops, _objective(options, w_LD, label_N), local, inp.seed)
+    head = options.head
+    objective = head_objective(head.kind, w_LD, label_N, scale=head.scale, margin=head.margin)
+    trained = runtime.train(inp.job(objective, local=local))
     w_LD = w_LD if options.fixed else trained.private[W]
     addends, kept = update_addends(inp, trained), dict[str, Vector]()
     if reveals_class_embeddings(inp.task):
@@ -177,9 +176,7 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
         lane, moment = moments.addends(inp, options.moment, w_LD)
         w_LD = _corrected_by_client(inp, runtime, options, w_LD)
         addends, kept = {**addends, **lane}, dict(moment)
-    metrics = {"loss_before": trained.loss_before, "loss_after": trained.loss_after}
-    packed = contribution_layout(inp.task, inp.part, inp.dim).pack(addends)
-    return DeviceOutput(packed, {**kept, W: w_LD}, metrics)
+    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, {**kept, W: w_LD}, trained)
 
 
 def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions, label_N: NDArray[np.int64]) -> Vector:
@@ -203,18 +200,6 @@ def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions,
         drawn = np.random.default_rng(inp.seed).normal(0.0, _START_DEVIATION, (num_identities, inp.dim))
         start_LD = (normalise(drawn) if options.head.is_normalised else drawn).astype(np.float32)
     return carry_over(known, start_LD)
-
-
-def _objective(options: FedGcOptions, w_LD: Vector, label_N: NDArray[np.int64]) -> Objective:
-    """Return eq 4, or the head that stands in for softmax, over the client's own identities."""
-    head = options.head
-    return Objective(
-        head.kind,
-        private={W: w_LD},
-        per_crop={"target": one_hot_rows(label_N, len(w_LD))},
-        constants={"scale": head.scale, "margin": head.margin} if head.is_normalised else {},
-        unit_norm=(W,) if head.is_normalised else (),
-    )
 
 
 def _corrected_by_client(inp: DeviceInput, runtime: Runtime, options: FedGcOptions, w_LD: Vector) -> Vector:
@@ -271,19 +256,18 @@ def corrected(w_CD: Matrix, exclusive_CC: Bools, moves_C: Bools, options: FedGcO
 
 def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
     """Return the state before the first round."""
-    start = averaging_start(task, part, theta)
-    return replace(start, arrays={**start.arrays, **moments.start(options_of(task).moment)})
+    return moments.server_start(options_of(task).moment, task, part, theta)
 
 
 def server_step(
     task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
 ) -> ServerState:
     """Return the state after lines 10 to 14: theta takes its step; where W is shown, it is corrected."""
-    after = apply_mean_update(task, part, state, total)
     options = options_of(task)
     if not reveals_class_embeddings(task):
-        return replace(after, arrays={**after.arrays, **moments.after_round(task, options.moment, state, total)})
+        return moments.server_step(options.moment, task, part, state, total)
     everyone = {**state.revealed, **revealed}
+    after = apply_mean_update(task, part, state, total)
     return replace(after, revealed=_corrected_by_server(everyone, set(revealed), options, task.local.lr))
 
 
@@ -334,14 +318,15 @@ def _means(rows: Mapping[str, Vector], members: Sequence[SharedIdentity], presen
     return np.stack(means)
 
 
-def reply(state: ServerState, device: str) -> Arrays:
-    """Return the client's own class embeddings as the server corrected them (line 4), or the last sum of moments."""
-    return {**moments.reply(state), **state.revealed.get(device, {})}
-
-
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why each round needs the one before it, if it does."""
-    return moments.why_synchronous(task, options_of(task).moment)
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: public faces where clients correct their class embeddings by themselves."""
+    options = options_of(task)
+    return Requirements(
+        public_faces=options.correction.kind != "none" and not reveals_class_embeddings(task),
+        objective=objective_name(options.head.kind, options.head.margin),
+        shared_reply=moments.SHARED,
+        why_synchronous=moments.why_synchronous(task, options.moment),
+    )
 
 
 FEDGC = Method(
@@ -352,12 +337,8 @@ FEDGC = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    objective=lambda task: objective_name((head := options_of(task).head).kind, head.margin),
-    reply=reply,
-    needs_public_faces=needs_public_faces,
-    identities="several",
-    shared_reply=moments.SHARED,
-    why_synchronous=why_synchronous,
+    reply=moments.reply,
+    requirements=requirements,
+    properties=frozenset({Property.SUM_ONLY, Property.REVEALS, Property.SEVERAL_PEOPLE}),
     per_identity=(W,),
-    why_apart=counted_together,
 )

@@ -6,34 +6,19 @@ dimensions lie far apart, so nothing collapses, but they know nothing of who loo
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
 
-from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.averaging import no_reply, server_start
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, asynchronous, counted_together
-from mien.methods.fedavg import OWN, contribution_layout, server_step, train_positive
+from mien.methods.averaging import HingeOptions, contribution_layout, server_start, server_step
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime
+from mien.methods.fedavg import OWN, train_positive
 from mien.methods.proxies import carry_over, normalised, own_labels
 from mien.specs import from_mapping
 
 
-@dataclass(frozen=True)
-class FixedEmbeddingOptions:
-    """`margin` m of the positive hinge max(0, m - w.f(x))^2."""
-
-    margin: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
-            raise ConfigError(f"options.margin is {self.margin}; it is a cosine and must lie in (-1, 1]")
-
-
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return the update of a device that draws each image to its identity's point, which stays where it was drawn."""
-    margin = from_mapping(FixedEmbeddingOptions, inp.task.options, where="options.").margin
+    margin = from_mapping(HingeOptions, inp.task.options, where="options.").margin
     labels = own_labels(inp)
     kept = inp.private.get(OWN)
     drawn = random_directions(int(labels.max()) + 1, inp.dim, inp.seed)
@@ -49,15 +34,12 @@ def random_directions(num: int, dim: int, seed: int) -> Vector:
 FIXED_EMBEDDING = Method(
     name="fixed_embedding",
     source="FedFace (2021) Table 1",
-    options=FixedEmbeddingOptions,
+    options=HingeOptions,
     contribution_layout=contribution_layout,
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    objective=lambda _task: "positive_hinge",
-    reply=no_reply,
-    identities="several",
+    requirements=lambda _task: Requirements(objective="positive_hinge", why_synchronous=""),
+    properties=frozenset({Property.SUM_ONLY, Property.SEVERAL_PEOPLE}),
     per_identity=(OWN,),
-    why_synchronous=asynchronous,
-    why_apart=counted_together,
 )

@@ -18,10 +18,9 @@ from mien.contribution import Arrays
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import DeviceInput, Objective, Runtime, StepRule, Trained, objective_name
-from mien.methods.proxies import carry_over, class_means, one_hot_rows, own_labels
+from mien.methods.proxies import CLASSES, carry_over, class_means, one_hot_rows, own_labels
 
 Loss = Literal["positive", "softmax", "cosface", "arcface"]
-CLASSES: Final = "class_embeddings"
 VELOCITY: Final = "class_velocity"
 
 MARGINS: Final[Mapping[Loss, float]] = MappingProxyType(

@@ -17,10 +17,21 @@ import numpy as np
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import update_addends, update_lanes
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Objective, Runtime, ServerState, StepRule
+from mien.methods.averaging import moved, output, server_start, update_addends, update_lanes
+from mien.methods.base import (
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Objective,
+    Property,
+    Requirements,
+    Runtime,
+    ServerState,
+    StepRule,
+)
 from mien.methods.check_reply import told
-from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 
 MOMENTUM: Final = "momentum"
@@ -59,16 +70,11 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
         momentum = np.zeros(inp.part.size, np.float32)
     rule = StepRule(gradient_scale=1 - options.beta, offset=np.float32(options.beta) * momentum)
     problem = own_classes(inp, runtime, options, rule)
-    trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, inp.task.local, inp.seed)
+    trained = runtime.train(inp.job(problem.objective))
     gradient = whole_gradient(inp, runtime, problem.objective)
     addends = update_addends(inp, trained)
-    return DeviceOutput(
-        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(
-            {**addends, "gradient": addends["weight"] * gradient}
-        ),
-        private=problem.kept(trained),
-        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
-    )
+    addends = {**addends, "gradient": addends["weight"] * gradient}
+    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, problem.kept(trained), trained)
 
 
 def whole_gradient(inp: DeviceInput, runtime: Runtime, objective: Objective) -> Vector:
@@ -78,13 +84,8 @@ def whole_gradient(inp: DeviceInput, runtime: Runtime, objective: Objective) -> 
     """
     one_step = LocalSpec(lr=1.0, steps=1, flip=False, private_lr=0.0, weight_decay=inp.task.local.weight_decay)
     plain = replace(objective, step_rule=StepRule(), velocity={})
-    after = runtime.train(inp.theta, inp.part, inp.crops, plain, one_step, inp.seed)
+    after = runtime.train(inp.job(plain, local=one_step))
     return inp.part.gather(inp.theta) - inp.part.gather(after.theta)
-
-
-def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
-    """Return the state before the first round: m = 0."""
-    return ServerState(theta=theta, arrays={MOMENTUM: np.zeros(part.size, np.float32)})
 
 
 def server_step(
@@ -92,13 +93,8 @@ def server_step(
 ) -> ServerState:
     """Return the state after x <- x + lr mean(delta), m <- (1 - beta) mean(gradient) + beta m."""
     beta = options_of(task).beta
-    values = part.gather(state.theta).astype(np.float64) + task.server.lr * total.mean("delta")
     momentum = (1 - beta) * total.mean("gradient") + beta * state.arrays[MOMENTUM].astype(np.float64)
-    return ServerState(
-        theta=part.scatter(state.theta, values.astype(np.float32)),
-        arrays={MOMENTUM: momentum.astype(np.float32)},
-        rounds=state.rounds + 1,
-    )
+    return moved(part, state, task.server.lr * total.mean("delta"), {MOMENTUM: momentum})
 
 
 def reply(state: ServerState, device: str) -> Arrays:
@@ -106,9 +102,13 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {MOMENTUM: state.arrays[MOMENTUM]}
 
 
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why each round needs the one before it."""
-    return "devices step with the server's momentum, which belongs to the newest model"
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: the same m for all, and one round after the other."""
+    return Requirements(
+        objective=from_mapping(MimeOptions, task.options, where="options.").objective,
+        shared_reply=(MOMENTUM,),
+        why_synchronous="devices step with the server's momentum, which belongs to the newest model",
+    )
 
 
 MIME = Method(
@@ -120,9 +120,7 @@ MIME = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
-    objective=lambda task: options_of(task).objective,
-    identities="several",
-    shared_reply=(MOMENTUM,),
-    why_synchronous=why_synchronous,
+    requirements=requirements,
+    properties=frozenset({Property.SEVERAL_PEOPLE}),
     per_identity=(CLASSES,),
 )

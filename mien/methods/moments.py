@@ -9,15 +9,18 @@ promise differential privacy.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from mien.contribution import Arrays, Lane, Total
 from mien.errors import ConfigError, CorruptDataError
-from mien.layout import Vector
+from mien.layout import ParameterPart, Vector
+from mien.methods import averaging
 from mien.methods.base import DeviceInput, ServerState
 from mien.methods.check_reply import told
+from mien.methods.proxies import reveals_class_embeddings
 from mien.methods.spreadout import MomentSpec, device_moment, moment_step, others_moment, packed_size, shrink_noise
 from mien.specs import TaskSpec
 
@@ -106,7 +109,7 @@ def _number(arrays: Arrays, name: str) -> int:
 
 def why_synchronous(task: TaskSpec, spec: MomentSpec) -> str:
     """Return why each round needs the one before it, if it does."""
-    if "class_embeddings" in task.privacy.reveals:
+    if reveals_class_embeddings(task):
         return "the server answers the class embeddings of one round in the next; its private form has none of that"
     if spec.is_on:
         return "devices move against the moments that the last round opened; set options.moment.every to 0"
@@ -116,18 +119,26 @@ def why_synchronous(task: TaskSpec, spec: MomentSpec) -> str:
 # The server half.
 
 
-def start(spec: MomentSpec) -> Arrays:
-    """Return the server's arrays before the first round, which asks for the first sum."""
-    return _numbers(number=0, devices=0, wanted=True) if spec.is_on else {}
+def server_start(spec: MomentSpec, task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
+    """Return the state before the first round, which asks for the first sum."""
+    begun = averaging.server_start(task, part, theta)
+    asked = _numbers(number=0, devices=0, wanted=True) if spec.is_on else {}
+    return replace(begun, arrays={**begun.arrays, **asked})
 
 
-def after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: Total) -> Arrays:
+def server_step(spec: MomentSpec, task: TaskSpec, part: ParameterPart, state: ServerState, total: Total) -> ServerState:
+    """Return the state after the step on the mean update, with the sum if one was asked for."""
+    after = averaging.apply_mean_update(task, part, state, total)
+    return replace(after, arrays={**after.arrays, **_after_round(task, spec, state, total)})
+
+
+def _after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: Total) -> Arrays:
     """Return the server's arrays after a round: the sum if one was asked for, and whether the next round asks."""
     if not spec.is_on:
         return {}
     wanted_next = (state.rounds + 1) % spec.every == 0
     if _number(state.arrays, WANTED) != 1:
-        return {**reply(state), WANTED: np.array([wanted_next], np.float32)}
+        return {**_told(state), WANTED: np.array([wanted_next], np.float32)}
     opened = total[MOMENT]
     if spec.emulate_noise:
         opened = opened + spec.noise * np.random.default_rng([task.seed, state.rounds]).standard_normal(opened.shape)
@@ -135,9 +146,14 @@ def after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: Tot
     return {**numbers, MOMENT: opened.astype(np.float32)}
 
 
-def reply(state: ServerState) -> Arrays:
-    """Return what every device is answered: the last opened sum, over how many, and whether a new one is asked for."""
-    return {name: state.arrays[name] for name in (MOMENT, NUMBER, DEVICES, WANTED) if name in state.arrays}
+def reply(state: ServerState, device: str) -> Arrays:
+    """Return the device's own class embeddings as the server moved them, or what every device is told of the sum."""
+    return {**_told(state), **state.revealed.get(device, {})}
+
+
+def _told(state: ServerState) -> Arrays:
+    """Return the last opened sum, over how many it is, and whether a new one is asked for."""
+    return {name: state.arrays[name] for name in SHARED if name in state.arrays}
 
 
 def _numbers(*, number: int, devices: int, wanted: bool) -> Arrays:

@@ -104,4 +104,4 @@ def _adapt(inp: DeviceInput, runtime: Runtime, data: TrainingSet, spec: Distilla
             per_crop={**objective.per_crop, "teacher_logits": teacher_B2K.astype(np.float32)},
             constants={**objective.constants, "distillation": spec.weight, "temperature": spec.temperature},
         )
-    return runtime.train(inp.theta, inp.part, data.crops, objective, inp.task.local, inp.seed)
+    return runtime.train(inp.job(objective, crops=data.crops))

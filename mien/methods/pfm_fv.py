@@ -28,11 +28,14 @@ from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.evaluation import Comparisons, det_curve, point_at_fmr
 from mien.evaluation.kfold import kfold_accuracy
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import update_addends, update_lanes
+from mien.methods.averaging import moved, output, update_addends, update_lanes
 from mien.methods.base import (
     DeviceInput,
     DeviceOutput,
     Method,
+    Preset,
+    Property,
+    Requirements,
     Runtime,
     ServerState,
     StepRule,
@@ -41,7 +44,8 @@ from mien.methods.base import (
     ValidationInput,
 )
 from mien.methods.check_reply import told
-from mien.methods.local_loss import CLASSES, VELOCITY, LocalLoss, Loss, own_classes
+from mien.methods.local_loss import VELOCITY, LocalLoss, Loss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.methods.weightings import check_weightings, simplex_draw
 from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
 
@@ -99,32 +103,23 @@ class PfmFvOptions(LocalLoss):
         return self.validation != "off"
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The paper's setting at one synchronisation interval K: rounds, and how a device and the server step."""
-
-    rounds: int
-    local: LocalSpec
-    server: ServerSpec
-    options: PfmFvOptions
-
-
 EPOCHS: Final = 26
 STEPS_PER_EPOCH: Final = 12_800
 
 
-def _paper(interval: int) -> Preset:
+def _paper(interval: int) -> Preset[PfmFvOptions]:
     """Return section 4.2 for K = `interval`: 26 epochs of 12,800 steps, rates dropped after epochs 10, 18 and 24."""
     drops = tuple(epoch * STEPS_PER_EPOCH // interval for epoch in (10, 18, 24))
     return Preset(
         rounds=EPOCHS * STEPS_PER_EPOCH // interval,
         local=LocalSpec(lr=0.1, steps=interval, batch_size=256),
-        server=ServerSpec(),
         options=PfmFvOptions(lr_drop_rounds=drops),
     )
 
 
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({f"paper_k{k}": _paper(k) for k in (100, 400, 1600)})
+PRESETS: Final[Mapping[str, Preset[PfmFvOptions]]] = MappingProxyType(
+    {f"paper_k{k}": _paper(k) for k in (100, 400, 1600)}
+)
 """Batches are 64 images a GPU in the paper, whose parties train on 1 to 8 of them; 256 stands for 4."""
 
 
@@ -168,17 +163,13 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     options = options_of(inp.task)
     local, rule = _how_to_step(inp, options)
     problem = own_classes(inp, runtime, options, rule, keeps_velocity=True)
-    trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, local, inp.seed)
+    trained = runtime.train(inp.job(problem.objective, local=local))
     addends = dict(update_addends(inp, trained, num_images=1 if options.validates else None))
     if options.validates:
         weighting_T = scaled(inp.task, own_weighting(inp.task, inp.device, inp.reply.get(HISTORY), len(inp.crops)))
         addends["weightings"] = weighting_T.astype(np.float32)
         addends["deltas"] = np.outer(weighting_T, addends.pop("delta").astype(np.float64)).astype(np.float32)
-    return DeviceOutput(
-        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(addends),
-        private=problem.kept(trained),
-        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
-    )
+    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, problem.kept(trained), trained)
 
 
 def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, StepRule]:
@@ -305,12 +296,7 @@ def _candidate_updates(part: ParameterPart, total: Total) -> NDArray[np.float64]
 def _move(task: TaskSpec, part: ParameterPart, state: ServerState, update: NDArray[np.float64]) -> ServerState:
     """Return the state after Theta_r = Theta_(r-1) + update and M_r = (Theta_(r-1) - Theta_r) / eta_r (eq 4 and 6)."""
     eta = rate(task, options_of(task), state.rounds + 1)
-    values = part.gather(state.theta).astype(np.float64) + update
-    return ServerState(
-        theta=part.scatter(state.theta, values.astype(np.float32)),
-        arrays={**state.arrays, MOMENTUM: (-update / eta).astype(np.float32)},
-        rounds=state.rounds + 1,
-    )
+    return moved(part, state, update, {**state.arrays, MOMENTUM: -update / eta})
 
 
 def _seed(task: TaskSpec) -> bytes:
@@ -451,9 +437,17 @@ def _drawn_pairs(
     return np.stack([first, second], axis=1)
 
 
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why each round needs the one before it."""
-    return "devices step with the server's momentum, and candidates are weightings of one round's updates"
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: the same momentum and history for all, validators where they choose the weights."""
+    options = from_mapping(PfmFvOptions, task.options, where="options.")
+    return Requirements(
+        validators=options.validates,
+        objective=options.objective,
+        shared_reply=(ROUND, MOMENTUM, HISTORY),
+        why_synchronous=(
+            "devices step with the server's momentum, and candidates are weightings of one round's updates"
+        ),
+    )
 
 
 PFM_FV: Final = Method(
@@ -466,7 +460,6 @@ PFM_FV: Final = Method(
     server_step=server_step,
     reply=reply,
     validation=Validation(
-        is_on=lambda task: options_of(task).validates,
         contribution_layout=score_layout,
         candidates=candidates,
         validate=validate,
@@ -474,9 +467,7 @@ PFM_FV: Final = Method(
         score_bound=score_bound,
         faces=own_faces,
     ),
-    shared_reply=(ROUND, MOMENTUM, HISTORY),
-    objective=lambda task: options_of(task).objective,
-    identities="several",
+    requirements=requirements,
+    properties=frozenset({Property.SEVERAL_PEOPLE}),
     per_identity=(CLASSES, VELOCITY),
-    why_synchronous=why_synchronous,
 )

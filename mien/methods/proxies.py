@@ -5,16 +5,18 @@ Legend: N own images, M public images, K identities, D embedding.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.base import Crops, DeviceInput
+from mien.methods.base import Crops, DeviceInput, Objective, StepRule
+from mien.specs import TaskSpec
 
 Indices = NDArray[np.int64]
+CLASSES: Final = "class_embeddings"
 
 
 def own_labels(inp: DeviceInput) -> Indices:
@@ -30,12 +32,20 @@ def own_labels(inp: DeviceInput) -> Indices:
     return labels
 
 
-def public_faces(inp: DeviceInput, *, method: str) -> tuple[Crops, Indices]:
-    """Return public crops (M, H, W, 3) with labels 0 ... K - 1; raises ConfigError where the bundle has none."""
+def reveals_class_embeddings(task: TaskSpec) -> bool:
+    """Return whether the task is in a published form in which devices show their class embeddings."""
+    return "class_embeddings" in task.privacy.reveals
+
+
+def public_faces(inp: DeviceInput, *, method: str, otherwise: str = "") -> tuple[Crops, Indices]:
+    """Return public crops (M, H, W, 3) with labels 0 ... K - 1.
+
+    Raises ConfigError where the bundle has none; `otherwise` says what else a task can do.
+    """
     if inp.public_crops is None or inp.public_labels is None or len(inp.public_crops) == 0:
         raise ConfigError(
             f"{method} needs public faces, and this model's bundle has none: add some with "
-            "`model import --public SHARD`"
+            f"`model import --public SHARD`{otherwise}"
         )
     _, labels = np.unique(inp.public_labels, return_inverse=True)
     return inp.public_crops, labels.astype(np.int64)
@@ -68,6 +78,21 @@ def carry_over(kept: Vector | None, start: Vector) -> Vector:
         return start
     num_kept = min(len(kept), len(start))
     return np.concatenate([kept[:num_kept], start[num_kept:]]).astype(np.float32)
+
+
+def head_objective(
+    kind: str, w_KD: Vector, class_N: Indices, *, scale: float, margin: float, step_rule: StepRule | None = None
+) -> Objective:
+    """Return a head's loss over K identities: softmax over inner products, or over cosines with scale and margin."""
+    is_normalised = kind != "softmax"
+    return Objective(
+        kind,
+        private={CLASSES: w_KD},
+        per_crop={"target": one_hot_rows(class_N, len(w_KD))},
+        constants={"scale": scale, "margin": margin} if is_normalised else {},
+        unit_norm=(CLASSES,) if is_normalised else (),
+        step_rule=step_rule or StepRule(),
+    )
 
 
 def one_hot_rows(class_N: Indices, num_classes: int) -> Vector:

@@ -15,10 +15,11 @@ import numpy as np
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.averaging import update_addends, update_lanes
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState, StepRule
+from mien.methods.averaging import moved, output, update_addends, update_lanes
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState, StepRule
 from mien.methods.check_reply import told
-from mien.methods.local_loss import CLASSES, LocalLoss, own_classes
+from mien.methods.local_loss import LocalLoss, own_classes
+from mien.methods.proxies import CLASSES
 from mien.specs import TaskSpec, from_mapping
 
 CONTROL: Final = "control"
@@ -62,16 +63,12 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     control, own = told(inp.reply, CONTROL, zeros.shape), inp.private.get(CONTROL, zeros)
     control = zeros if control is None else control
     problem = own_classes(inp, runtime, options, StepRule(offset=control - own))
-    trained = runtime.train(inp.theta, inp.part, inp.crops, problem.objective, inp.task.local, inp.seed)
+    trained = runtime.train(inp.job(problem.objective))
     addends = update_addends(inp, trained, num_images=1)
     next_own = own - control - addends["delta"] / (trained.num_steps * inp.task.local.lr)
-    return DeviceOutput(
-        contribution=contribution_layout(inp.task, inp.part, inp.dim).pack(
-            {**addends, "delta_control": next_own - own}
-        ),
-        private={**problem.kept(trained), CONTROL: next_own.astype(np.float32)},
-        metrics={"loss_before": trained.loss_before, "loss_after": trained.loss_after},
-    )
+    addends = {**addends, "delta_control": next_own - own}
+    private = {**problem.kept(trained), CONTROL: next_own.astype(np.float32)}
+    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, private, trained)
 
 
 def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
@@ -86,13 +83,8 @@ def server_step(
     if task.server.momentum:
         raise ConfigError("scaffold's server keeps no momentum; set server.momentum to 0")
     share = total.num_reports / (options_of(task).num_devices or total.num_reports or 1)
-    values = part.gather(state.theta).astype(np.float64) + task.server.lr * total.mean("delta")
     control = state.arrays[CONTROL].astype(np.float64) + min(share, 1.0) * total.mean("delta_control")
-    return ServerState(
-        theta=part.scatter(state.theta, values.astype(np.float32)),
-        arrays={CONTROL: control.astype(np.float32)},
-        rounds=state.rounds + 1,
-    )
+    return moved(part, state, task.server.lr * total.mean("delta"), {CONTROL: control})
 
 
 def reply(state: ServerState, device: str) -> Arrays:
@@ -100,9 +92,13 @@ def reply(state: ServerState, device: str) -> Arrays:
     return {CONTROL: state.arrays[CONTROL]}
 
 
-def why_synchronous(task: TaskSpec) -> str:
-    """Return why each round needs the one before it."""
-    return "devices correct their steps by control variates c - c_i, which belong to the newest model"
+def requirements(task: TaskSpec) -> Requirements:
+    """Return what rounds need: the same c for all, and one round after the other."""
+    return Requirements(
+        objective=from_mapping(ScaffoldOptions, task.options, where="options.").objective,
+        shared_reply=(CONTROL,),
+        why_synchronous="devices correct their steps by control variates c - c_i, which belong to the newest model",
+    )
 
 
 SCAFFOLD = Method(
@@ -114,9 +110,7 @@ SCAFFOLD = Method(
     server_start=server_start,
     server_step=server_step,
     reply=reply,
-    objective=lambda task: options_of(task).objective,
-    identities="several",
-    shared_reply=(CONTROL,),
+    requirements=requirements,
+    properties=frozenset({Property.SEVERAL_PEOPLE}),
     per_identity=(CLASSES,),
-    why_synchronous=why_synchronous,
 )

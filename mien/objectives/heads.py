@@ -1,4 +1,4 @@
-"""Classification heads: from embeddings and class vectors to logits, and FedFR's personal branch (DFC).
+"""Classification heads: from embeddings and class vectors to logits, and FedFR's personal embeddings (DFC).
 
 Suffixes of tensors: B batch, K classes, D embedding. Targets are one-hot rows of floats (B, K), not indices: phones
 run these functions as exported graphs of float arithmetic, and a row of zeros says "none of these classes".
@@ -9,14 +9,11 @@ before the first product, because a softmax over scaled cosines overflows in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from mien.errors import ConfigError
+from torch import Tensor
 
 Gradient = Literal["true", "straight_through"]
 
@@ -24,8 +21,6 @@ Gradient = Literal["true", "straight_through"]
 NORM_EPSILON = 1e-12
 # cos(theta + m) has an infinite slope where |cos(theta)| = 1; float32 has its next number 6e-8 below 1.
 MAX_COSINE = 1 - 1e-7
-# Published scales lie between 8 and 64; logits of this one still fit float32 with room for their differences.
-MAX_SCALE = 1e4
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -81,86 +76,3 @@ def personalise(emb_BD: Tensor, pi_weight_DD: Tensor, pi_bias_D: Tensor) -> Tens
     """Return FedFR's personal embeddings f' = Pi f, (B, D), of length 1; f is the backbone's, not normalised."""
     dtype = torch.promote_types(emb_BD.dtype, torch.float32)
     return l2_normalise(F.linear(emb_BD.to(dtype), pi_weight_DD.to(dtype), pi_bias_D.to(dtype)))
-
-
-@dataclass(frozen=True)
-class HeadSpec:
-    """Which head turns cosines into logits, with its scale s and margin m; `softmax` uses neither."""
-
-    kind: Literal["softmax", "cosface", "arcface"]
-    scale: float = 64.0
-    margin: float = 0.0
-    gradient: Gradient = "true"
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("softmax", "cosface", "arcface"):
-            raise ConfigError(f"head kind {self.kind!r} is unknown; use softmax, cosface or arcface")
-        if self.gradient not in ("true", "straight_through"):
-            raise ConfigError(f"head gradient {self.gradient!r} is unknown; use true or straight_through")
-        if not 0 < self.scale <= MAX_SCALE:
-            raise ConfigError(f"head scale is {self.scale}; it must be positive and at most {MAX_SCALE:g}")
-        if not 0 <= self.margin < math.pi / 2:
-            raise ConfigError(f"head margin is {self.margin}; it must lie between 0 and pi/2")
-
-    def logits(self, emb_BD: Tensor, w_KD: Tensor, target_BK: Tensor) -> Tensor:
-        """Return the logits (B, K) in at least float32."""
-        if self.kind == "softmax":
-            return softmax_logits(emb_BD, w_KD)
-        if self.kind == "cosface":
-            return cosface_logits(emb_BD, w_KD, target_BK, scale=self.scale, margin=self.margin)
-        return arcface_logits(emb_BD, w_KD, target_BK, scale=self.scale, margin=self.margin, gradient=self.gradient)
-
-
-class ClassifierHead(nn.Module):
-    """Trainable class vectors (K, D) under a `HeadSpec`: embeddings (B, D), targets (B, K) -> logits (B, K).
-
-    The vectors start at N(0, 0.01) drawn from `generator`, or as given in `weight`.
-    """
-
-    def __init__(
-        self,
-        spec: HeadSpec,
-        num_classes: int,
-        dim: int,
-        *,
-        generator: torch.Generator | None = None,
-        weight: Tensor | None = None,
-    ) -> None:
-        super().__init__()
-        if (generator is None) == (weight is None):
-            raise ConfigError("a classifier head needs either a generator or its class vectors")
-        if weight is None:
-            weight = torch.normal(0.0, 0.01, (num_classes, dim), generator=generator)
-        if tuple(weight.shape) != (num_classes, dim):
-            raise ConfigError(f"class vectors have shape {tuple(weight.shape)}, the head needs ({num_classes}, {dim})")
-        self.spec = spec
-        self.weight = nn.Parameter(weight.detach().clone())
-
-    def forward(self, emb_BD: Tensor, target_BK: Tensor) -> Tensor:
-        """Return the logits (B, K)."""
-        return self.spec.logits(emb_BD, self.weight, target_BK)
-
-
-class DfcBranch(nn.Module):
-    """FedFR's decoupled feature customisation: embeddings (B, D) -> cosines (B, K) of the device's own classes.
-
-    `pi_weight` (D, D) and `pi_bias` (D,) are Pi, one linear layer that starts as the identity; `omega` (K, D) starts as
-    a copy of the generic class vectors; `bias` (K,) starts at 0. All are personal and never leave the device.
-    Source: Liu et al., "FedFR" (2022), section "Decoupled Feature Customization".
-    """
-
-    def __init__(self, class_vectors_KD: Tensor) -> None:
-        super().__init__()
-        num_classes, dim = class_vectors_KD.shape
-        self.pi_weight = nn.Parameter(torch.eye(dim))
-        self.pi_bias = nn.Parameter(torch.zeros(dim))
-        self.omega = nn.Parameter(class_vectors_KD.detach().clone())
-        self.bias = nn.Parameter(torch.zeros(num_classes))
-
-    def personalise(self, emb_BD: Tensor) -> Tensor:
-        """Return the personal embeddings (B, D), of length 1."""
-        return personalise(emb_BD, self.pi_weight, self.pi_bias)
-
-    def forward(self, emb_BD: Tensor) -> Tensor:
-        """Return the cosines (B, K) between personal embeddings and the one-vs-all classifiers."""
-        return cosines(self.personalise(emb_BD), self.omega)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
-from mien.methods.base import Method
+from mien.methods.base import Method, Property, Requirements
 from mien.protocol.canonical import model_from_json
 from mien.protocol.replies import longest_reply
 from mien.records import from_mapping
@@ -32,10 +33,10 @@ class TaskPlan:
     contribution: ContributionLayout
     validators: TaskPlan | None = None
 
-    @property
-    def share(self) -> float:
-        """The devices that may be asked: those among the first so many of the roll-out of the task's model."""
-        return self.method.share(self.task)
+    @cached_property
+    def requirements(self) -> Requirements:
+        """What the task's rounds need."""
+        return self.method.requirements(self.task)
 
     def round_config(
         self,
@@ -68,7 +69,8 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
     if method is None:
         raise ConfigError(f"method is {task.method!r}; known methods: {', '.join(sorted(METHODS))}")
     from_mapping(method.options, task.options, where="options.")
-    if method.needs_public_faces(task) and not has_public_faces:
+    needed = method.requirements(task)
+    if needed.public_faces and not has_public_faces:
         raise ConfigError(
             f"method {task.method} needs public faces on every phone, and this model came without: import it with "
             "`model import --public SHARD` (mien-sim data pack makes one), or choose another method or form"
@@ -81,8 +83,10 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))
     contribution = method.contribution_layout(task, part, spec.input.dim)
-    if contribution.revealed and not task.privacy.reveals:
-        lanes = ", ".join(lane.name for lane in contribution.revealed)
+    lanes = ", ".join(lane.name for lane in contribution.revealed)
+    if lanes and Property.REVEALS not in method.properties:
+        raise ConfigError(f"method {task.method} shows the server {lanes} and has not the property REVEALS; correct it")
+    if lanes and not task.privacy.reveals:
         raise ConfigError(f"method {task.method} would show the server {lanes}; name it in privacy.reveals to agree")
     if [lane.size for lane in contribution.summed[:2]] != [1, 1] or [lane.name for lane in contribution.summed[:2]] != [
         "count",
@@ -90,7 +94,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
     ]:
         raise ConfigError(f"method {task.method} does not begin its contribution with count and weight; correct it")
     require_enforced(task)
-    if task.asynchronous is not None and (why := method.why_synchronous(task)):
+    if task.asynchronous is not None and (why := needed.why_synchronous):
         raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave [asynchronous] out")
     plan = TaskPlan(task, method, spec, layout, part, contribution)
     plan = replace(plan, validators=_validators(plan))
@@ -105,7 +109,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 def _validators(plan: TaskPlan) -> TaskPlan | None:
     """Return what a task means for its validators; raises ConfigError where it and its method differ about them."""
     task, stage = plan.task, plan.method.validation
-    if stage is None or not stage.is_on(task):
+    if stage is None or not plan.requirements.validators:
         if task.validators is not None:
             raise ConfigError(f"method {task.method} with these options has no validators; leave [validators] out")
         return None

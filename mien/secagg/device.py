@@ -11,7 +11,7 @@ one more drop-out. Keys live in memory only: a device that is restarted has drop
 (that an attempt was begun, that a vector went out, that shares went out) is told to an `AttemptLog` before it happens.
 
 Chance is drawn in this order: mask key 32, share key 32, nonce 32; b 32, coefficients for b, coefficients for the mask
-key ((t - 1) * 32 each); seed of the rounding words 32.
+key ((t - 1) * 32 each); what `pipeline` draws.
 
 Python cannot promise that a secret's bytes are gone from memory; `forget` overwrites what it can and drops the rest.
 """
@@ -22,7 +22,8 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from mien.errors import (
     CohortError,
@@ -52,10 +53,10 @@ from mien.secagg.keys import (
     short,
     verify_signature,
 )
-from mien.secagg.masks import Words, WordStream, add_masks
+from mien.secagg.pipeline import Step, mask, pipeline, run
 from mien.secagg.quantise import pack
 from mien.secagg.roster import RosterView, read_roster
-from mien.secagg.vector import Addends, VectorLayout, encode
+from mien.secagg.vector import Addends, VectorLayout
 from mien.secagg.wire import (
     NONCE_BYTES,
     Advertise,
@@ -75,6 +76,9 @@ from mien.secagg.wire import (
     statement_shares,
 )
 from mien.secagg.wire import Masked as MaskedMessage
+from mien.specs import DpSpec
+
+NO_DP: Final = DpSpec()
 
 
 @dataclass(frozen=True)
@@ -284,17 +288,20 @@ class DeviceRound:
             self._state = Shared(view, state.mask_key, state.share_key, b)
             return shares.to_bytes()
 
-    def mask(self, delivered: bytes, addends: Addends) -> MaskedInput:
-        """Return message 5 and the vector: the addends, rounded, under this device's masks.
+    def mask(self, delivered: bytes, addends: Addends, dp: DpSpec = NO_DP) -> MaskedInput:
+        """Return message 5 and the vector: what the pipeline makes of the addends, under this device's masks.
 
+        `dp` is what the task promises; addends that are protected already need none.
         Raises ViolationError for a list of sharers that does not hold, CohortError for too few neighbours in it,
         NonFiniteError for an update with NaN or infinity.
         """
         with self._step(Shared) as state:
             sharers, held = self._open(state, Delivered.from_bytes(delivered, state.roster.topology.n))
-            vector = self._encode(addends, state.roster.binding)
+            layout = VectorLayout(self.config.size, self.config.num_metrics)
+            hide = self._mask(state, sharers)
+            steps = pipeline(self.config, dp, state.roster.binding, self._random_bytes, hide)
+            vector = run(steps, addends, layout)
             self._log.record_masked(self.config.attempt_id)
-            self._add_masks(vector, state, sharers)
             payload = pack(vector, self.config.numbers.ring_bits)
             digest = hashlib.sha256(payload).digest()
             sharers_hash = members_hash(sharers, state.roster.topology.n)
@@ -409,19 +416,15 @@ class DeviceRound:
         except ViolationError:
             return None
 
-    def _encode(self, addends: Addends, binding: bytes) -> Words:
-        layout = VectorLayout(self.config.size, self.config.num_metrics)
-        return encode(addends, layout, self.config.numbers, binding, WordStream(self._random_bytes(KEY_BYTES)))
-
-    def _add_masks(self, vector: Words, state: Shared, sharers: frozenset[int]) -> None:
-        """Add the own mask and one for each neighbour that shared: the lower id adds, the higher subtracts."""
+    def _mask(self, state: Shared, sharers: frozenset[int]) -> Step:
+        """Return the last step: the own mask and one for each neighbour that shared; the lower id adds it."""
         view, own_id = state.roster, self._identity.id
         plus, minus = [self_seed(state.b, view.binding, own_id)], list[bytes]()
         for index in sorted(sharers & view.neighbours.keys()):
             peer_id = view.topology.ids[index]
             seed = pair_seed(state.mask_key, view.neighbours[index].entry.mask_key, view.binding, own_id, peer_id)
             (plus if own_id < peer_id else minus).append(seed)
-        add_masks(vector, plus, minus, threads=self._threads)
+        return partial(mask, plus=plus, minus=minus, threads=self._threads)
 
     def _check_survivors(self, state: Masked, survivors: frozenset[int]) -> None:
         view, hood = state.roster, state.roster.topology.hood

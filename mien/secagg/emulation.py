@@ -10,10 +10,12 @@ from typing import Self
 
 import numpy as np
 
+from mien.dp.mechanisms import RandomBytes
 from mien.errors import ConfigError
 from mien.secagg.config import RoundConfig
-from mien.secagg.masks import WordStream
-from mien.secagg.vector import Addends, OpenedSum, VectorLayout, check_norm, decode, encode
+from mien.secagg.pipeline import pipeline, run
+from mien.secagg.vector import Addends, OpenedSum, VectorLayout, check_norm, decode
+from mien.specs import DpSpec
 
 
 class EmulatedSum:
@@ -25,10 +27,9 @@ class EmulatedSum:
         self._words = np.zeros(self._layout.num_words, np.uint32)
         self._num_devices = 0
 
-    def add(self, addends: Addends, rounding_seed: bytes) -> None:
-        """Add a device's addends, rounded by the words of its seed (32 bytes); raises as `encode` does."""
-        vector = encode(addends, self._layout, self.config.numbers, self.config.sha256, WordStream(rounding_seed))
-        self._words += vector
+    def add(self, addends: Addends, dp: DpSpec, random: RandomBytes) -> None:
+        """Add a device's addends, with its share of the noise that `dp` promises; raises as the pipeline's steps do."""
+        self._words += run(pipeline(self.config, dp, self.config.sha256, random), addends, self._layout)
         self._num_devices += 1
 
     def merge(self, other: Self) -> None:

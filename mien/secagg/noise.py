@@ -1,8 +1,8 @@
 """Differential privacy of the sums of `mien.secagg`: what goes into a round's terms, a device's vector, the opened sum.
 
 In order: the planner takes `noise_terms` and `with_room_for_noise`; the device checks them against its task
-(`check_terms`) and sends what `protect` returns; the coordinator writes `opening` to the ledger, opens the sum with
-`noise_allowance`, and uses nothing of it but what `noised` returns.
+(`check_terms`), and its pipeline begins with `protect`; the coordinator writes `opening` to the ledger, opens the sum
+with `noise_allowance`, and uses nothing of it but what `noised` returns.
 
 Under differential privacy a device sends no metrics, weighs 1, and tells whether it was clipped only for an adaptive
 clip, whose noise is part of the release. The count of survivors is public.

@@ -1,4 +1,4 @@
-"""The vector that is masked: everything a device says, in one list of ring elements.
+"""The vector that is masked: everything a device says, in one list of ring elements (`pipeline` makes it).
 
 ::
 
@@ -22,17 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.contribution import Contribution, ContributionLayout, Lane, Total
-from mien.errors import ConfigError, CorruptDataError, LayoutMismatchError, NonFiniteError
+from mien.errors import CorruptDataError, LayoutMismatchError, NonFiniteError
 from mien.secagg.canonical import tagged_hash
 from mien.secagg.masks import BLOCK_WORDS, Words, WordStream
-from mien.secagg.quantise import (
-    NumberFormat,
-    RoundingWords,
-    l2_norm,
-    quantise_metrics,
-    quantise_update,
-    to_signed,
-)
+from mien.secagg.quantise import NumberFormat, to_signed
 
 COUNT: Final = 0
 WEIGHT: Final = 1
@@ -104,38 +97,7 @@ class OpenedSum:
         return self.update / self.weight
 
 
-# Encoding, on the device
-
-
-def encode(
-    addends: Addends, layout: VectorLayout, numbers: NumberFormat, binding: bytes, rounding: RoundingWords
-) -> Words:
-    """Return the vector (num_words,) of a device, ready to be masked; rounding words go to metrics, then update.
-
-    Raises NonFiniteError for NaN or infinity anywhere, LayoutMismatchError for another size, ConfigError for a weight
-    that the round does not permit (it is never capped in silence).
-    """
-    if addends.update.shape != (layout.size,) or len(addends.metrics) != layout.num_metrics:
-        raise LayoutMismatchError(
-            f"the update has {addends.update.shape} elements and {len(addends.metrics)} metrics, the round needs "
-            f"({layout.size},) and {layout.num_metrics}; use the model that was assigned"
-        )
-    if not 1 <= addends.weight <= numbers.max_weight:
-        raise ConfigError(f"weight {addends.weight} is outside 1..{numbers.max_weight}; cap the number of images")
-    norm = l2_norm(addends.update)
-    is_within = norm <= numbers.l2_clip
-    vector = np.empty(layout.num_words, np.uint32)
-    vector[COUNT], vector[WEIGHT], vector[CLIP_BIT] = 1, addends.weight, is_within and addends.tells_clip
-    vector[layout.metrics] = quantise_metrics(addends.metrics, numbers, addends.weight, rounding).view(np.uint32)
-    factor = 1.0 if is_within else numbers.l2_clip / norm
-    quantise_update(addends.update, factor, numbers, addends.weight, rounding, vector[layout.update])
-    if addends.noise is not None:
-        vector[layout.update] += addends.noise.astype(np.uint32)
-    vector[layout.checksum] = _checksum(vector, layout, binding)
-    return vector
-
-
-def _checksum(vector: Words, layout: VectorLayout, binding: bytes) -> np.uint32:
+def checksum(vector: Words, layout: VectorLayout, binding: bytes) -> np.uint32:
     """Return sum of r_j x_j modulo 2^32 over all lanes but the checksum itself."""
     coefficients = WordStream(tagged_hash("checksum", binding))
     total = 0
@@ -157,7 +119,7 @@ def decode(words: Words, layout: VectorLayout, numbers: NumberFormat, binding: b
     Raises CorruptDataError where checksum, count, weight or norm do not fit `num_survivors` honest devices.
     """
     ring = np.uint32((1 << numbers.ring_bits) - 1)
-    if (_checksum(words, layout, binding) ^ words[layout.checksum]) & ring:
+    if (checksum(words, layout, binding) ^ words[layout.checksum]) & ring:
         raise CorruptDataError("the sum's checksum does not fit: a mask was not removed; nothing of it is used")
     head = to_signed(words[: layout.checksum], numbers.ring_bits)
     count, weight, unclipped = (int(value) for value in head[:FIRST_METRIC])

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Objective, Runtime
-from mien.methods.fedfr_uda import ClusteringSpec, FedFrUdaOptions, cluster, head_objective
-from mien.methods.proxies import class_means
+from mien.methods.base import Crops, Objective, Runtime, TrainingJob
+from mien.methods.fedfr_uda import ClusteringSpec, FedFrUdaOptions, cluster
+from mien.methods.proxies import class_means, head_objective
 from mien.specs import LocalSpec
 
 HIDDEN: Final = 64
@@ -55,15 +55,15 @@ class Trainer:
 
     def supervised(self, theta: Vector, faces: Faces) -> Vector:
         """Return the model after training on labelled faces."""
-        objective = head_objective(self.options, self._class_vectors(theta, faces), faces.labels, 0.0)
-        return self.runtime.train(theta, self.part, faces.crops, objective, self.local, self.seed).theta
+        job = TrainingJob(theta, self.part, faces.crops, self._head(theta, faces), self.local, self.seed)
+        return self.runtime.train(job).theta
 
     def adapted(self, theta: Vector, source: Faces, target: Crops, extra: Objective) -> Vector:
         """Return the model after training on labelled source and unlabelled target faces in mixed batches.
 
         `extra` names the loss, which adds to the head's own, with its constants and private tensors.
         """
-        head = head_objective(self.options, self._class_vectors(theta, source), source.labels, 0.0)
+        head = self._head(theta, source)
         num_target = len(target)
         rows = np.concatenate([head.per_crop["target"], np.zeros((num_target, source.num_identities), np.float32)])
         is_source = np.repeat(np.array([1, 0], np.float32), [len(source.crops), num_target])
@@ -75,10 +75,12 @@ class Trainer:
             unit_norm=head.unit_norm,
         )
         crops = np.concatenate([source.crops, target])
-        return self.runtime.train(theta, self.part, crops, objective, self.local, self.seed).theta
+        return self.runtime.train(TrainingJob(theta, self.part, crops, objective, self.local, self.seed)).theta
 
-    def _class_vectors(self, theta: Vector, faces: Faces) -> Vector:
-        return class_means(self.runtime.embed(theta, faces.crops), faces.labels, faces.num_identities)
+    def _head(self, theta: Vector, faces: Faces) -> Objective:
+        w_KD = class_means(self.runtime.embed(theta, faces.crops), faces.labels, faces.num_identities)
+        options = self.options
+        return head_objective(options.head, w_KD, faces.labels, scale=options.scale, margin=options.margin)
 
 
 def central(trainer: Trainer, theta: Vector, faces: Faces) -> Vector:

@@ -78,7 +78,7 @@ def measure(
 
 def caveats(task: TaskSpec) -> tuple[str, ...]:
     """Return what must be known to read the gain: in the private form, whose pictures it comes from."""
-    if not METHODS[task.method].needs_public_faces(task):
+    if not METHODS[task.method].requirements(task).public_faces:
         return ()
     return (
         "Phones trained on their own pictures and on those of the public people in the bundle, who are of the test "

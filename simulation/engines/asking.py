@@ -11,8 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mien.layout import Vector
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Embeddings, Method, Runtime, Trained
-from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    DeviceOutput,
+    Embeddings,
+    Method,
+    Runtime,
+    Trained,
+    TrainingJob,
+    never_stop,
+)
 from simulation.engines.base import RoundWork
 
 Embed = Callable[[Vector, Crops], Embeddings]
@@ -51,7 +60,7 @@ class _Waits(Exception):  # noqa: N818 - nothing went wrong
         self.job = job
 
 
-class _Told(JobRuntime):
+class _Told:
     """A runtime that knows its first answers already, and adds those that it can give at once."""
 
     def __init__(self, answers: list[Embeddings | Trained], embed: Embed) -> None:
@@ -67,7 +76,7 @@ class _Told(JobRuntime):
         assert not isinstance(given, Trained), "a device half asked for another thing than it did at first"
         return given
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what was trained before, or unwind the device half until it is."""
         if self._next == len(self._answers):
             raise _Waits(job)

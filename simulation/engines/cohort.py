@@ -27,7 +27,7 @@ class Cohort:
 
     `labels` number the identities of a phone's crops from 0; a phone that is not in it holds one identity.
     `validators` are the faces by which a method with a validation stage is judged, by the validators' own names.
-    `models` are the parameters of models that a task names beside its own (`Method.other_models`), by id.
+    `models` are the parameters of models that a task names beside its own (`Requirements.other_models`), by id.
     """
 
     crops: Mapping[str, Crops] = field(repr=False)

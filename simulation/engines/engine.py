@@ -123,7 +123,7 @@ def rounds(
             f"there are {len(cohort.crops)} clients and cohort.min_reports is {task.cohort.min_reports}; "
             "add clients or lower it"
         )
-    if method.needs_validators(task) and not cohort.validators:
+    if method.requirements(task).validators and not cohort.validators:
         raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
     if task.asynchronous is not None:
         if first > 1:
@@ -136,7 +136,7 @@ def rounds(
         trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
         total, revealed = trained.total, trained.revealed
         cohort = replace(cohort, private={**cohort.private, **trained.private})
-        if method.validation is not None and method.needs_validators(task):
+        if method.validation is not None and method.requirements(task).validators:
             scores = _scores(method.validation, task, sums, number)
             state, cohort = _validated_step(method.validation, task, part, state, total, cohort, engine.runtime, scores)
         else:
@@ -157,7 +157,7 @@ def _asynchronous_rounds(
     """Yield a step for each model: of a cohort that may have trained on an older one, weighed by its staleness."""
     method, spec = find_method(task.method), task.asynchronous
     assert spec is not None
-    if why := method.why_synchronous(task):
+    if why := method.requirements(task).why_synchronous:
         raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave asynchronous out")
 
     def train(number: int, devices: tuple[str, ...]) -> RoundResult:

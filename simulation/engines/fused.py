@@ -2,7 +2,7 @@
 
 After one step of SGD a client's update is -lr times its gradient on the model that all have received, and a round's sum
 of updates, each times its factor k_c, is -lr times the gradient of the sum of k_c L_c: no client's own update is ever
-made. That is exact where nothing but this sum comes of the updates (`Method.why_apart`).
+made. That is exact where nothing but this sum comes of the updates (`Property.SUM_ONLY`).
 
 The factor is the method's own. Its device half is asked about a model of one parameter (`PROBE`), which training has
 moved from 0 to 1: what it sends for it is k_c. All else, the other lanes and what the client keeps, does not depend on
@@ -30,7 +30,7 @@ from mien.contribution import Total
 from mien.errors import ConfigError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Property, Trained
 from mien.shell.memory import keep_freed_memory
 from mien.specs import TaskSpec
 from simulation.engines.asking import Device, Embedder
@@ -62,8 +62,11 @@ _AFTER: Final = np.ones(1, np.float32)
 def why_not_fused(task: TaskSpec, sums: Sums) -> str:
     """Return why a task's rounds cannot be one pass for the whole cohort, in words; empty where they can."""
     local = task.local
-    if why := find_method(task.method).why_apart(task):
-        return f"method {task.method} needs each client's own update: {why}"
+    if Property.SUM_ONLY not in find_method(task.method).properties:
+        return (
+            f"method {task.method} needs each client's own update: nothing shows that a round takes no more than the "
+            "sum of its updates"
+        )
     if sums == "ring":
         return "sums in the ring clip and round each client's own update"
     if local.batch_norm == "train":

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.base import Crops, Embeddings, Runtime, Trained
-from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.base import Crops, Embeddings, Runtime, Trained, TrainingJob, never_stop
 
 
 @dataclass
-class OncePerRound(JobRuntime):
+class OncePerRound:
     """A runtime that embeds the same crops under the same model once: simulated phones share their public people."""
 
     runtime: Runtime
@@ -27,13 +26,13 @@ class OncePerRound(JobRuntime):
             self._theta, self._crops = theta, crops
         return self._embeddings
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the runtime trains."""
-        return job.done_by(self.runtime, should_stop)
+        return self.runtime.train(job, should_stop)
 
 
 @dataclass(frozen=True)
-class PublicOnly(JobRuntime):
+class PublicOnly:
     """A control: a runtime that trains the private form with the phones' own images at weight 0."""
 
     runtime: Runtime
@@ -42,11 +41,11 @@ class PublicOnly(JobRuntime):
         """Return the runtime's embeddings."""
         return self.runtime.embed(theta, crops)
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the public images alone make of the part."""
         rows = job.objective.per_crop
         if "sample_weight" not in rows:
             raise ConfigError("this task's loss does not weigh images, so the phones' own cannot be left out")
         weight = rows["sample_weight"] * (1 - rows["target"][:, 0])
         public = replace(job.objective, per_crop={**rows, "sample_weight": weight})
-        return replace(job, objective=public).done_by(self.runtime, should_stop)
+        return self.runtime.train(replace(job, objective=public), should_stop)

@@ -14,7 +14,7 @@ from typing import Final
 from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import ConfigError
-from mien.methods.jobs import TrainingJob
+from mien.methods.base import TrainingJob
 from mien.shell.memory import keep_freed_memory
 from simulation.engines.asking import Device, Embedder
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
@@ -134,7 +134,7 @@ class StackedEngine:
 
     def _answer_alone(self, device: Device, job: TrainingJob) -> None:
         with named_client(device.name):
-            device.answer(job.done_by(self.runtime))
+            device.answer(self.runtime.train(job))
         self.num_alone += 1
 
     def _groups(self, devices: Sequence[Device]) -> Iterator[list[_Waiting]]:

@@ -22,11 +22,10 @@ from torch.func import functional_call
 
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images, takes_sample_weight
 from device_sdk.runtimes.schedule import Batch, batches
-from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Trunk
+from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Sgd, Trunk
 from mien.contribution import Arrays
 from mien.layout import ParameterPart
-from mien.methods.base import Objective, Trained
-from mien.methods.jobs import TrainingJob
+from mien.methods.base import Objective, Trained, TrainingJob
 from mien.objectives.heads import l2_normalise
 from simulation.engines.features import Rows
 from simulation.engines.linear_maps import LinearMaps
@@ -104,13 +103,7 @@ class OwnTensors:
         self.private = _stacked([objective.private for objective in objectives], device)
         for tensor in self.private.values():
             tensor.requires_grad_()
-        local = members[0].job.local
-        self._sgd = Sgd(
-            self.tensors,
-            local.lr if local.private_lr is None else local.private_lr,
-            local.momentum if local.private_momentum is None else local.private_momentum,
-            keeps_velocity=True,
-        )
+        self._sgd = Sgd.of_private(self.tensors, members[0].job.local)
         begun = _stacked([objective.velocity for objective in objectives], device)
         for name, velocity in zip(self.private, self._sgd.velocities, strict=True):
             if name in begun:
@@ -345,54 +338,6 @@ def padded(x: Tensor, lengths: Sequence[int]) -> Tensor:
     lengths_C1 = np.array(lengths)[:, None]
     place_CB = np.where(within_CB < lengths_C1, within_CB, 0) + _starts(lengths)[:, None]
     return x[torch.from_numpy(place_CB).to(x.device)]
-
-
-class Sgd:
-    """Stacked tensors under one learning rate: SGD with momentum as `TorchRuntime` takes it, for all clients."""
-
-    def __init__(
-        self,
-        tensors: list[Tensor],
-        lr: float,
-        momentum: float,
-        weight_decay: float = 0.0,
-        gradient_scale: float = 1.0,
-        *,
-        keeps_velocity: bool = False,
-    ) -> None:
-        self.tensors = tensors
-        has_velocity = keeps_velocity or momentum > 0
-        self.velocities = [torch.zeros_like(tensor) for tensor in tensors] if has_velocity else []
-        self.offsets: list[Tensor] = []
-        self.proximal = 0.0
-        self.received: list[Tensor] = []
-        self._lr = lr
-        self._momentum = momentum
-        self._weight_decay = weight_decay
-        self._gradient_scale = gradient_scale
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether a step is nothing but the gradient's."""
-        return not (self._weight_decay or self.offsets or self.proximal or self.velocities)
-
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor | None], rate: float) -> None:
-        """Take a gradient of each tensor: v <- mu v + rule(g + wd p); p <- p - rate lr v; None is a gradient of 0."""
-        for i, (tensor, given) in enumerate(zip(self.tensors, gradients, strict=True)):
-            if given is None and self._is_plain:
-                continue
-            gradient = torch.zeros_like(tensor) if given is None else given
-            change = gradient.add(tensor, alpha=self._weight_decay) if self._weight_decay else gradient
-            if self._gradient_scale != 1:
-                change = change.mul(self._gradient_scale)
-            if self.offsets:
-                change = change.add(self.offsets[i])
-            if self.proximal:
-                change = change.add(tensor - self.received[i], alpha=self.proximal)
-            if self.velocities:
-                change = self.velocities[i].mul_(self._momentum).add_(change)
-            tensor.sub_(change, alpha=rate * self._lr)
 
 
 def _taken_gradients(tensors: Sequence[Tensor]) -> list[Tensor | None]:

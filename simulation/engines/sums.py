@@ -15,7 +15,7 @@ from mien.contribution import Contribution, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
-from mien.secagg.noise import noise_allowance, noised, protect
+from mien.secagg.noise import noise_allowance, noised
 from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.vector import ContributionMap
 from mien.specs import TaskSpec
@@ -81,9 +81,7 @@ class RingSum:
 
     def add(self, device: str, contribution: Contribution) -> None:
         """Add one device's contribution, with its share of the noise."""
-        random = self._chance(device)
-        addends = protect(self._map.addends(contribution), self._sum.config, self._dp, random)
-        self._sum.add(addends, random(32))
+        self._sum.add(self._map.addends(contribution), self._dp, self._chance(device))
 
     def merge(self, other: Self) -> None:
         """Add the sum over other devices, with their shares of the noise."""

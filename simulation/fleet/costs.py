@@ -39,9 +39,10 @@ def round_cost(task: TaskSpec, work: Work, model: Model | None = None) -> RoundC
     Raises ConfigError for a task whose rounds the fleet does not emulate, or whose sums do not fit.
     """
     method = find_method(task.method)
-    if task.validators is not None or method.needs_validators(task):
+    needed = method.requirements(task)
+    if task.validators is not None or needed.validators:
         raise ConfigError("the fleet emulates trainers alone; choose a task without [validators]")
-    if task.asynchronous is not None and (why := method.why_synchronous(task)):
+    if task.asynchronous is not None and (why := needed.why_synchronous):
         raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave [asynchronous] out")
     if task.privacy.dp.is_on:
         raise ConfigError(

@@ -58,7 +58,7 @@ def landings(
     Raises ConfigError for a method that needs validators.
     """
     method = find_method(task.method)
-    if method.needs_validators(task):
+    if method.requirements(task).validators:
         raise ConfigError("the fleet emulates trainers alone; choose a task without [validators]")
     closed = sorted((each for each in history.attempts if each.version is not None), key=lambda each: each.version or 0)
     wanted = Counter(each.base_version for each in closed)

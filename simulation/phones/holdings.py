@@ -26,8 +26,7 @@ from device_sdk.server.identity import Identity
 from mien.contribution import Arrays
 from mien.errors import InviteError, NotEnrolledError
 from mien.layout import Vector
-from mien.methods.base import Crops, Embeddings, Runtime, Trained
-from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.base import Crops, Embeddings, Runtime, Trained, TrainingJob, never_stop
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, MemoryLog, RoundConfig
@@ -237,7 +236,7 @@ class SharedRuntimes:
 
 
 @dataclass(frozen=True)
-class _InTurn(JobRuntime):
+class _InTurn:
     """A runtime that serves one phone after another, in a thread of its own."""
 
     runtime: Runtime
@@ -247,13 +246,13 @@ class _InTurn(JobRuntime):
         """Return what the runtime embeds."""
         return self.trainer.submit(self.runtime.embed, theta, crops).result()
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the runtime trains."""
-        return self.trainer.submit(job.done_by, self.runtime, should_stop).result()
+        return self.trainer.submit(self.runtime.train, job, should_stop).result()
 
 
 @dataclass(frozen=True)
-class ReplayRuntime(JobRuntime):
+class ReplayRuntime:
     """A runtime that trains nothing: it answers with random numbers of the right shape, for load alone."""
 
     dim: int
@@ -264,7 +263,7 @@ class ReplayRuntime(JobRuntime):
         drawn_ND = np.random.default_rng(len(crops)).standard_normal((len(crops), self.dim)).astype(np.float32)
         return np.asarray(drawn_ND / np.linalg.norm(drawn_ND, axis=1, keepdims=True), np.float32)
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return the part moved by random numbers, and the private tensors as they were."""
         values = job.part.gather(job.theta)
         moved = np.random.default_rng(job.seed).standard_normal(values.size, np.float32) * np.float32(self.step)

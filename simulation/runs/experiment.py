@@ -126,9 +126,10 @@ class ExperimentSpec:
                 f"{self.task.method} measures and trains nothing, which an experiment has no figures for; give "
                 "simulation.engines.engine.run_task phones of your own"
             )
-        if method.needs_public_faces(self.task) and self.partition.public == 0:
+        needs_public = method.requirements(self.task).public_faces
+        if needs_public and self.partition.public == 0:
             raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
-        if self.control == "public_only" and not method.needs_public_faces(self.task):
+        if self.control == "public_only" and not needs_public:
             raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
         if self.sums == "exact" and self.task.privacy.dp.is_on:
             raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")

@@ -336,7 +336,7 @@ def open_cohort(spec: ExperimentSpec, root: Path) -> Cohort:
 
 def _cohort(plan: Plan, reader: Reader) -> Cohort:
     clients = ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
-    needs_public = find_method(plan.spec.task.method).needs_public_faces(plan.spec.task)
+    needs_public = find_method(plan.spec.task.method).requirements(plan.spec.task).public_faces
     public = _public(reader, plan.partition.public) if needs_public else None
     labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
     return Cohort(clients.crops, public=public, labels=labels)

@@ -48,7 +48,7 @@ def compared(
     folder: Path, model: Model, graphs: Path, task: TaskSpec, crops: Crops, labels: Sequence[int] | None = None
 ) -> Compared:
     """Train two rounds in both languages, the second with what the first left on the device."""
-    shard = PUBLIC if METHODS[task.method].needs_public_faces(task) else None
+    shard = PUBLIC if METHODS[task.method].requirements(task).public_faces else None
     files = {
         "model_id": model.model_id.encode(),
         "model.json": model_to_json(model.spec, model.layout),

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mien.objectives.heads import DfcBranch, HeadSpec, arcface_logits, cosface_logits, one_hot, softmax_logits
+from mien.objectives.heads import arcface_logits, cosface_logits, cosines, one_hot, personalise, softmax_logits
 from mien.objectives.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge, proximal
 from tests.golden import _reference_losses as paper
 
@@ -98,8 +98,8 @@ def test_the_two_slopes_of_arcface(cos: float, gradient: str, expected: float) -
     emb = torch.tensor([[cos, np.sqrt(1 - cos * cos)]], dtype=torch.float64, requires_grad=True)
     w = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     target = torch.ones(1, 1, dtype=torch.float64)
-    spec = HeadSpec("arcface", 64.0, 0.5, gradient)  # type: ignore[arg-type]
-    spec.logits(emb, w, target).sum().backward()
+    logits = arcface_logits(emb, w, target, scale=64.0, margin=0.5, gradient=gradient)  # type: ignore[arg-type]
+    logits.sum().backward()
     # Moving the embedding along the unit circle by d theta changes cos by -sin(theta) d theta.
     tangent = torch.tensor([[np.sqrt(1 - cos * cos), -cos]], dtype=torch.float64)
     assert emb.grad is not None
@@ -144,13 +144,10 @@ def test_dfc(s: float, t: float, lam: float) -> None:
     assert target[2].sum() == 0
     pi: Array = np.eye(6) + 0.1 * np.random.default_rng(2).normal(size=(6, 6))
     bias: Array = np.array([0.3, -0.2, 0.0, 1.0])
-    names = ("pi_weight", "pi_bias", "omega", "bias")
 
-    def ours(f: Tensor, *parameters: Tensor) -> Tensor:
-        branch = DfcBranch(torch.zeros(4, 6, dtype=torch.float64)).double()
-        named = dict(zip(names, parameters, strict=True))
-        cos = torch.func.functional_call(branch, named, (f,))
-        return dfc_loss(cos, target, named["bias"], scale=s, margin=0.4, exponent=t, balance=lam)
+    def ours(f: Tensor, weight: Tensor, shift: Tensor, omega: Tensor, b: Tensor) -> Tensor:
+        cos = cosines(personalise(f, weight, shift), omega)
+        return dfc_loss(cos, target, b, scale=s, margin=0.4, exponent=t, balance=lam)
 
     def papers(f: Array, weight: Array, shift: Array, omega: Array, b: Array) -> float:
         return paper.dfc_loss(f, weight, shift, omega, b, labels, lam=lam, s=s, m=0.4, t=t)

@@ -97,7 +97,9 @@ class Trainer:
         )
         output = PFM.device_round(inp, TINY.runtime())
         self.private = output.private
-        return await finish(self.device, assignment, task, output, shared_words(reply, PFM.shared_reply))
+        return await finish(
+            self.device, assignment, task, output, shared_words(reply, PFM.requirements(task).shared_reply)
+        )
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 
 from mien.evaluation import det_curve, point_at_fmr, rates_at
 from mien.layout import Vector
-from mien.methods.base import Objective, ServerState
+from mien.methods.base import Objective, ServerState, TrainingJob
 from mien.methods.spreadout import normalise
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import RoundRecord, run_task
@@ -299,4 +299,4 @@ def _pooled(bench: Workbench, phones: tuple[str, ...], epochs: int, seed: int) -
         unit_norm=("class_embeddings",),
     )
     local = LocalSpec(lr=SOFTMAX_LR, epochs=epochs, batch_size=50, momentum=0.9, flip=False)
-    return bench.runtime.train(bench.theta, bench.part, crops, objective, local, seed).theta
+    return bench.runtime.train(TrainingJob(bench.theta, bench.part, crops, objective, local, seed)).theta

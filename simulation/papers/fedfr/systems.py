@@ -14,8 +14,7 @@ import numpy as np
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.layout import Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained
-from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.methods.personal import PersonalModel, distil, fine_tune, personal_model
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.methods.spreadout import SpreadOutSpec, spread_out
@@ -48,7 +47,7 @@ START: Final = (
 
 
 @dataclass
-class Watched(JobRuntime):
+class Watched:
     """A runtime that counts its steps, keeps each client's trained part, and embeds public crops once a model."""
 
     runtime: TorchRuntime
@@ -71,9 +70,9 @@ class Watched(JobRuntime):
         """Return the runtime's embeddings as the backbone gives them."""
         return self.runtime.features(theta, crops)
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the runtime makes of it; the last `num_clients` results are kept."""
-        trained = job.done_by(self.runtime, should_stop)
+        trained = self.runtime.train(job, should_stop)
         self.num_steps += trained.num_steps
         self.num_images += len(job.crops)
         self.parts = [*self.parts, trained.values][-self.num_clients :]
@@ -155,7 +154,7 @@ def fedface(split: Split, settings: Settings, seed: int) -> Result:
         for i, (name, client) in enumerate(split.clients.items()):
             drawn = int(np.random.default_rng([seed, number, i]).integers(2**31))
             objective = _fedface_objective(vectors[name], client.labels)
-            trained = runtime.train(theta, part, client.crops, objective, local, drawn)
+            trained = runtime.train(TrainingJob(theta, part, client.crops, objective, local, drawn))
             vectors[name] = np.atleast_2d(next(iter(trained.private.values())))
             personal[name] = PersonalModel(trained.theta)
             parts.append(part.gather(trained.theta).astype(np.float64))
@@ -246,7 +245,9 @@ def _cosface(split: Split, theta: Vector, crops: Crops, labels: Labels, local: L
     """Return what CosFace over these people makes of a model; proxies start at their mean features."""
     bench = split.bench
     proxies = class_means(bench.runtime.embed(theta, crops), labels, int(labels.max()) + 1)
-    return bench.runtime.train(theta, bench.part, crops, _cosface_objective(proxies, labels), local, seed).theta
+    return bench.runtime.train(
+        TrainingJob(theta, bench.part, crops, _cosface_objective(proxies, labels), local, seed)
+    ).theta
 
 
 def _one_model(split: Split, theta: Vector) -> Result:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from mien.layout import Vector
-from mien.methods.base import Objective
+from mien.methods.base import Objective, TrainingJob
 from mien.methods.spreadout import normalise
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import run_task
@@ -281,4 +281,4 @@ def _trained_centrally(bench: Workbench, people: Sequence[str], settings: Mappin
         unit_norm=() if kind == "softmax" else ("class_embeddings",),
     )
     local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
-    return bench.runtime.train(bench.theta, bench.part, crops, objective, local, seed).theta
+    return bench.runtime.train(TrainingJob(bench.theta, bench.part, crops, objective, local, seed)).theta

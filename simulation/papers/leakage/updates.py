@@ -28,9 +28,10 @@ from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import Crops, DeviceInput
 from mien.secagg.masks import Words, WordStream, add_masks
+from mien.secagg.pipeline import encode
 from mien.secagg.planner import plan_numbers
 from mien.secagg.quantise import NumberFormat, to_signed
-from mien.secagg.vector import ContributionMap, VectorLayout, decode, encode
+from mien.secagg.vector import ContributionMap, VectorLayout, decode
 from mien.specs import TaskSpec, from_mapping
 from simulation.papers.leakage.scores import Matrix, cosines, linkage
 from simulation.papers.leakage.setting import People, Setting, Sizes

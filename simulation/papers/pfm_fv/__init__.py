@@ -17,7 +17,7 @@ import numpy as np
 
 from mien.errors import EmptyFolderError
 from mien.layout import Vector
-from mien.methods.base import Objective, ServerState, ValidationFaces
+from mien.methods.base import Objective, ServerState, TrainingJob, ValidationFaces
 from mien.methods.pfm_fv import HISTORY, weight_of
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec, TaskSpec, from_mapping
@@ -325,7 +325,7 @@ def _pooled(
             unit_norm=("class_embeddings",),
         )
         local = LocalSpec(lr=settings["lr"] * 0.1**stage, steps=steps, batch_size=batch, momentum=BETA, flip=False)
-        trained = bench.runtime.train(theta, bench.part, crops, objective, local, seed + stage)
+        trained = bench.runtime.train(TrainingJob(theta, bench.part, crops, objective, local, seed + stage))
         theta, vectors_KD, loss = trained.theta, trained.private["class_embeddings"], trained.loss_after
     return theta, loss
 

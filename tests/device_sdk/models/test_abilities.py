@@ -18,7 +18,7 @@ from device_sdk.runtimes.manifest import GraphManifest
 from mien.backbones import BACKBONES
 from mien.layout import Vector
 from mien.methods import METHODS
-from mien.methods.base import Crops, Embeddings, Objective
+from mien.methods.base import Crops, Embeddings, TrainingJob
 from mien.models.known_models import BACKBONES as NAMES
 from mien.specs import FaceInputSpec
 from tests.graphs import ALL_FORMS, FOLDER
@@ -109,8 +109,8 @@ class Listening:
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         return TINY.runtime().embed(theta, crops)
 
-    def train(self, theta: Vector, part: object, crops: Crops, objective: Objective, *_: object) -> NoReturn:
-        raise HeardError(form_of(objective))
+    def train(self, job: TrainingJob, *_: object) -> NoReturn:
+        raise HeardError(form_of(job.objective))
 
 
 HEADS = ("softmax", "cosface", "arcface")
@@ -143,7 +143,7 @@ def test_a_task_is_for_phones_with_the_objective_that_its_method_minimises(
     with pytest.raises(HeardError) as heard:
         METHODS[name].device_round(dataclasses.replace(inp, labels=labels), Listening())
     form = heard.value.form
-    said = METHODS[name].objective(task)
+    said = METHODS[name].requirements(task).objective
     assert said in (form.name, form.objective)
     assert (said == form.name) or form.objective != "arcface", "its margin is built in"
 

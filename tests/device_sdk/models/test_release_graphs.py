@@ -22,7 +22,7 @@ from device_sdk.runtimes.manifest import GraphFolder
 from device_sdk.server.client import Manifest, Progress
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import model_id
-from mien.methods.base import Embeddings
+from mien.methods.base import Embeddings, TrainingJob
 from mien.models import bundles
 from mien.models.bundles import BundleManifest
 from mien.protocol.canonical import model_to_json
@@ -148,7 +148,7 @@ def test_graphs_that_another_process_of_the_phone_took_over_are_used_from_then_o
         exported_anew(bundle)
         assert fetched(Shelf(bundle), bundle, phone.home.graphs, runtime)
         np.testing.assert_allclose(phone._recogniser(model).embed_fitted(CROPS), unit(expected), atol=1e-6)
-        phone._runtime(model).train(TINY.theta, part, CROPS, HINGE, LOCAL, seed=1)
+        phone._runtime(model).train(TrainingJob(TINY.theta, part, CROPS, HINGE, LOCAL, 1))
 
 
 def exported_anew(bundle: Path) -> None:

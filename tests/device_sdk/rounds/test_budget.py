@@ -13,12 +13,12 @@ import pytest
 from device_sdk.rounds.budget import MB, MannerlyRuntime, estimate_memory
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.watch import TrainingWatch
-from device_sdk.runtimes.schedule import batches, num_steps
+from device_sdk.runtimes.schedule import batches
 from device_sdk.server.client import CoordinatorClient
 from mien.backbones import BACKBONES, build_backbone, layout_of
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
-from mien.methods.base import Objective
+from mien.methods.base import Objective, TrainingJob
 from mien.protocol.rounds import RoundRef
 from mien.specs import LocalSpec
 from tests.device_sdk.clocks import HandClock
@@ -137,7 +137,7 @@ class Watched:
             self.clock.advance(self.step_s)
             return False
 
-        return self.runtime(inner).train(TINY.theta, TINY.part(), CROPS, objective, local, 3, later)
+        return self.runtime(inner).train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, local, 3), later)
 
 
 LOCAL = LocalSpec(lr=0.1, epochs=2, batch_size=4)
@@ -149,7 +149,7 @@ def limit_for(num_images: int) -> float:
 
 
 def test_a_batch_that_does_not_fit_is_taken_in_pieces_with_the_same_result() -> None:
-    whole = TINY.runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 3)
+    whole = TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 3))
     runtime = TINY.runtime()
     pieces = Watched(max_memory_mb=limit_for(1)).train(runtime, LOCAL)
     assert pieces.num_steps == whole.num_steps
@@ -226,7 +226,7 @@ def test_training_of_a_few_seconds_tells_nothing() -> None:
     ],
 )
 def test_the_number_of_steps_is_that_of_the_batches(local: LocalSpec, num_crops: int) -> None:
-    assert num_steps(local, num_crops) == len(list(batches(local, num_crops, np.random.default_rng(0))))
+    assert local.num_steps(num_crops) == len(list(batches(local, num_crops, np.random.default_rng(0))))
 
 
 def test_a_process_steps_back_and_never_forward() -> None:

@@ -14,7 +14,7 @@ from device_sdk.runtimes import load_runtime
 from device_sdk.runtimes.forms import ObjectiveForm, standard_forms
 from device_sdk.runtimes.manifest import GraphFolder
 from mien.errors import ConfigError, CorruptDataError, LateError, NotFoundError
-from mien.methods.base import StepRule
+from mien.methods.base import StepRule, TrainingJob
 from tests.device_sdk.runtimes.test_onnx_runtime import CROPS, HINGE, LOCAL, TINY, assert_same
 from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, LIMITS, objective_of, tiny_executorch_runtime
 from tests.tiny import made_up_crops
@@ -34,8 +34,8 @@ def test_embeddings_are_torchs() -> None:
 @pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.name)
 def test_tails_get_torchs_update(form: ObjectiveForm) -> None:
     objective = objective_of(form, len(CROPS), 8)
-    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=1)
-    expected = TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=1)
+    found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 1))
+    expected = TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 1))
     assert_same(found, expected, 1e-5)
     assert any(np.abs(found.private[name] - objective.private[name]).max() > 1e-3 for name in found.private)
 
@@ -44,23 +44,23 @@ def test_tails_get_torchs_update(form: ObjectiveForm) -> None:
 def test_whole_networks_get_torchs_update(form: ObjectiveForm) -> None:
     objective = objective_of(form, len(CROPS), 8)
     part = TINY.part("*")
-    found = tiny_executorch_runtime(TINY).train(TINY.theta, part, CROPS, objective, LOCAL, seed=1)
-    assert_same(found, TINY.runtime().train(TINY.theta, part, CROPS, objective, LOCAL, seed=1), 1e-4)
+    found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, part, CROPS, objective, LOCAL, 1))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, part, CROPS, objective, LOCAL, 1)), 1e-4)
 
 
 def test_step_rules_are_torchs() -> None:
     rule = StepRule(0.7, np.linspace(-0.01, 0.01, TINY.part().size).astype(np.float32), 0.3)
     objective = replace(HINGE, step_rule=rule, velocity={"class_embedding": np.full(8, 0.1, np.float32)})
-    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2), 1e-5)
+    found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 2))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 2)), 1e-5)
 
 
 def test_losses_of_many_images_are_their_mean_by_weight() -> None:
     many = made_up_crops(15, seed=4)
     (form,) = standard_forms("cosface")
     objective, local = objective_of(form, len(many), 8), replace(LOCAL, batch_size=5, epochs=1)
-    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), many, objective, local, seed=3)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=3), 1e-5)
+    found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 3))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 3)), 1e-5)
 
 
 @pytest.mark.parametrize("weights", ["unequal", "some zero"])
@@ -74,8 +74,8 @@ def test_losses_of_many_images_are_right_also_where_one_term_is_not_weighted(wei
     local = replace(LOCAL, batch_size=1, lr=1e-4, private_lr=1e-4, epochs=1)
     if weights == "some zero":
         local = replace(local, batch_size=5, steps=1)
-    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), many, objective, local, seed=3)
-    expected = TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=3)
+    found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 3))
+    expected = TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 3))
     assert found.loss_before == pytest.approx(expected.loss_before, rel=1e-5)
     assert found.loss_after == pytest.approx(expected.loss_after, rel=1e-4)
 
@@ -83,8 +83,8 @@ def test_losses_of_many_images_are_right_also_where_one_term_is_not_weighted(wei
 def test_batches_beyond_a_programs_bound_are_trained_in_pieces() -> None:
     many = made_up_crops(LIMITS["B"] + 1, seed=4)
     objective, local = objective_of(standard_forms("cosface")[0], len(many), 8), replace(LOCAL, batch_size=0)
-    found = tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), many, objective, local, seed=0)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), many, objective, local, seed=0), 1e-5)
+    found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 0))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 0)), 1e-5)
 
 
 def test_classes_beyond_a_programs_bound_are_named() -> None:
@@ -99,17 +99,17 @@ def test_classes_beyond_a_programs_bound_are_named() -> None:
         per_crop={**objective.per_crop, "target": target},
     )
     with pytest.raises(ConfigError, match="--max-classes"):
-        runtime.train(TINY.theta, TINY.part(), CROPS, wide, LOCAL, seed=0)
+        runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, wide, LOCAL, 0))
 
 
 def test_training_stops_when_asked() -> None:
     with pytest.raises(LateError, match="nothing was changed"):
-        tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 0, lambda: True)
+        tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 0), lambda: True)
 
 
 def test_what_is_not_exported_is_named() -> None:
     with pytest.raises(NotFoundError, match=r"device_sdk\.export --engine executorch"):
-        tiny_executorch_runtime(TINY).train(TINY.theta, TINY.part("mix.0.bias"), CROPS, HINGE, LOCAL, seed=0)
+        tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part("mix.0.bias"), CROPS, HINGE, LOCAL, 0))
 
 
 def test_a_changed_program_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from device_sdk.runtimes.objectives import LossInput
 from mien.layout import Vector
-from mien.methods.base import Objective
+from mien.methods.base import Objective, TrainingJob
 from mien.specs import LocalSpec
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -22,7 +22,7 @@ HINGE = Objective("positive_hinge", private={"class_embedding": W}, constants={"
 
 
 def trained(theta: Vector, local: LocalSpec) -> Vector:
-    return TINY.runtime().train(theta, PART, CROPS, HINGE, local, seed=3).theta
+    return TINY.runtime().train(TrainingJob(theta, PART, CROPS, HINGE, local, 3)).theta
 
 
 def test_features_are_embeddings_before_their_length_is_taken() -> None:

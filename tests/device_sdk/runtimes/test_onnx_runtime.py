@@ -19,7 +19,7 @@ from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError, NotFoundError
-from mien.methods.base import StepRule, Trained
+from mien.methods.base import StepRule, Trained, TrainingJob
 from mien.models.known_models import SFACE
 from mien.specs import LocalSpec
 from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of, tiny_onnx_runtime
@@ -77,8 +77,8 @@ def test_graphs_of_the_whole_network_alone_are_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.name)
 def test_tails_get_torchs_update(form: ObjectiveForm) -> None:
     objective = objective_of(form, len(CROPS), 8)
-    found = tiny_onnx_runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=1)
-    expected = TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=1)
+    found = tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 1))
+    expected = TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 1))
     assert_same(found, expected, 1e-5)
     assert any(np.abs(found.private[name] - objective.private[name]).max() > 1e-3 for name in found.private)
 
@@ -87,8 +87,8 @@ def test_tails_get_torchs_update(form: ObjectiveForm) -> None:
 def test_whole_networks_get_torchs_update(form: ObjectiveForm) -> None:
     objective = objective_of(form, len(CROPS), 8)
     part = TINY.part("*")
-    found = tiny_onnx_runtime().train(TINY.theta, part, CROPS, objective, LOCAL, seed=1)
-    assert_same(found, TINY.runtime().train(TINY.theta, part, CROPS, objective, LOCAL, seed=1), 1e-4)
+    found = tiny_onnx_runtime().train(TrainingJob(TINY.theta, part, CROPS, objective, LOCAL, 1))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, part, CROPS, objective, LOCAL, 1)), 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_whole_networks_get_torchs_update(form: ObjectiveForm) -> None:
 )
 def test_schedules_are_torchs(local: LocalSpec) -> None:
     for seed in (0, 7):
-        found = tiny_onnx_runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, local, seed)
-        assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, local, seed), 1e-5)
+        found = tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, local, seed))
+        assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, local, seed)), 1e-5)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -115,11 +115,11 @@ def test_steps_that_write_over_their_vectors_touch_nothing_that_they_were_given(
     given = {name: values.copy() for name, values in objective.private.items()}
     local = LocalSpec(lr=0.1, epochs=4, batch_size=2, momentum=momentum)
     part = TINY.part("*")
-    found = tiny_onnx_runtime().train(theta, part, CROPS, objective, local, seed=1)
+    found = tiny_onnx_runtime().train(TrainingJob(theta, part, CROPS, objective, local, 1))
     np.testing.assert_array_equal(theta, TINY.theta)
     for name, values in given.items():
         np.testing.assert_array_equal(objective.private[name], values)
-    assert_same(found, TINY.runtime().train(theta, part, CROPS, objective, local, seed=1), 1e-4)
+    assert_same(found, TINY.runtime().train(TrainingJob(theta, part, CROPS, objective, local, 1)), 1e-4)
 
 
 @pytest.mark.parametrize("pieces_of", [1, 2, 3, 100])
@@ -131,8 +131,8 @@ def test_pieces_of_a_batch_take_the_whole_batchs_step(name: str, pieces_of: int)
     runtime = tiny_onnx_runtime()
     assert runtime.can_divide(objective, LOCAL)
     with runtime.in_pieces(pieces_of):
-        found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2), 5e-5)
+        found = runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 2))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 2)), 5e-5)
 
 
 def test_a_piece_without_weight_counts_nothing() -> None:
@@ -141,8 +141,8 @@ def test_a_piece_without_weight_counts_nothing() -> None:
     objective = replace(objective, per_crop={**objective.per_crop, "sample_weight": weights})
     local, runtime = replace(LOCAL, batch_size=0), tiny_onnx_runtime()
     with runtime.in_pieces(1):
-        found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 5e-5)
+        found = runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, local, 2))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, local, 2)), 5e-5)
 
 
 @pytest.mark.parametrize(
@@ -163,16 +163,18 @@ def test_distilled_cosface_is_cut_only_where_all_images_weigh_the_same(
     assert runtime.can_divide(objective, local) == divides
     with runtime.in_pieces(2):
         if divides:
-            found = runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
-            assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2), 5e-5)
+            found = runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, local, 2))
+            assert_same(
+                found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, local, 2)), 5e-5
+            )
         elif any(given["sample_weight"]):
             with pytest.raises(ConfigError, match="in memory together"):
-                runtime.train(TINY.theta, TINY.part(), CROPS, objective, local, seed=2)
+                runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, local, 2))
 
 
 def test_what_a_step_holds_is_given_back_after_training() -> None:
     runtime = tiny_onnx_runtime()
-    first, second = (runtime.train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, seed=2) for _ in range(2))
+    first, second = (runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 2)) for _ in range(2))
     np.testing.assert_array_equal(first.values, second.values)
 
 
@@ -187,15 +189,15 @@ def test_what_a_step_holds_is_given_back_after_training() -> None:
 )
 def test_step_rules_are_torchs(rule: StepRule) -> None:
     objective = replace(HINGE, step_rule=rule, velocity={"class_embedding": np.full(8, 0.1, np.float32)})
-    found = tiny_onnx_runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2)
-    assert_same(found, TINY.runtime().train(TINY.theta, TINY.part(), CROPS, objective, LOCAL, seed=2), 1e-5)
-    plain = tiny_onnx_runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, seed=2)
+    found = tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 2))
+    assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, objective, LOCAL, 2)), 1e-5)
+    plain = tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 2))
     assert relative(plain, found) > 1e-3
 
 
 def test_what_is_not_trained_stays() -> None:
     part = TINY.part()
-    trained = tiny_onnx_runtime().train(TINY.theta, part, CROPS, HINGE, LOCAL, seed=0)
+    trained = tiny_onnx_runtime().train(TrainingJob(TINY.theta, part, CROPS, HINGE, LOCAL, 0))
     stem = TINY.part("stem.*")
     np.testing.assert_array_equal(stem.gather(trained.theta), stem.gather(TINY.theta))
     assert abs(np.linalg.norm(trained.private["class_embedding"]) - 1) < 1e-6
@@ -204,12 +206,12 @@ def test_what_is_not_trained_stays() -> None:
 @pytest.mark.parametrize("cache_bytes", [0, 2 * 192, 1 << 20])
 def test_remembered_features_change_nothing(cache_bytes: int) -> None:
     runtime = tiny_onnx_runtime(cache_bytes=cache_bytes)
-    first = runtime.train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, seed=1)
-    again = runtime.train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, seed=1)
+    first = runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 1))
+    again = runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 1))
     np.testing.assert_allclose(first.values, again.values, atol=1e-6)
     moved = TINY.part("stem.*").scatter(TINY.theta, TINY.part("stem.*").gather(TINY.theta) * 1.5)
-    other = runtime.train(moved, TINY.part(), CROPS, HINGE, LOCAL, seed=1)
-    fresh = tiny_onnx_runtime().train(moved, TINY.part(), CROPS, HINGE, LOCAL, seed=1)
+    other = runtime.train(TrainingJob(moved, TINY.part(), CROPS, HINGE, LOCAL, 1))
+    fresh = tiny_onnx_runtime().train(TrainingJob(moved, TINY.part(), CROPS, HINGE, LOCAL, 1))
     np.testing.assert_allclose(other.values, fresh.values, atol=1e-6)
 
 
@@ -221,30 +223,34 @@ def test_training_stops_when_asked() -> None:
         return len(asked) == 3
 
     with pytest.raises(LateError, match="nothing was changed"):
-        tiny_onnx_runtime().train(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 0, third)
+        tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 0), third)
     assert len(asked) == 3
 
 
 def test_refusals() -> None:
     runtime, part = tiny_onnx_runtime(), TINY.part()
     with pytest.raises(ConfigError, match="no images"):
-        runtime.train(TINY.theta, part, CROPS[:0], HINGE, LOCAL, 0)
+        runtime.train(TrainingJob(TINY.theta, part, CROPS[:0], HINGE, LOCAL, 0))
     with pytest.raises(ConfigError, match="silos"):
-        runtime.train(TINY.theta, part, CROPS, HINGE, LocalSpec(batch_norm="train"), 0)
+        runtime.train(TrainingJob(TINY.theta, part, CROPS, HINGE, LocalSpec(batch_norm="train"), 0))
     with pytest.raises(LayoutMismatchError, match="another model"):
-        runtime.train(TINY.theta, tiny_cnn(4).part(), CROPS, HINGE, LOCAL, 0)
+        runtime.train(TrainingJob(TINY.theta, tiny_cnn(4).part(), CROPS, HINGE, LOCAL, 0))
     wrong = replace(HINGE, step_rule=StepRule(offset=np.zeros(3, np.float32)))
     with pytest.raises(LayoutMismatchError, match="offset"):
-        runtime.train(TINY.theta, part, CROPS, wrong, LOCAL, 0)
+        runtime.train(TrainingJob(TINY.theta, part, CROPS, wrong, LOCAL, 0))
     with pytest.raises(NotFoundError, match=r"mix\.0\.bias"):
-        runtime.train(TINY.theta, TINY.part("mix.0.bias"), CROPS, HINGE, LOCAL, 0)
+        runtime.train(TrainingJob(TINY.theta, TINY.part("mix.0.bias"), CROPS, HINGE, LOCAL, 0))
     with pytest.raises(NonFiniteError, match=r"local\.lr"):
-        runtime.train(TINY.theta, part, CROPS, HINGE, LocalSpec(lr=100.0, momentum=0.9, epochs=60, weight_decay=5.0), 0)
+        runtime.train(
+            TrainingJob(
+                TINY.theta, part, CROPS, HINGE, LocalSpec(lr=100.0, momentum=0.9, epochs=60, weight_decay=5.0), 0
+            )
+        )
     with pytest.raises(ConfigError, match="112"):
         runtime.embed(TINY.theta, CROPS[:, :90])
     short = replace(HINGE, private={"class_embedding": np.ones(5, np.float32)})
     with pytest.raises(ConfigError, match="do not fit"):
-        runtime.train(TINY.theta, part, CROPS, short, LOCAL, 0)
+        runtime.train(TrainingJob(TINY.theta, part, CROPS, short, LOCAL, 0))
 
 
 def test_nan_parameters_give_no_embedding() -> None:
@@ -315,8 +321,8 @@ def test_tails_of_real_recognisers_get_torchs_update_on_faces(name: str, tmp_pat
         constants={"margin": 0.9},
     )
     part, local = model.layout.part(model.spec.trainable), LocalSpec(lr=0.1, steps=3, batch_size=4, momentum=0.9)
-    found = runtime.train(model.theta, part, crops, objective, local, seed=0)
-    expected = torch_runtime.train(model.theta, part, crops, objective, local, seed=0)
+    found = runtime.train(TrainingJob(model.theta, part, crops, objective, local, 0))
+    expected = torch_runtime.train(TrainingJob(model.theta, part, crops, objective, local, 0))
     assert expected.loss_after < expected.loss_before
     distance = relative(found, expected)  # a number: a failing comparison of arrays would print what faces became
     assert distance <= 1e-4

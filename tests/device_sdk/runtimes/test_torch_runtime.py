@@ -15,7 +15,7 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import load_theta, theta_of
 from mien.errors import ConfigError, LateError, LayoutMismatchError, MissingDependencyError, NonFiniteError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Objective, StepRule, Trained
+from mien.methods.base import Crops, Objective, StepRule, Trained, TrainingJob
 from mien.specs import LocalSpec
 from tests.tiny import Tiny, made_up_crops, tiny_cnn
 
@@ -78,7 +78,7 @@ def by_plain_torch(tiny: Tiny, part: ParameterPart, crops: Crops, objective: Obj
 def test_a_tail_on_remembered_features_trains_as_the_whole_model_does() -> None:
     tiny, local = tiny_cnn(), replace(LOCAL, flip=False, batch_size=0)
     part, objective = tiny.part(), hinge()
-    trained = tiny.runtime().train(tiny.theta, part, CROPS, objective, local, seed=0)
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, part, CROPS, objective, local, 0))
     expected = by_plain_torch(tiny, part, CROPS, objective, local)
     assert np.abs(expected - tiny.theta).max() > 1e-3
     np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
@@ -94,8 +94,8 @@ def test_remembering_changes_nothing(patterns: tuple[str, ...], cache_bytes: int
     part = tiny.part(*patterns)
     runtime = tiny.runtime(cache_bytes=cache_bytes)
     for seed in (1, 2):
-        first = runtime.train(tiny.theta, part, CROPS, hinge(), LOCAL, seed)
-        other = tiny.runtime(cache_bytes=0).train(tiny.theta, part, CROPS, hinge(), LOCAL, seed)
+        first = runtime.train(TrainingJob(tiny.theta, part, CROPS, hinge(), LOCAL, seed))
+        other = tiny.runtime(cache_bytes=0).train(TrainingJob(tiny.theta, part, CROPS, hinge(), LOCAL, seed))
         np.testing.assert_allclose(first.theta, other.theta, atol=1e-6)
         outside = np.setdiff1d(np.arange(tiny.layout.size), _indices(part))
         np.testing.assert_array_equal(first.theta[outside], tiny.theta[outside])
@@ -112,10 +112,10 @@ def _indices(part: ParameterPart) -> NDArray[np.int64]:
 def test_memory_is_not_used_for_another_trunk() -> None:
     tiny = tiny_cnn()
     runtime = tiny.runtime()
-    runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
+    runtime.train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0))
     moved = tiny.part("stem.*").scatter(tiny.theta, tiny.part("stem.*").gather(tiny.theta) * 1.5)
-    again = runtime.train(moved, tiny.part(), CROPS, hinge(), LOCAL, 0)
-    fresh = tiny.runtime().train(moved, tiny.part(), CROPS, hinge(), LOCAL, 0)
+    again = runtime.train(TrainingJob(moved, tiny.part(), CROPS, hinge(), LOCAL, 0))
+    fresh = tiny.runtime().train(TrainingJob(moved, tiny.part(), CROPS, hinge(), LOCAL, 0))
     np.testing.assert_array_equal(again.theta, fresh.theta)
 
 
@@ -125,7 +125,9 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     part = tiny.part("embedding.1.bias")
     local = LocalSpec(lr=step, flip=False)
     runtime = tiny.runtime()
-    moved = part.gather(runtime.train(tiny.theta, part, CROPS, hinge(), local, 0).theta) - part.gather(tiny.theta)
+    moved = part.gather(runtime.train(TrainingJob(tiny.theta, part, CROPS, hinge(), local, 0)).theta) - part.gather(
+        tiny.theta
+    )
 
     def loss_at(values: Vector) -> float:
         embeddings = runtime.embed(part.scatter(tiny.theta, values), CROPS).astype(np.float64)
@@ -143,7 +145,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 @pytest.mark.parametrize("objective", [hinge(), softmax(6, 3)], ids=["positive_hinge", "cosface"])
 def test_training_lowers_the_loss_and_keeps_private_vectors_at_length_1(objective: Objective) -> None:
     tiny = tiny_cnn()
-    trained = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, LOCAL, seed=0)
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, LOCAL, 0))
     assert trained.loss_after < trained.loss_before
     assert trained.num_steps == 3 * 2
     (vectors,) = trained.private.values()
@@ -156,7 +158,7 @@ def test_cosface_loss_by_numpy() -> None:
     """The reported loss is -sum s_i log p_i(target) / sum s_i in float64."""
     tiny, objective = tiny_cnn(), softmax(6, 3)
     runtime = tiny.runtime()
-    trained = runtime.train(tiny.theta, tiny.part(), CROPS, objective, LOCAL, seed=0)
+    trained = runtime.train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, LOCAL, 0))
     f = runtime.embed(tiny.theta, CROPS).astype(np.float64)
     target, weight = objective.per_crop["target"], objective.per_crop["sample_weight"].astype(np.float64)
     logits = 8.0 * (f @ objective.private["class_embeddings"].T - 0.2 * target)
@@ -170,15 +172,15 @@ def test_targets_follow_their_crops_into_batches() -> None:
     tiny, objective = tiny_cnn(), softmax(6, 3)
     order = np.array([3, 0, 5, 1, 4, 2])
     moved = replace(objective, per_crop={name: rows[order] for name, rows in objective.per_crop.items()})
-    one = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, LOCAL, seed=0)
-    other = tiny.runtime().train(tiny.theta, tiny.part(), CROPS[order], moved, LOCAL, seed=0)
+    one = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, LOCAL, 0))
+    other = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS[order], moved, LOCAL, 0))
     assert one.loss_before == pytest.approx(other.loss_before, rel=1e-5)
     assert other.loss_after < other.loss_before
 
 
 def trained_with(seed: int, *, flip: bool = True) -> Trained:
     tiny = tiny_cnn()
-    return tiny.runtime().train(tiny.theta, tiny.part(), CROPS, hinge(), replace(LOCAL, flip=flip), seed)
+    return tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), replace(LOCAL, flip=flip), seed))
 
 
 def test_a_seed_fixes_everything_and_another_changes_it() -> None:
@@ -193,14 +195,16 @@ def test_mirroring_is_drawn_and_can_be_turned_off() -> None:
     tiny = tiny_cnn()
     for flip, differs in ((True, True), (False, False)):
         local = replace(LOCAL, flip=flip, batch_size=0)
-        one, other = (tiny.runtime().train(tiny.theta, tiny.part(), CROPS, hinge(), local, seed) for seed in (1, 2))
+        one, other = (
+            tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), local, seed)) for seed in (1, 2)
+        )
         assert (np.abs(one.theta - other.theta).max() > 1e-5) == differs
 
 
 def test_mirrored_crops_embed_as_crops_that_were_mirrored_first() -> None:
     tiny = tiny_cnn()
     runtime = tiny.runtime()
-    runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, seed=0)  # fills the memory with both kinds
+    runtime.train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0))  # fills the memory with both kinds
     plain, mirrored = runtime.embed(tiny.theta, CROPS), runtime.embed(tiny.theta, CROPS[:, :, ::-1])
     fresh = tiny.runtime(cache_bytes=0)
     np.testing.assert_allclose(plain, fresh.embed(tiny.theta, CROPS), atol=1e-6)
@@ -212,7 +216,7 @@ def test_batch_norm_does_not_learn_from_one_persons_images() -> None:
     tiny = tiny_cnn(batch_norm=True)
     buffers = [e.name for e in tiny.layout.entries if e.kind == "buffer"]
     assert buffers
-    trained = tiny.runtime().train(tiny.theta, tiny.part("*"), CROPS, hinge(), LOCAL, seed=0)
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part("*"), CROPS, hinge(), LOCAL, 0))
     statistics = tiny.layout.part(buffers)
     np.testing.assert_array_equal(statistics.gather(trained.theta), statistics.gather(tiny.theta))
     assert not tiny.backbone.training
@@ -233,12 +237,14 @@ def test_divergence_is_an_error_and_not_an_update() -> None:
     tiny = tiny_cnn()
     with pytest.raises(NonFiniteError, match=r"lower local\.lr"):
         tiny.runtime().train(
-            tiny.theta,
-            tiny.part(),
-            CROPS,
-            softmax(6, 3),
-            replace(LOCAL, lr=1e3, weight_decay=1e3, epochs=20, momentum=0.9),
-            0,
+            TrainingJob(
+                tiny.theta,
+                tiny.part(),
+                CROPS,
+                softmax(6, 3),
+                replace(LOCAL, lr=1e3, weight_decay=1e3, epochs=20, momentum=0.9),
+                0,
+            )
         )
 
 
@@ -253,13 +259,15 @@ def test_parameters_that_are_not_finite_are_refused() -> None:
 def test_another_models_part_layout_or_objective_is_refused() -> None:
     tiny, other = tiny_cnn(), tiny_cnn(dim=9)
     with pytest.raises(LayoutMismatchError, match="another model"):
-        tiny.runtime().train(tiny.theta, other.part(), CROPS, hinge(), LOCAL, 0)
+        tiny.runtime().train(TrainingJob(tiny.theta, other.part(), CROPS, hinge(), LOCAL, 0))
     with pytest.raises(LayoutMismatchError, match="upgrade"):
         type(tiny.runtime())(tiny.spec, other.layout, backbone=tiny.backbone)
     with pytest.raises(ConfigError, match="unknown to this runtime"):
-        tiny.runtime().train(tiny.theta, tiny.part(), CROPS, replace(hinge(), name="positive_hing"), LOCAL, 0)
+        tiny.runtime().train(
+            TrainingJob(tiny.theta, tiny.part(), CROPS, replace(hinge(), name="positive_hing"), LOCAL, 0)
+        )
     with pytest.raises(ConfigError, match="no images"):
-        tiny.runtime().train(tiny.theta, tiny.part(), CROPS[:0], hinge(), LOCAL, 0)
+        tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS[:0], hinge(), LOCAL, 0))
 
 
 def test_the_process_keeps_its_own_number_of_threads() -> None:
@@ -294,7 +302,7 @@ def test_a_step_rule_scales_shifts_and_pulls_back() -> None:
     offset = np.random.default_rng(8).normal(0, 0.05, part.size).astype(np.float32)
     objective = replace(hinge(), step_rule=StepRule(gradient_scale=0.5, offset=offset, proximal=0.3))
     local = replace(PLAIN, epochs=3, weight_decay=0.02)
-    trained = tiny.runtime().train(tiny.theta, part, CROPS, objective, local, seed=0)
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, part, CROPS, objective, local, 0))
     start = part.gather(tiny.theta).astype(np.float64)
     values = start
     for _ in range(3):
@@ -310,12 +318,12 @@ def test_a_step_rule_passes_through_momentum_and_leaves_private_tensors_alone() 
     offset = np.full(part.size, 0.01, np.float32)
     local = replace(PLAIN, epochs=3, momentum=0.5)
     objective = replace(hinge(), step_rule=StepRule(gradient_scale=0.0, offset=offset))
-    moved = part.gather(tiny.runtime().train(tiny.theta, part, CROPS, objective, local, 0).theta)
+    moved = part.gather(tiny.runtime().train(TrainingJob(tiny.theta, part, CROPS, objective, local, 0)).theta)
     expected = part.gather(tiny.theta) - 0.2 * 0.01 * (1 + 1.5 + 1.75)
     np.testing.assert_allclose(moved, expected, atol=1e-6)
     one_step = replace(local, epochs=1, private_lr=0.1)
     with_rule, without = (
-        tiny.runtime().train(tiny.theta, part, CROPS, each, one_step, 0).private["class_embedding"]
+        tiny.runtime().train(TrainingJob(tiny.theta, part, CROPS, each, one_step, 0)).private["class_embedding"]
         for each in (objective, hinge())
     )
     np.testing.assert_array_equal(with_rule, without)
@@ -325,7 +333,7 @@ def test_an_offset_of_another_part_is_refused() -> None:
     tiny = tiny_cnn()
     objective = replace(hinge(), step_rule=StepRule(offset=np.zeros(3, np.float32)))
     with pytest.raises(LayoutMismatchError, match=r"offset has shape \(3,\)"):
-        tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, LOCAL, 0)
+        tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, LOCAL, 0))
 
 
 def test_private_momentum_is_its_own_and_goes_on_where_it_ended() -> None:
@@ -333,14 +341,16 @@ def test_private_momentum_is_its_own_and_goes_on_where_it_ended() -> None:
     tiny = tiny_cnn()
     local = replace(PLAIN, private_lr=0.05, private_momentum=0.9, epochs=2)
     frozen = replace(hinge(), step_rule=StepRule(gradient_scale=0.0), unit_norm=())
-    first = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, frozen, local, 0)
+    first = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, frozen, local, 0))
     np.testing.assert_array_equal(first.theta, tiny.theta)
     going_on = replace(frozen, private=first.private, velocity=first.velocity)
-    second = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, going_on, local, 0)
-    whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, frozen, replace(local, epochs=4), 0)
+    second = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, going_on, local, 0))
+    whole = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, frozen, replace(local, epochs=4), 0))
     np.testing.assert_allclose(second.private["class_embedding"], whole.private["class_embedding"], atol=1e-6)
     np.testing.assert_allclose(second.velocity["class_embedding"], whole.velocity["class_embedding"], atol=1e-6)
-    forgetful = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, replace(going_on, velocity={}), local, 0)
+    forgetful = tiny.runtime().train(
+        TrainingJob(tiny.theta, tiny.part(), CROPS, replace(going_on, velocity={}), local, 0)
+    )
     assert np.abs(forgetful.private["class_embedding"] - whole.private["class_embedding"]).max() > 1e-3
 
 
@@ -349,7 +359,7 @@ def test_steps_are_counted_across_epochs(steps: int) -> None:
     """Two batches an epoch: five steps are two epochs and the first batch of a third."""
     tiny = tiny_cnn()
     local = replace(LOCAL, steps=steps, epochs=1)
-    trained = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, hinge(), local, seed=4)
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), local, 4))
     assert trained.num_steps == steps
     asked = []
 
@@ -359,17 +369,19 @@ def test_steps_are_counted_across_epochs(steps: int) -> None:
 
     runtime = tiny.runtime()
     with pytest.raises(LateError):
-        runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), replace(LOCAL, epochs=3), 4, stop_after_them)
+        runtime.train(
+            TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), replace(LOCAL, epochs=3), 4), stop_after_them
+        )
     np.testing.assert_array_equal(theta_of(tiny.backbone), trained.theta)
 
 
 def test_training_stops_between_batches_and_leaves_the_runtime_usable() -> None:
     tiny = tiny_cnn()
     runtime = tiny.runtime()
-    undisturbed = runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0)
+    undisturbed = runtime.train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0))
     with pytest.raises(LateError, match="nothing was changed or sent"):
-        runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0, lambda: True)
-    again = runtime.train(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0, lambda: False)
+        runtime.train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0), lambda: True)
+    again = runtime.train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), LOCAL, 0), lambda: False)
     np.testing.assert_array_equal(again.theta, undisturbed.theta)
 
 
@@ -377,8 +389,10 @@ def test_training_stops_between_batches_and_leaves_the_runtime_usable() -> None:
 @pytest.mark.parametrize("micro_batch", [1, 2, 3, 4, 100])
 def test_pieces_of_a_batch_take_the_whole_batchs_step(objective: Objective, micro_batch: int) -> None:
     tiny, local = tiny_cnn(), replace(LOCAL, lr=0.02, private_lr=0.01)  # rounding grows with the rate
-    whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
-    pieces = tiny.runtime(micro_batch=micro_batch).train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
+    whole = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, local, 2))
+    pieces = tiny.runtime(micro_batch=micro_batch).train(
+        TrainingJob(tiny.theta, tiny.part(), CROPS, objective, local, 2)
+    )
     assert pieces.num_steps == whole.num_steps
     np.testing.assert_allclose(pieces.theta, whole.theta, atol=1e-6)
     for name, values in whole.private.items():
@@ -391,15 +405,17 @@ def test_a_piece_without_weight_counts_nothing() -> None:
     weights = np.array([0, 0, 1, 2, 0, 1], np.float32)
     objective = replace(objective, per_crop={**objective.per_crop, "sample_weight": weights})
     local = replace(LOCAL, batch_size=0)
-    whole = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
-    pieces = tiny.runtime(micro_batch=1).train(tiny.theta, tiny.part(), CROPS, objective, local, seed=2)
+    whole = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, local, 2))
+    pieces = tiny.runtime(micro_batch=1).train(TrainingJob(tiny.theta, tiny.part(), CROPS, objective, local, 2))
     np.testing.assert_allclose(pieces.theta, whole.theta, atol=1e-5)
 
 
 def test_losses_that_compare_images_are_not_cut_in_pieces() -> None:
     tiny = tiny_cnn()
     with pytest.raises(ConfigError, match="set micro_batch to 0"):
-        tiny.runtime(micro_batch=2).train(tiny.theta, tiny.part(), CROPS, replace(hinge(), name="dan"), LOCAL, 0)
+        tiny.runtime(micro_batch=2).train(
+            TrainingJob(tiny.theta, tiny.part(), CROPS, replace(hinge(), name="dan"), LOCAL, 0)
+        )
     with pytest.raises(ConfigError, match="must not be negative"):
         tiny.runtime(micro_batch=-1)
 
@@ -411,7 +427,7 @@ def test_learnt_statistics_leave_nothing_behind_for_the_next_call(names: tuple[s
     theta.flags.writeable = False  # such a vector stays loaded between calls
     runtime = tiny.runtime()
     before = runtime.embed(theta, CROPS)
-    runtime.train(theta, tiny.layout.part(names), CROPS, hinge(), replace(PLAIN, batch_norm="train"), 0)
+    runtime.train(TrainingJob(theta, tiny.layout.part(names), CROPS, hinge(), replace(PLAIN, batch_norm="train"), 0))
     np.testing.assert_array_equal(runtime.embed(theta, CROPS), before)
 
 
@@ -421,7 +437,7 @@ def test_batch_norm_learns_where_a_task_says_so_and_its_statistics_are_trained()
     names = [f"mix.1.{what}" for what in ("weight", "bias", "running_mean", "running_var")]
     part = tiny.layout.part(names)
     local = replace(PLAIN, batch_norm="train")
-    trained = tiny.runtime().train(tiny.theta, part, CROPS, hinge(), local, 0)
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, part, CROPS, hinge(), local, 0))
     x = torch.tensor((CROPS.astype(np.float32) - 127.5) / 128).permute(0, 3, 1, 2)
     load_theta(tiny.backbone, tiny.layout, tiny.theta)
     with torch.no_grad():
@@ -435,17 +451,17 @@ def test_batch_norm_that_cannot_learn_is_refused() -> None:
     tiny = tiny_cnn(batch_norm=True)
     local = replace(PLAIN, batch_norm="train")
     with pytest.raises(ConfigError, match="name them in trainable"):
-        tiny.runtime().train(tiny.theta, tiny.part("embedding.*"), CROPS, hinge(), local, 0)
+        tiny.runtime().train(TrainingJob(tiny.theta, tiny.part("embedding.*"), CROPS, hinge(), local, 0))
     with pytest.raises(ConfigError, match="one image"):
-        tiny.runtime().train(tiny.theta, tiny.part("*"), CROPS[:1], hinge(), local, 0)
+        tiny.runtime().train(TrainingJob(tiny.theta, tiny.part("*"), CROPS[:1], hinge(), local, 0))
     with pytest.raises(ConfigError, match="whole batches"):
-        tiny.runtime(micro_batch=2).train(tiny.theta, tiny.part("*"), CROPS, hinge(), local, 0)
+        tiny.runtime(micro_batch=2).train(TrainingJob(tiny.theta, tiny.part("*"), CROPS, hinge(), local, 0))
 
 
 def test_a_batch_of_one_left_over_is_left_out_where_batch_norm_learns() -> None:
     tiny = tiny_cnn(batch_norm=True)
     local = replace(PLAIN, batch_norm="train", batch_size=5)
-    assert tiny.runtime().train(tiny.theta, tiny.part("*"), CROPS, hinge(), local, 0).num_steps == 1
+    assert tiny.runtime().train(TrainingJob(tiny.theta, tiny.part("*"), CROPS, hinge(), local, 0)).num_steps == 1
 
 
 def test_a_machine_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,10 +474,10 @@ def test_a_machine_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_does_the_same_arithmetic() -> None:
     tiny, local = tiny_cnn(), replace(LOCAL, flip=False)
-    expected = tiny.runtime().train(tiny.theta, tiny.part(), CROPS, softmax(6, 3), local, 0)
+    expected = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, softmax(6, 3), local, 0))
     other = tiny_cnn()
     runtime = TorchRuntime(other.spec, other.layout, backbone=other.backbone, device="cuda")
-    trained = runtime.train(other.theta, other.part(), CROPS, softmax(6, 3), local, 0)
+    trained = runtime.train(TrainingJob(other.theta, other.part(), CROPS, softmax(6, 3), local, 0))
     np.testing.assert_allclose(trained.theta, expected.theta, atol=1e-4)
     np.testing.assert_allclose(runtime.embed(other.theta, CROPS), tiny.runtime().embed(tiny.theta, CROPS), atol=1e-4)
 
@@ -474,8 +490,8 @@ def test_a_vector_that_stays_loaded_gives_the_same_as_one_that_is_loaded_anew() 
     fixed.flags.writeable = False
     kept, fresh = tiny.runtime(), tiny.runtime()
     for _ in range(2):
-        trained = kept.train(fixed, part, CROPS, hinge(), LOCAL, 1)
-        again = fresh.train(theta.copy(), part, CROPS, hinge(), LOCAL, 1)
+        trained = kept.train(TrainingJob(fixed, part, CROPS, hinge(), LOCAL, 1))
+        again = fresh.train(TrainingJob(theta.copy(), part, CROPS, hinge(), LOCAL, 1))
         assert np.array_equal(trained.theta, again.theta)
         assert np.array_equal(kept.embed(fixed, CROPS), fresh.embed(theta.copy(), CROPS))
     assert not np.array_equal(kept.embed(trained.theta, CROPS), kept.embed(fixed, CROPS))

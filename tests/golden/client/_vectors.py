@@ -24,8 +24,9 @@ from mien.protocol.rounds import RoundRef
 from mien.secagg import Addends
 from mien.secagg.masks import WordStream
 from mien.secagg.noise import protect, with_room_for_noise
+from mien.secagg.pipeline import encode
 from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum
-from mien.secagg.vector import VectorLayout, encode
+from mien.secagg.vector import VectorLayout
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
 from tests.golden.client._vision_vectors import vision
 

@@ -47,9 +47,10 @@ from mien.secagg.keys import (
     self_seed,
 )
 from mien.secagg.masks import Words, WordStream, add_masks
+from mien.secagg.pipeline import encode
 from mien.secagg.quantise import pack, quantise_metrics, quantise_update
 from mien.secagg.roster import Topology
-from mien.secagg.vector import VectorLayout, encode
+from mien.secagg.vector import VectorLayout
 from mien.secagg.wire import Advertise, Kind, Shares, statement_advertise, statement_shares
 from tests.golden.secagg._certificates import NOW, authority, device_leaf, fixed_key, private_hex
 

@@ -126,8 +126,8 @@ def test_cosface_with_public_images_has_public_classes() -> None:
     assert output.private["public_embeddings"].shape == (3, 3)
     alone = fedavg.device_round(input_of(task, labels=None, crops=TWO[:2]), tiny_linear().runtime())
     assert alone.private["class_embedding"].shape == (1, 3)
-    assert fedavg.needs_public_faces(task)
-    assert not fedavg.needs_public_faces(COSFACE)
+    assert fedavg.requirements(task).public_faces
+    assert not fedavg.requirements(COSFACE).public_faces
 
 
 def test_a_softmax_over_one_class_is_refused() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from mien.methods.base import DeviceInput
 from mien.methods.fedaws import FEDAWS
-from mien.methods.fedface import FEDFACE, W
+from mien.methods.fedface import W
+from mien.methods.fedface_private import FEDFACE
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
@@ -60,4 +61,4 @@ def test_after_the_start_it_is_fedface() -> None:
 def test_the_server_spreads_what_it_is_shown() -> None:
     run = run_task(EXACT, TINY.part(), DIM, TINY.theta, Cohort(CROPS), TINY.runtime())
     assert sorted(run.state.revealed) == sorted(CROPS)
-    assert FEDAWS.needs_public_faces(EXACT) is False
+    assert FEDAWS.requirements(EXACT).public_faces is False

@@ -13,7 +13,7 @@ from mien.backbones import Backbone, layout_of
 from mien.contribution import Total
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError, UndefinedMetricError
 from mien.methods import find_method
-from mien.methods.base import DeviceInput, StepRule, ValidationFaces, ValidationInput, shared_words
+from mien.methods.base import DeviceInput, StepRule, TrainingJob, ValidationFaces, ValidationInput, shared_words
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.pfm_fv import (
     PRESETS,
@@ -171,15 +171,16 @@ def test_a_server_cannot_choose_a_trainers_weights() -> None:
     """All that it tells is the history of winners, the same words for everybody, on which the cohort agrees."""
     method = find_method("pfm_fv")
     state = method.server_start(FV_TASK, PART, TINY.theta)
-    assert method.reply(state, "a").keys() == method.reply(state, "b").keys() == set(method.shared_reply)
+    alike = method.requirements(FV_TASK).shared_reply
+    assert method.reply(state, "a").keys() == method.reply(state, "b").keys() == set(alike)
     told = method.reply(state, "a")
-    agreed = shared_words(told, method.shared_reply)
+    agreed = shared_words(told, alike)
     assert len(agreed) == 32
-    assert shared_words({**told, "other": np.ones(1, np.float32)}, method.shared_reply) == agreed
-    for name in method.shared_reply:
+    assert shared_words({**told, "other": np.ones(1, np.float32)}, alike) == agreed
+    for name in alike:
         changed = {**told, name: np.ones((1, 3), np.float32)}
-        assert shared_words(changed, method.shared_reply) != agreed
-    assert shared_words({}, method.shared_reply) == b""
+        assert shared_words(changed, alike) != agreed
+    assert shared_words({}, alike) == b""
     for row in ([3, 1, 0], [1, np.nan, 0], [1, 0.5, -1]):
         with pytest.raises(CorruptDataError, match="cannot be"):
             own_weighting(FV_TASK, "a", np.array([row], np.float32), 5)
@@ -235,7 +236,9 @@ def test_every_loss_has_its_usual_margin_and_trains(loss: str, margin: float) ->
     options = from_mapping(LocalLoss, {"loss": loss, "scale": 8.0, "class_start": "random"})
     problem = own_classes(device(TASK), TINY.runtime(), options, StepRule())
     assert problem.objective.constants["margin"] == margin
-    trained = TINY.runtime().train(TINY.theta, PART, CROPS, problem.objective, replace(TASK.local, steps=20), 0)
+    trained = TINY.runtime().train(
+        TrainingJob(TINY.theta, PART, CROPS, problem.objective, replace(TASK.local, steps=20), 0)
+    )
     assert trained.loss_after < trained.loss_before
     assert problem.kept(trained)["class_embeddings"].shape == (2, 8)
 

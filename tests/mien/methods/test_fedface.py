@@ -14,8 +14,7 @@ from mien.contribution import Contribution, Total
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods import METHODS
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained
-from mien.methods.jobs import JobRuntime, TrainingJob
+from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Runtime, Trained, TrainingJob, never_stop
 from mien.methods.spreadout import PAPER, RELEASED_CODE, spread_out
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, run_task
@@ -46,7 +45,7 @@ EXACT = replace(
 
 
 @dataclass
-class Watched(JobRuntime):
+class Watched:
     """A runtime that remembers what it was asked to train."""
 
     runtime: Runtime
@@ -57,9 +56,9 @@ class Watched(JobRuntime):
         self.num_embedded += len(crops)
         return self.runtime.embed(theta, crops)
 
-    def do(self, job: TrainingJob, should_stop: Callable[[], bool]) -> Trained:
+    def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         self.asked.append((job.crops, job.objective))
-        return job.done_by(self.runtime, should_stop)
+        return self.runtime.train(job, should_stop)
 
 
 def watched() -> Watched:
@@ -163,8 +162,8 @@ def test_without_public_faces_the_private_form_refuses() -> None:
     for crops, labels in ((None, None), (PUBLIC[:0], LABELS[:0])):
         with pytest.raises(ConfigError, match="public faces"):
             FEDFACE.device_round(input_of(PRIVATE, public_crops=crops, public_labels=labels), TINY.runtime())
-    assert FEDFACE.needs_public_faces(PRIVATE)
-    assert not FEDFACE.needs_public_faces(EXACT)
+    assert FEDFACE.requirements(PRIVATE).public_faces
+    assert not FEDFACE.requirements(EXACT).public_faces
 
 
 @pytest.mark.parametrize("form", ["private", "exact"])

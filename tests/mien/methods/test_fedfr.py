@@ -375,4 +375,4 @@ def test_adaptations_start_at_the_global_model_and_a_heavy_teacher_holds_it_back
 
 def test_it_is_registered_and_needs_public_faces() -> None:
     assert find_method("fedfr") is FEDFR
-    assert FEDFR.needs_public_faces(TASK)
+    assert FEDFR.requirements(TASK).public_faces

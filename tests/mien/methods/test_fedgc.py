@@ -129,8 +129,8 @@ def test_what_leaves_in_clear_is_only_what_the_task_names() -> None:
     layouts = [FEDGC.contribution_layout(task, TINY.part(), DIM) for task in (private, shown)]
     assert layouts[0].revealed == ()
     assert [(lane.name, lane.size) for lane in layouts[1].revealed] == [(W, 2 * DIM)]
-    assert [METHODS["fedgc"].needs_public_faces(task) for task in (private, shown)] == [True, False]
-    assert not FEDGC.needs_public_faces(task_of({"correction": {"kind": "none"}}))
+    assert [METHODS["fedgc"].requirements(task).public_faces for task in (private, shown)] == [True, False]
+    assert not FEDGC.requirements(task_of({"correction": {"kind": "none"}})).public_faces
 
 
 @pytest.mark.parametrize(

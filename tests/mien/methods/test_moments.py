@@ -17,8 +17,9 @@ from mien.methods import METHODS, moments
 from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState, shared_words
 from mien.methods.spreadout import MomentSpec, device_moment, pack_symmetric, packed_size
 from mien.secagg.masks import WordStream
+from mien.secagg.pipeline import encode
 from mien.secagg.quantise import NumberFormat
-from mien.secagg.vector import ContributionMap, decode, encode
+from mien.secagg.vector import ContributionMap, decode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
@@ -267,9 +268,9 @@ def test_operators_and_owners_are_told_what_a_sum_of_moments_shows() -> None:
 def test_all_devices_agree_on_what_is_asked_for(name: str) -> None:
     """A server that asks one device alone for its moment would find its template in the sum: it gets no sum."""
     method, state = METHODS[name], run(replace(task_of(name), rounds=3)).state
-    told = method.reply(state, "phone0")
+    told, alike = method.reply(state, "phone0"), method.requirements(task_of(name)).shared_reply
     assert {moments.MOMENT, moments.WANTED} <= told.keys()
-    agreed = shared_words(told, method.shared_reply)
-    assert agreed == shared_words(method.reply(state, "phone1"), method.shared_reply)
+    agreed = shared_words(told, alike)
+    assert agreed == shared_words(method.reply(state, "phone1"), alike)
     for shared in moments.SHARED:
-        assert shared_words({**told, shared: 1 - told[shared]}, method.shared_reply) != agreed
+        assert shared_words({**told, shared: 1 - told[shared]}, alike) != agreed

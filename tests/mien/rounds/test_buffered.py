@@ -101,13 +101,13 @@ def test_who_may_be_in_flight() -> None:
 @pytest.mark.parametrize("name", ALLOWED)
 def test_methods_that_allow_it(name: str) -> None:
     spec = task(method=name)
-    assert METHODS[name].why_synchronous(spec) == ""
+    assert METHODS[name].requirements(spec).why_synchronous == ""
     assert [lane.name for lane in METHODS[name].contribution_layout(spec, PART, 4).summed][-1] == "delta"
 
 
 def test_fedfr_allows_it_without_a_head_for_all() -> None:
     options = {"public_classes": 4, "aggregate_public_head": False}
-    assert METHODS["fedfr"].why_synchronous(task(method="fedfr", options=options)) == ""
+    assert METHODS["fedfr"].requirements(task(method="fedfr", options=options)).why_synchronous == ""
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,12 @@ def test_fedfr_allows_it_without_a_head_for_all() -> None:
     ],
 )
 def test_methods_that_do_not_say_why(name: str, changes: dict[str, Any], reason: str) -> None:
-    assert reason in METHODS[name].why_synchronous(task(method=name, **changes))
+    assert reason in METHODS[name].requirements(task(method=name, **changes)).why_synchronous
 
 
 def test_a_method_that_says_nothing_is_refused() -> None:
-    fields = {name: getattr(METHODS["fedavg"], name) for name in ("name", "source", "options")}
-    silent = replace(METHODS["fedavg"], why_synchronous=type(METHODS["fedavg"]).why_synchronous, **fields)
-    assert silent.why_synchronous(task()) != ""
+    silent = replace(METHODS["fedavg"], requirements=type(METHODS["fedavg"]).requirements)
+    assert silent.requirements(task()).why_synchronous != ""
 
 
 def test_what_goes_with_it_and_what_does_not() -> None:

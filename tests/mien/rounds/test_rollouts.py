@@ -131,7 +131,11 @@ class TestTheTask:
         assert again == task
         assert (options_of(again).reference, options_of(again).share) == (A, 0.01)
         plan = plan_task(again, model_to_json(SPEC, LAYOUT), has_public_faces=True)
-        assert (plan.share, plan.task.privacy.min_cohort, plan.task.deadlines.selecting_s) == (0.01, 16, 86400.0)
+        assert (plan.requirements.share, plan.task.privacy.min_cohort, plan.task.deadlines.selecting_s) == (
+            0.01,
+            16,
+            86400.0,
+        )
         with pytest.raises(ConfigError, match="needs public faces"):
             plan_task(again, model_to_json(SPEC, LAYOUT), has_public_faces=False)
 

@@ -13,6 +13,7 @@ from mien.errors import ConfigError, CorruptDataError
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.keys import RandomBytes
 from mien.secagg.planner import plan_numbers
+from mien.specs import DpSpec
 from tests.mien.secagg.cohort import Cohort, drbg, make_config, people
 
 
@@ -42,7 +43,8 @@ def test_the_emulated_sum_is_the_protocols_bit_for_bit(n: int, ring_bits: int, c
     opened = cohort.run().sum
     emulated = EmulatedSum(config)
     for identity in cohort.payloads:
-        emulated.add(cohort.addends[identity], sources[identity].last)
+        seed = sources[identity].last
+        emulated.add(cohort.addends[identity], DpSpec(), lambda size, seed=seed: seed[:size])
     again = emulated.open()
     assert np.array_equal(again.update, opened.update)
     assert replace(again, update=opened.update) == opened

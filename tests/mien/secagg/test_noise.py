@@ -26,8 +26,9 @@ from mien.secagg.noise import (
     require_enforced,
     with_room_for_noise,
 )
+from mien.secagg.pipeline import encode
 from mien.secagg.planner import RoundIds, plan_round
-from mien.secagg.vector import VectorLayout, check_norm, decode, encode
+from mien.secagg.vector import VectorLayout, check_norm, decode
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 
 CENTRAL = DpSpec("central_gaussian", 1.0, epsilon=20.0, delta=1e-5, max_participations=2)

@@ -10,8 +10,9 @@ import pytest
 from mien.contribution import Contribution, ContributionLayout, Lane, Total
 from mien.errors import ConfigError, CorruptDataError, LayoutMismatchError, NonFiniteError
 from mien.secagg.masks import BLOCK_WORDS, Words, WordStream
+from mien.secagg.pipeline import encode
 from mien.secagg.quantise import NumberFormat
-from mien.secagg.vector import Addends, ContributionMap, VectorLayout, check_norm, decode, encode
+from mien.secagg.vector import Addends, ContributionMap, VectorLayout, check_norm, decode
 from tests.mien.secagg import reference
 
 R = bytes(range(32))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mien.errors import ConfigError
-from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, Embeddings, Objective, Trained, never_stop
+from mien.layout import Vector
+from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.methods.fedfr_uda import ClusteringSpec, FedFrUdaOptions
 from mien.specs import LocalSpec
 from simulation.centralised.systems import (
@@ -48,18 +48,9 @@ class Watching:
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         return self.runtime.embed(theta, crops)
 
-    def train(
-        self,
-        theta: Vector,
-        part: ParameterPart,
-        crops: Crops,
-        objective: Objective,
-        local: LocalSpec,
-        seed: int,
-        should_stop: object = never_stop,
-    ) -> Trained:
-        self.seen.append((crops, objective))
-        return self.runtime.train(theta, part, crops, objective, local, seed)
+    def train(self, job: TrainingJob, should_stop: object = never_stop) -> Trained:
+        self.seen.append((job.crops, job.objective))
+        return self.runtime.train(job)
 
 
 def trainer(**changes: object) -> Trainer:

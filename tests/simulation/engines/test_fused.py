@@ -10,6 +10,7 @@ import pytest
 
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods import METHODS
+from mien.methods.base import Property
 from mien.specs import LocalSpec, PrivacySpec
 from simulation.engines.base import RoundWork, combined
 from simulation.engines.engine import Cohort
@@ -31,7 +32,7 @@ SINGLE = {
 
 
 def test_these_methods_sum_updates_and_no_others_do() -> None:
-    assert {name for name, method in METHODS.items() if not method.why_apart(TASK)} == TOGETHER
+    assert {name for name, method in METHODS.items() if Property.SUM_ONLY in method.properties} == TOGETHER
 
 
 @pytest.mark.parametrize("name", SINGLE)

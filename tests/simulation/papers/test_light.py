@@ -10,7 +10,7 @@ import pytest
 
 from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.base import Objective
+from mien.methods.base import Objective, TrainingJob
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec
 from simulation.faces.workbench import Workbench, open_workbench
@@ -50,7 +50,7 @@ def _trained(bench: Workbench) -> tuple[Vector, ...]:
         per_crop={"target": one_hot_rows(labels, 3)},
         constants={"scale": 30.0, "margin": 0.4},
     )
-    trained = bench.runtime.train(bench.theta, bench.part, crops, objective, LOCAL, seed=5)
+    trained = bench.runtime.train(TrainingJob(bench.theta, bench.part, crops, objective, LOCAL, 5))
     return before, trained.values, trained.private["class_embeddings"], bench.runtime.embed(trained.theta, crops)
 
 
@@ -78,4 +78,4 @@ def test_mirrored_images_are_refused(benches: tuple[Workbench, Workbench]) -> No
         per_crop={"target": one_hot_rows(labels, 3)},
     )
     with pytest.raises(ConfigError, match=r"local\.flip"):
-        bench.runtime.train(bench.theta, bench.part, crops, objective, LocalSpec(epochs=1, flip=True), seed=0)
+        bench.runtime.train(TrainingJob(bench.theta, bench.part, crops, objective, LocalSpec(epochs=1, flip=True), 0))

@@ -10,7 +10,7 @@ import pytest
 from mien.backbones import build_backbone, layout_of
 from mien.errors import ConfigError
 from mien.methods import find_method
-from mien.methods.base import Objective
+from mien.methods.base import Objective, TrainingJob
 from mien.records import from_mapping
 from mien.specs import LocalSpec
 from simulation.engines.runtimes import PublicOnly
@@ -61,12 +61,14 @@ def test_the_control_takes_away_the_phones_own_images_and_nothing_else() -> None
     control = PublicOnly(tiny.runtime())
     one, other = (
         control.train(
-            tiny.theta, tiny.part(), np.concatenate([made_up_crops(2, seed=seed), public]), objective, local, 0
+            TrainingJob(
+                tiny.theta, tiny.part(), np.concatenate([made_up_crops(2, seed=seed), public]), objective, local, 0
+            )
         )
         for seed in (1, 2)
     )
     alone = replace(objective, per_crop={name: rows[2:] for name, rows in objective.per_crop.items()})
-    expected = tiny.runtime().train(tiny.theta, tiny.part(), public, alone, local, 0)
+    expected = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), public, alone, local, 0))
     np.testing.assert_allclose(one.theta, other.theta, atol=1e-7)
     np.testing.assert_allclose(one.theta, expected.theta, atol=1e-6)
 

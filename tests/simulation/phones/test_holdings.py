@@ -11,7 +11,7 @@ import pytest
 from device_sdk.people.trained import Pending
 from mien.errors import BudgetExceededError, InviteError, NotEnrolledError, ReplayError
 from mien.layout import ParameterEntry, ParameterLayout
-from mien.methods.base import Objective, Runtime
+from mien.methods.base import Objective, Runtime, TrainingJob
 from mien.protocol.rounds import Role
 from mien.secagg import RoundConfig
 from mien.specs import LocalSpec
@@ -98,7 +98,7 @@ def test_replayed_updates_have_the_right_shape_and_train_nothing() -> None:
     layout = ParameterLayout((ParameterEntry("a", (3,)), ParameterEntry("b", (2, 2))))
     part, theta = layout.part(("b",)), np.zeros(7, np.float32)
     runtime = ReplayRuntime(8)
-    trained = runtime.train(theta, part, noise_crops(1), Objective("x", private={"w": W}), LocalSpec(), seed=5)
+    trained = runtime.train(TrainingJob(theta, part, noise_crops(1), Objective("x", private={"w": W}), LocalSpec(), 5))
     assert trained.values.shape == (4,)
     assert 0 < np.abs(trained.values).max() < 1e-2
     np.testing.assert_array_equal(trained.private["w"], W)
