@@ -77,7 +77,7 @@ def test_the_tour_walks_both_paths_on_the_jvm_too() -> None:
         assert (JAVA / file).is_file(), f"the tour names {file}"
         assert name in java_definitions(JAVA / file), f"the tour names {file}:{name}"
     rooms = {file.rpartition("/")[0] for file, _ in places}
-    assert {"", "vision", "enrol", "fl", "train", "model", "secagg", "store"} <= rooms
+    assert {"", "vision", "enrol", "people", "tasks", "rounds", "server", "train", "model", "secagg", "store"} <= rooms
 
 
 def test_the_tour_walks_both_paths() -> None:

@@ -3,8 +3,8 @@ package mien.app;
 import android.content.Context;
 import android.content.SharedPreferences;
 import java.util.EnumSet;
-import mien.client.fl.Agreement;
 import mien.client.secagg.Profile;
+import mien.client.tasks.Agreement;
 
 /** What the owner has read, agreed to and chosen; nothing secret. */
 public final class Choices {

@@ -1,9 +1,9 @@
 package mien.client;
 
 import java.util.List;
-import mien.client.fl.Gallery;
-import mien.client.fl.Journal;
 import mien.client.join.Identity;
+import mien.client.people.Gallery;
+import mien.client.rounds.Journal;
 
 /** Where a device stands, without asking the network. */
 public final class Status {

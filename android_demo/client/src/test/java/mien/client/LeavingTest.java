@@ -7,7 +7,7 @@ import static org.junit.Assert.assertTrue;
 
 import java.util.Random;
 import javax.crypto.SecretKey;
-import mien.client.fl.StayingOut;
+import mien.client.people.StayingOut;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.KeyProvider;

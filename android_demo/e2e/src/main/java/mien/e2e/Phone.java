@@ -16,16 +16,16 @@ import java.util.stream.Stream;
 import mien.client.Clock;
 import mien.client.Device;
 import mien.client.MienException;
-import mien.client.fl.Agreement;
-import mien.client.fl.Disclosure;
-import mien.client.fl.Listener;
-import mien.client.fl.Outcome;
-import mien.client.fl.Peek;
 import mien.client.join.FileIdentityKeys;
+import mien.client.rounds.Listener;
+import mien.client.rounds.Outcome;
+import mien.client.rounds.Peek;
 import mien.client.secagg.Profile;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.Vault;
+import mien.client.tasks.Agreement;
+import mien.client.tasks.Disclosure;
 import mien.client.wire.Json;
 
 /**

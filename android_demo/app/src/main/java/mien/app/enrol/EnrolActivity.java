@@ -19,13 +19,13 @@ import mien.app.camera.Guide;
 import mien.app.camera.Looking;
 import mien.app.camera.Viewfinder;
 import mien.app.training.TrainingActivity;
+import mien.client.DeviceEnroller;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.enrol.Consent;
-import mien.client.enrol.DeviceEnroller;
 import mien.client.enrol.EnrolmentSession;
 import mien.client.enrol.Pose;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Yuv;
 

@@ -3,7 +3,7 @@ package mien.app.people;
 import android.content.Context;
 import mien.app.R;
 import mien.app.Say;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 
 /** What is to be said of an enrolled person. */
 final class Facts {

@@ -7,7 +7,7 @@ import mien.app.OwnersScreen;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.enrol.EnrolActivity;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 
 /** Who is enrolled. */
 public final class PeopleActivity extends OwnersScreen {

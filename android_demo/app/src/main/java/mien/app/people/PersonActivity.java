@@ -8,7 +8,7 @@ import mien.app.OwnersScreen;
 import mien.app.R;
 import mien.app.training.TrainingActivity;
 import mien.client.MienException;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 
 /** One enrolled person: what is kept of them, their agreement to training, and removing them. */
 public final class PersonActivity extends OwnersScreen {

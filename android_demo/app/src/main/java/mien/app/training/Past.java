@@ -7,7 +7,7 @@ import mien.app.R;
 import mien.app.Say;
 import mien.app.Sentences;
 import mien.client.ErrorCode;
-import mien.client.fl.Journal;
+import mien.client.rounds.Journal;
 
 /** What happened, in the owner's language. */
 final class Past {

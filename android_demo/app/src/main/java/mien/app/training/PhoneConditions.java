@@ -10,7 +10,7 @@ import java.util.EnumSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Set;
-import mien.client.fl.Conditions;
+import mien.client.rounds.Conditions;
 
 /** Whether this phone may train now, as Android tells it. */
 final class PhoneConditions implements Conditions {

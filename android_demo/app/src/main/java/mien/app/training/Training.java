@@ -9,9 +9,9 @@ import java.util.Set;
 import mien.app.Phone;
 import mien.client.Clock;
 import mien.client.MienException;
-import mien.client.fl.Disclosure;
-import mien.client.fl.Listener;
-import mien.client.fl.Outcome;
+import mien.client.rounds.Listener;
+import mien.client.rounds.Outcome;
+import mien.client.tasks.Disclosure;
 
 /**
  * Taking part in rounds, one at a time, on a thread of its own. It ends when it is stopped, when a condition ends, or when

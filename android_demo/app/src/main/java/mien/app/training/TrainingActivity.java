@@ -13,8 +13,8 @@ import mien.app.Rows;
 import mien.app.Say;
 import mien.app.Screen;
 import mien.client.Status;
-import mien.client.fl.Disclosure;
-import mien.client.fl.Journal;
+import mien.client.rounds.Journal;
+import mien.client.tasks.Disclosure;
 
 /** Whether this phone takes part, what it waits for, what it sent and received, and what it left out and why. */
 public final class TrainingActivity extends Screen {

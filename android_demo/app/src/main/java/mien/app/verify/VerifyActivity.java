@@ -21,7 +21,7 @@ import mien.app.camera.Viewfinder;
 import mien.client.Device;
 import mien.client.MienException;
 import mien.client.enrol.VerifySession;
-import mien.client.fl.Decision;
+import mien.client.people.Decision;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Yuv;
 

@@ -10,7 +10,7 @@ import mien.app.R;
 import mien.app.Screen;
 import mien.app.people.DeleteActivity;
 import mien.client.Device;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 
 /** What the app is for, what leaves the phone, what the app cannot do; and two agreements, each given by itself. */
 public final class WelcomeActivity extends Screen {

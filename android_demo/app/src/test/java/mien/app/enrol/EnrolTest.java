@@ -20,7 +20,7 @@ import mien.app.TinyModel;
 import mien.app.camera.PictureFrameSource;
 import mien.app.camera.Pictures;
 import mien.app.training.TrainingActivity;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;

@@ -34,7 +34,7 @@ import mien.app.ScreenRunner;
 import mien.app.enrol.EnrolActivity;
 import mien.app.settings.FewestActivity;
 import mien.app.training.TrainingActivity;
-import mien.client.fl.Gallery;
+import mien.client.people.Gallery;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;

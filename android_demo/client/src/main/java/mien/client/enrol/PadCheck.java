@@ -1,7 +1,7 @@
 package mien.client.enrol;
 
-import mien.client.vision.Frame;
 import mien.client.vision.Face;
+import mien.client.vision.Frame;
 
 /**
  * Where a check against presentation attacks is plugged in. None comes with this program, and none is claimed.

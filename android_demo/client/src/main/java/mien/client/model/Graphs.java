@@ -6,7 +6,6 @@ import java.util.List;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Folder;
-import mien.client.train.GraphSource;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
 import mien.client.wire.Json;

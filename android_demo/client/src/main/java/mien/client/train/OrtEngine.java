@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.model.GraphSource;
 
 /** Runs graphs with ONNX Runtime, one at a time; each is loaded when it is first used, also after {@link #close}. */
 public final class OrtEngine implements Engine {

@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.Set;
 import mien.client.ErrorCode;
 import mien.client.MienException;
-import mien.client.train.GraphSource;
+import mien.client.model.GraphSource;
 import mien.client.wire.Bytes;
 
 /**

@@ -9,6 +9,7 @@ import java.util.List;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
+import mien.client.tasks.ContributionLayout;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
 import org.junit.Test;

@@ -4,13 +4,13 @@ import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
+import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.EnumSet;
 import java.util.List;
-import java.time.Instant;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.Raised;

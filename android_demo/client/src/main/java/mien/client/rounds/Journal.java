@@ -1,0 +1,191 @@
+package mien.client.rounds;
+
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.store.Records;
+import mien.client.store.Vault;
+
+/** What this device took part in, what it left out and why, and what that sent and received; the last of it, sealed. */
+public final class Journal {
+    private static final String RECORD = "journal";
+    private static final int FORM = 1;
+    private static final int MOST = 100;
+
+    /** One step, or several in a row that ended alike. */
+    public static final class Entry {
+        public final long unixMs;
+        public final Outcome.Kind kind;
+        /** As text, empty where there was no round. */
+        public final String round;
+
+        public final String code;
+        public final String reason;
+        /** How many devices were in the sum, where this one counted. */
+        public final int numReports;
+
+        public final int times;
+
+        Entry(
+                long unixMs, Outcome.Kind kind, String round, String code, String reason, int numReports, int times) {
+            this.unixMs = unixMs;
+            this.kind = kind;
+            this.round = round;
+            this.code = code;
+            this.reason = reason;
+            this.numReports = numReports;
+            this.times = times;
+        }
+
+        private boolean isLike(Entry other) {
+            return kind == other.kind
+                    && round.equals(other.round)
+                    && code.equals(other.code)
+                    && reason.equals(other.reason);
+        }
+
+        private Entry again(Entry later) {
+            return new Entry(later.unixMs, kind, round, code, reason, numReports, times + 1);
+        }
+    }
+
+    private final Vault vault;
+
+    public Journal(Vault vault) {
+        this.vault = vault;
+    }
+
+    public synchronized void note(Outcome outcome, long unixMs) {
+        String round = outcome.round == null ? "" : outcome.round.toString();
+        Entry entry = new Entry(unixMs, outcome.kind, round, outcome.code, outcome.reason, outcome.numReports, 1);
+        uninterrupted(() -> add(entry));
+    }
+
+    /** Notes a step that ended by an error, and why. */
+    public synchronized void note(MienException error, long unixMs) {
+        Entry entry = new Entry(unixMs, Outcome.Kind.FAILED, "", error.code().code(), error.getMessage(), 0, 1);
+        uninterrupted(() -> add(entry));
+    }
+
+    /** Counts bytes that were sent to the coordinator and received from it. */
+    public synchronized void count(long sent, long received) {
+        if (sent != 0 || received != 0) {
+            uninterrupted(() -> addBytes(sent, received));
+        }
+    }
+
+    private void addBytes(long sent, long received) {
+        Content content = content();
+        content.sentBytes += sent;
+        content.receivedBytes += received;
+        put(content);
+    }
+
+    /** Writes also on a thread that is being stopped, whose interrupt would close files; it stays interrupted. */
+    private static void uninterrupted(Runnable write) {
+        boolean interrupted = Thread.interrupted();
+        try {
+            write.run();
+        } catch (MienException error) {
+            if (!Thread.interrupted()) {
+                throw error;
+            }
+            interrupted = true;
+            write.run(); // it came in the middle, and closed the file
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** Returns what happened, the newest first. */
+    public synchronized List<Entry> entries() {
+        List<Entry> entries = content().entries;
+        Collections.reverse(entries);
+        return entries;
+    }
+
+    public synchronized long sentBytes() {
+        return content().sentBytes;
+    }
+
+    public synchronized long receivedBytes() {
+        return content().receivedBytes;
+    }
+
+    public synchronized void wipe() {
+        vault.wipe();
+    }
+
+    private static final class Content {
+        long sentBytes;
+        long receivedBytes;
+        final List<Entry> entries = new ArrayList<>();
+    }
+
+    private void add(Entry entry) {
+        Content content = content();
+        int last = content.entries.size() - 1;
+        if (last >= 0 && content.entries.get(last).isLike(entry)) {
+            content.entries.set(last, content.entries.get(last).again(entry));
+        } else {
+            content.entries.add(entry);
+        }
+        while (content.entries.size() > MOST) {
+            content.entries.remove(0);
+        }
+        put(content);
+    }
+
+    private void put(Content content) {
+        vault.put(RECORD, Records.bytes(out -> write(out, content)));
+    }
+
+    private static void write(DataOutputStream out, Content content) throws IOException {
+        out.writeByte(FORM);
+        out.writeLong(content.sentBytes);
+        out.writeLong(content.receivedBytes);
+        out.writeInt(content.entries.size());
+        for (Entry entry : content.entries) {
+            out.writeLong(entry.unixMs);
+            out.writeUTF(entry.kind.name());
+            Records.writeText(out, entry.round);
+            Records.writeText(out, entry.code);
+            Records.writeText(out, entry.reason);
+            out.writeInt(entry.numReports);
+            out.writeInt(entry.times);
+        }
+    }
+
+    private Content content() {
+        try {
+            byte[] record = vault.get(RECORD);
+            return record == null ? new Content() : Records.parse(record, Journal::read);
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.CORRUPT_DATA) {
+                throw error;
+            }
+            return new Content(); // a damaged diary stops nobody: a new one begins
+        }
+    }
+
+    private static Content read(DataInputStream in) throws IOException {
+        Records.require(in.readByte() == FORM);
+        Content content = new Content();
+        content.sentBytes = in.readLong();
+        content.receivedBytes = in.readLong();
+        for (int left = Records.count(in); left > 0; left--) {
+            long unixMs = in.readLong();
+            Outcome.Kind kind = Outcome.Kind.valueOf(in.readUTF());
+            content.entries.add(
+                    new Entry(unixMs, kind, in.readUTF(), in.readUTF(), in.readUTF(), in.readInt(), in.readInt()));
+        }
+        return content;
+    }
+}

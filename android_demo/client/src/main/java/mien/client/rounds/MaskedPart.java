@@ -1,0 +1,197 @@
+package mien.client.rounds;
+
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.join.Identity;
+import mien.client.join.LeafVerifier;
+import mien.client.model.ModelSpec;
+import mien.client.secagg.Addends;
+import mien.client.secagg.AttemptId;
+import mien.client.secagg.DeviceRound;
+import mien.client.secagg.Expected;
+import mien.client.secagg.MaskedInput;
+import mien.client.secagg.RandomBytes;
+import mien.client.secagg.RoundConfig;
+import mien.client.tasks.Agreement;
+import mien.client.tasks.ContributionLayout;
+import mien.client.tasks.TaskSpec;
+import mien.client.wire.Bytes;
+import mien.client.wire.RoundRef;
+import mien.v1.RoundsOuterClass.Stage;
+
+/**
+ * One device in one attempt, from message 0 on; call {@link #forget} at its end, whichever that is.
+ *
+ * <p>Each stage is answered once; told the same again, it answers with the same bytes, and told something else it
+ * leaves. Keys live in memory only: a device that is stopped after it began has left the attempt.
+ */
+final class MaskedPart {
+    /** How long after the end of all stages a device still answers: clocks are not in step. */
+    private static final long GRACE_MS = 60_000;
+
+    /** What is sent at a stage: a message, and at UPLOAD the masked vector beside it. */
+    static final class Answer {
+        final byte[] message;
+        /** Null but at UPLOAD. */
+        final byte[] payload;
+
+        Answer(byte[] message, byte[] payload) {
+            this.message = message;
+            this.payload = payload;
+        }
+    }
+
+    private final Identity identity;
+    private final Agreement agreement;
+    private final Attempts log;
+    private final Clock clock;
+    private final RandomBytes random;
+    private final TaskSpec task;
+    private final RoundRef ref;
+    private final ModelSpec model;
+    private final String modelId;
+    private final ContributionLayout layout;
+    private final byte[] contribution;
+
+    private final Map<Stage, byte[]> heard = new HashMap<>();
+    private final Map<Stage, Answer> answers = new HashMap<>();
+    private DeviceRound round;
+    private long endsMs = Long.MAX_VALUE;
+
+    MaskedPart(
+            Identity identity,
+            Agreement agreement,
+            Attempts log,
+            Clock clock,
+            RandomBytes random,
+            TaskSpec task,
+            RoundRef ref,
+            ModelSpec model,
+            String modelId,
+            ContributionLayout layout,
+            byte[] contribution) {
+        this.identity = identity;
+        this.agreement = agreement;
+        this.log = log;
+        this.clock = clock;
+        this.random = random;
+        this.task = task;
+        this.ref = ref;
+        this.model = model;
+        this.modelId = modelId;
+        this.layout = layout;
+        this.contribution = contribution;
+    }
+
+    /** Returns how the log names the attempt. */
+    static AttemptId attemptId(RoundRef ref) {
+        return new AttemptId(Expected.taskId(ref.taskId), ref.round, ref.attempt);
+    }
+
+    /** Destroys the secrets and the answers: this device says nothing more in this attempt. */
+    void forget() {
+        answers.clear();
+        if (round != null) {
+            round.forget();
+        }
+    }
+
+    /**
+     * Returns this device's message of a stage, null where it has no part in it. Throws what {@link DeviceRound} throws,
+     * VIOLATION where the coordinator tells another story than before, LATE after the deadlines.
+     */
+    Answer answer(Stage stage, byte[] told) {
+        boolean isPart =
+                stage == Stage.KEYS
+                        || stage == Stage.SHARES
+                        || stage == Stage.UPLOAD
+                        || stage == Stage.CONSISTENCY
+                        || stage == Stage.UNMASK;
+        if (told.length == 0 || !isPart) {
+            return null;
+        }
+        boolean done = false;
+        try {
+            if (clock.monotonicMs() > endsMs) {
+                throw new MienException(
+                        ErrorCode.LATE, "the round's deadlines have passed; nothing is lost, check in again");
+            }
+            byte[] digest = Bytes.sha256(told);
+            if (!answers.containsKey(stage)) {
+                answers.put(stage, step(stage, told));
+                heard.put(stage, digest);
+            }
+            if (!Arrays.equals(heard.get(stage), digest)) {
+                throw new MienException(
+                        ErrorCode.VIOLATION, "the coordinator told this phone two stories at one stage; leave this round");
+            }
+            done = true;
+            return answers.get(stage);
+        } finally {
+            if (!done) {
+                forget();
+            }
+        }
+    }
+
+    private Answer step(Stage stage, byte[] told) {
+        if (round == null) {
+            return new Answer(advertise(stage, told), null);
+        }
+        switch (stage) {
+            case SHARES:
+                return new Answer(round.share(told), null);
+            case UPLOAD:
+                MaskedInput masked = round.mask(told, said());
+                return new Answer(masked.message, masked.payload);
+            case UNMASK:
+                boolean agreed = round.config.profile.hasConsistencyRound();
+                return new Answer(agreed ? round.unmask(told) : round.agree(told), null);
+            default:
+                return new Answer(round.agree(told), null);
+        }
+    }
+
+    private Addends said() {
+        return task.dp.protect(layout.addends(contribution), round.config, random);
+    }
+
+    private byte[] advertise(Stage stage, byte[] told) {
+        if (stage != Stage.KEYS) {
+            throw new MienException(
+                    ErrorCode.VIOLATION, "the coordinator began a private sum without its terms; leave this round");
+        }
+        RoundConfig terms = RoundConfig.ofInvite(told);
+        task.dp.checkTerms(terms);
+        if (!terms.numbers.isSame(task.numbers(terms.numbers.l2Clip))) {
+            throw new MienException(
+                    ErrorCode.VIOLATION, "the round clips or rounds updates otherwise than its task says; leave it");
+        }
+        task.dp.checkPromise(log.pastRounds(terms.attemptId.task()), ref.round);
+        Expected expected =
+                new Expected(
+                        Expected.taskId(ref.taskId),
+                        task.sha256,
+                        Bytes.unhex(modelId),
+                        Bytes.unhex(layout.sha256),
+                        Expected.graph(task.method, model.backbone),
+                        layout.updateSize(),
+                        layout.numMetrics());
+        round =
+                new DeviceRound(
+                        told,
+                        identity.forSums(),
+                        expected,
+                        Math.max(agreement.minCohort, task.smallestSum),
+                        agreement.profiles,
+                        new LeafVerifier(identity.registrarCa, identity.population, clock),
+                        log,
+                        random);
+        endsMs = clock.monotonicMs() + 1000 * round.config.totalSeconds + GRACE_MS;
+        return round.advertise();
+    }
+}

@@ -1,0 +1,60 @@
+package mien.client.rounds;
+
+import mien.client.wire.RoundRef;
+
+/** How a step ended. */
+public final class Outcome {
+    /** What became of it. */
+    public enum Kind {
+        /** The round closed with this device's contribution in its sum. */
+        COUNTED,
+        /** The round ended without this device's contribution; nothing is lost. */
+        NOT_COUNTED,
+        /** The device left the round for a reason that somebody should see; nothing is lost. */
+        FAILED,
+        /** Nothing to do now. */
+        WAIT,
+        /** The phone may not work now: charging, idle, unmetered. */
+        NOT_NOW
+    }
+
+    public final Kind kind;
+    /** Null for WAIT and NOT_NOW. */
+    public final RoundRef round;
+
+    public final String code;
+    public final String reason;
+    public final long retryAfterMs;
+    /** COUNTED: the model that the round made, and how many contributions are in it. */
+    public final String modelId;
+
+    public final int numReports;
+
+    private Outcome(
+            Kind kind, RoundRef round, String code, String reason, long retryAfterMs, String modelId, int numReports) {
+        this.kind = kind;
+        this.round = round;
+        this.code = code;
+        this.reason = reason;
+        this.retryAfterMs = retryAfterMs;
+        this.modelId = modelId;
+        this.numReports = numReports;
+    }
+
+    static Outcome counted(RoundRef round, String modelId, int numReports) {
+        return new Outcome(Kind.COUNTED, round, "", "", 0, modelId, numReports);
+    }
+
+    static Outcome of(Kind kind, RoundRef round, String code, String reason) {
+        return new Outcome(kind, round, code, reason, 0, "", 0);
+    }
+
+    static Outcome wait(long retryAfterMs, String reason) {
+        return new Outcome(Kind.WAIT, null, "", reason, retryAfterMs, "", 0);
+    }
+
+    /** Returns that the phone may not work now: what is missing, or "busy". */
+    public static Outcome notNow(String unmet) {
+        return new Outcome(Kind.NOT_NOW, null, "", unmet, 0, "", 0);
+    }
+}

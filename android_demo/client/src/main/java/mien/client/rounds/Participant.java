@@ -1,0 +1,489 @@
+package mien.client.rounds;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.function.Function;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.model.Manifest;
+import mien.client.model.Model;
+import mien.client.model.ModelStore;
+import mien.client.model.ParameterPart;
+import mien.client.people.Gallery;
+import mien.client.people.TrainingState;
+import mien.client.secagg.AttemptId;
+import mien.client.secagg.RandomBytes;
+import mien.client.server.CoordinatorClient;
+import mien.client.store.Vault;
+import mien.client.tasks.Agreement;
+import mien.client.tasks.ContributionLayout;
+import mien.client.tasks.Disclosure;
+import mien.client.tasks.Methods;
+import mien.client.tasks.RoundFaces;
+import mien.client.tasks.TaskSpec;
+import mien.client.train.GraphRuntime;
+import mien.client.train.Tensor;
+import mien.client.wire.RoundRef;
+import mien.client.wire.Safetensors;
+import mien.client.wire.Texts;
+import mien.v1.RoundsOuterClass.Assignment;
+import mien.v1.RoundsOuterClass.CheckInReply;
+import mien.v1.RoundsOuterClass.Duty;
+import mien.v1.RoundsOuterClass.Stage;
+import mien.v1.RoundsOuterClass.StageEvent;
+
+/**
+ * A device that takes part in rounds, each step of which may be repeated after a crash.
+ *
+ * <p>What was trained is kept sealed before the device reports it; a restart sends those very bytes, but only until the
+ * device has begun to speak of keys: those live in memory, so a device that was stopped after that leaves the attempt.
+ */
+public final class Participant {
+    private final CoordinatorClient client;
+    private final Gallery gallery;
+    private final Vault rounds;
+    private final Attempts attempts;
+    private final ModelStore models;
+    private final Function<Model, GraphRuntime> runtimes;
+    private final Agreement agreement;
+    private final Conditions conditions;
+    private final Clock clock;
+    private final RandomBytes random;
+    private final Listener listener;
+
+    public Participant(
+            CoordinatorClient client,
+            Gallery gallery,
+            Vault rounds,
+            Attempts attempts,
+            ModelStore models,
+            Function<Model, GraphRuntime> runtimes,
+            Agreement agreement,
+            Conditions conditions,
+            Clock clock,
+            RandomBytes random,
+            Listener listener) {
+        this.client = client;
+        this.gallery = gallery;
+        this.rounds = rounds;
+        this.attempts = attempts;
+        this.models = models;
+        this.runtimes = runtimes;
+        this.agreement = agreement;
+        this.conditions = conditions;
+        this.clock = clock;
+        this.random = random;
+        this.listener = listener;
+    }
+
+    /** Returns the round that was trained for and has not ended, as text; empty where there is none. */
+    public static String pendingRound(Vault rounds) {
+        Pending pending = Pending.load(rounds);
+        return pending == null ? "" : pending.ref.toString();
+    }
+
+    /** Destroys an update that has not been settled, and that this device cannot send any more. */
+    public static void forgetUnsettled(Vault rounds) {
+        Pending.forget(rounds);
+    }
+
+    /** Destroys an update that was made of somebody's pictures and has not been settled. */
+    public static void forgetOf(int person, Vault rounds) {
+        Pending pending = Pending.load(rounds);
+        if (pending != null && pending.agreed.containsKey(person)) {
+            Pending.forget(rounds);
+        }
+    }
+
+    /** Destroys an update of somebody who withdrew just before the power was cut; call it at opening. */
+    public static void forgetWithdrawn(Gallery gallery, Vault rounds) {
+        Pending pending = Pending.load(rounds);
+        if (pending != null && !gallery.stillAgree(pending.agreed)) {
+            Pending.forget(rounds);
+        }
+    }
+
+    /**
+     * Takes part in one round, or returns why not now. Throws CONFIG while nobody's pictures may train, UNREACHABLE when
+     * the coordinator stays away: then what was trained is kept, and the next call goes on with it.
+     */
+    public Outcome step() {
+        // 1. May the phone work now?
+        List<String> unmet = conditions.unmet();
+        if (!unmet.isEmpty()) {
+            return Outcome.notNow(String.join(", ", unmet));
+        }
+        // 2. A round that this device trained for before it was stopped comes first.
+        Pending pending = Pending.load(rounds);
+        if (pending != null) {
+            listener.progress("resumed");
+            return finish(pending);
+        }
+        // 3. Is there work?
+        List<Gallery.Person> people = whoTrains();
+        CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size()));
+        if (!reply.hasAssignment()) {
+            long retryAfterMs = (long) (1000 * Math.max(0, reply.getWait().getRetryAfterS()));
+            return Outcome.wait(retryAfterMs, Texts.cut(reply.getWait().getReason()));
+        }
+        return takePart(reply.getAssignment(), people);
+    }
+
+    private List<Gallery.Person> whoTrains() {
+        List<Gallery.Person> agreed = new ArrayList<>();
+        for (Gallery.Person person : gallery.people()) {
+            if (person.trains) {
+                agreed.add(person);
+            }
+        }
+        if (agreed.isEmpty()) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "nobody enrolled has agreed to training; nothing is trained until somebody does");
+        }
+        return agreed;
+    }
+
+    private Outcome takePart(Assignment assignment, List<Gallery.Person> people) {
+        mien.v1.RoundsOuterClass.RoundRef given = assignment.getRound();
+        RoundRef ref = new RoundRef(given.getTaskId(), given.getRound(), given.getAttempt());
+        Pending pending;
+        try {
+            Texts.name(ref.taskId, "the task's id");
+            // 4. Is the task what the owner agreed to, and what this program knows? Only then is a model fetched.
+            byte[] taskJson = assignment.getTaskJson().toByteArray();
+            TaskSpec task = new TaskSpec(taskJson);
+            agreement.check(task);
+            Methods.check(task);
+            Methods.checkPeople(task, people.size());
+            checkAssigned(assignment);
+            Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
+            ParameterPart part = part(task, model);
+            ContributionLayout layout = new ContributionLayout(part);
+            if (!layout.sha256.equals(assignment.getContributionSha256())) {
+                throw new MienException(
+                        ErrorCode.LAYOUT_MISMATCH, "the task expects another contribution than this program sends; upgrade");
+            }
+            AttemptId attempt = MaskedPart.attemptId(ref);
+            task.dp.checkPromise(attempts.pastRounds(attempt.task()), ref.round);
+            // 5. Say what leaves the phone, before anything does.
+            listener.disclose(new Disclosure(task, layout, numImages(people), people.size()));
+            // 6. Train. 7. Keep what was made, before anyone is told.
+            pending = train(ref, taskJson, task, model, part, layout, people);
+            keep(pending);
+        } catch (MienException error) {
+            if (error.code().isTransient()) {
+                throw error;
+            }
+            return refuse(ref, error);
+        }
+        // 8. Report, say what each stage asks for, wait for the end, forget.
+        return finish(pending);
+    }
+
+    /** Keeps what was made, unless somebody withdrew while it was: no withdrawal comes between the look and the write. */
+    void keep(Pending pending) {
+        synchronized (gallery) {
+            requireAgreed(pending.agreed);
+            pending.keep(rounds);
+        }
+    }
+
+    private void requireAgreed(Map<Integer, Long> agreed) {
+        if (!gallery.stillAgree(agreed)) {
+            throw new MienException(ErrorCode.CONFIG, "somebody whose pictures trained has withdrawn their consent");
+        }
+    }
+
+    private static void checkAssigned(Assignment assignment) {
+        boolean isTold =
+                assignment.hasReplyStream()
+                        || !Safetensors.parse(assignment.getReply().toByteArray(), "what the method tells").names().isEmpty();
+        if (assignment.getDuty() != Duty.TRAIN || isTold) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the round asks or tells what this program does not know; it stays out of it");
+        }
+    }
+
+    private Model model(String modelId) {
+        if (!models.has(modelId)) {
+            listener.progress("fetching");
+            Manifest manifest = client.manifest(modelId);
+            if (!manifest.modelId.equals(modelId)) {
+                throw new MienException(
+                        ErrorCode.MODEL_MISMATCH, "the coordinator sent another model than it assigned; tell the operator");
+            }
+            Model fetched = models.fetch(manifest, client);
+            String inUse = gallery.modelId(); // every round begins with another model; the gallery's is needed besides
+            models.keepOnly(modelId, inUse == null ? modelId : inUse);
+            return fetched;
+        }
+        return models.load(modelId);
+    }
+
+    private static ParameterPart part(TaskSpec task, Model model) {
+        return model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
+    }
+
+    private Pending train(
+            RoundRef ref,
+            byte[] taskJson,
+            TaskSpec task,
+            Model model,
+            ParameterPart part,
+            ContributionLayout layout,
+            List<Gallery.Person> people) {
+        listener.progress("training");
+        requireAgreed(marks(people, ids(people)));
+        List<String> perIdentity = Methods.perIdentity(task.method);
+        TrainingState kept = gallery.state(ids(people), ref.taskId);
+        List<Integer> order = kept.order(ids(people));
+        RoundFaces faces = faces(people, order, model, kept.forRound(order, perIdentity));
+        long seed = task.localSeed(client.identity.deviceId, ref);
+        Methods.Job job =
+                new Methods.Job(runtimes.apply(model), model, part, task, seed, () -> !conditions.unmet().isEmpty());
+        Methods.Output output = Methods.run(job, faces, models.loadShard(model));
+        int weight = Math.min(faces.crops.length, task.maxWeight);
+        byte[] contribution = layout.pack(weight, output.trained, part.gather(model.theta));
+        listener.progress("trained");
+        return new Pending(ref, taskJson, model.modelId, marks(people, order), contribution, output.state);
+    }
+
+    /** Returns under which agreement of each their pictures were taken, in that order. */
+    private static Map<Integer, Long> marks(List<Gallery.Person> people, List<Integer> order) {
+        Map<Integer, Long> marks = new LinkedHashMap<>();
+        for (int id : order) {
+            for (Gallery.Person person : people) {
+                if (person.id == id) {
+                    marks.put(id, person.mark);
+                }
+            }
+        }
+        return marks;
+    }
+
+    private static List<Integer> ids(List<Gallery.Person> people) {
+        List<Integer> ids = new ArrayList<>();
+        for (Gallery.Person person : people) {
+            ids.add(person.id);
+        }
+        return ids;
+    }
+
+    private static int numImages(List<Gallery.Person> people) {
+        int images = 0;
+        for (Gallery.Person person : people) {
+            images += person.numImages();
+        }
+        return images;
+    }
+
+    /** Returns people's crops as the model takes them, in the order of their numbers. */
+    private static RoundFaces faces(
+            List<Gallery.Person> people, List<Integer> order, Model model, Map<String, Tensor> state) {
+        byte[][] crops = new byte[numImages(people)][];
+        int[] labels = new int[crops.length];
+        int at = 0;
+        for (int number = 0; number < order.size(); number++) {
+            for (Gallery.Person person : people) {
+                for (byte[] crop : person.id == order.get(number) ? person.crops() : new byte[0][]) {
+                    labels[at] = number;
+                    crops[at++] = model.spec.input.fit(crop);
+                }
+            }
+        }
+        return new RoundFaces(crops, labels, state);
+    }
+
+    /** Brings a round that this device trained for to its end, from wherever it is. */
+    private Outcome finish(Pending pending) {
+        try {
+            boolean counts = client.uploadAccepted(pending.ref);
+            MienException gone =
+                    new MienException(
+                            ErrorCode.LATE, "this phone was stopped in the middle of the private sum, its keys are gone");
+            if (counts) {
+                // Its vector is in; that it cannot help to uncover the sum should keep nobody waiting.
+                tellLeft(pending.ref, gone.code());
+            } else if (attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
+                return refuse(pending.ref, gone);
+            } else {
+                MienException withdrawn = withdrawn(pending);
+                if (withdrawn != null) {
+                    return refuse(pending.ref, withdrawn);
+                }
+                List<String> unmet = conditions.unmet();
+                if (!unmet.isEmpty()) {
+                    return Outcome.notNow(String.join(", ", unmet));
+                }
+                client.reportTrained(pending.ref);
+                listener.progress("reported");
+            }
+            return follow(pending, counts);
+        } catch (MienException error) {
+            if (error.code().isRoundOver()) {
+                return uncounted(pending.ref, error.code().code(), error.getMessage());
+            }
+            if (error.code().isTransient()) {
+                throw error;
+            }
+            return refuse(pending.ref, error);
+        }
+    }
+
+    /** Returns why the owner does not agree any more to send what was trained, null if they do. */
+    private MienException withdrawn(Pending pending) {
+        try {
+            agreement.check(new TaskSpec(pending.taskJson));
+            requireAgreed(pending.agreed);
+            return null;
+        } catch (MienException error) {
+            return error;
+        }
+    }
+
+    private Outcome follow(Pending pending, boolean countedBefore) {
+        TaskSpec task = new TaskSpec(pending.taskJson);
+        Model model = models.load(pending.modelId);
+        ContributionLayout layout = new ContributionLayout(part(task, model));
+        MaskedPart part =
+                new MaskedPart(
+                        client.identity, agreement, attempts, clock, random, task, pending.ref, model.spec,
+                        pending.modelId, layout, pending.contribution);
+        boolean[] counts = {countedBefore};
+        Outcome[] ended = new Outcome[1];
+        try {
+            client.follow(
+                    pending.ref,
+                    event -> {
+                        ended[0] = on(pending, part, event, counts, countedBefore);
+                        return ended[0] != null;
+                    });
+        } finally {
+            part.forget();
+        }
+        if (ended[0] != null) {
+            return ended[0];
+        }
+        return uncounted(pending.ref, ErrorCode.LATE.code(), "the round closed without this phone's contribution");
+    }
+
+    /** Says what a stage asks for; returns how the round ended for this device, null while it goes on. */
+    private Outcome on(Pending pending, MaskedPart part, StageEvent event, boolean[] counts, boolean countedBefore) {
+        Stage stage = event.getStage();
+        if (stage == Stage.ABORTED) {
+            return uncounted(pending.ref, "aborted", Texts.cut(event.getReason()));
+        }
+        if (stage == Stage.CLOSED) {
+            return counts[0] ? settle(pending, event) : null;
+        }
+        if (countedBefore) {
+            return null; // the keys that could say more are gone
+        }
+        MienException withdrawn = counts[0] ? null : withdrawn(pending);
+        if (withdrawn != null) {
+            return refuse(pending.ref, withdrawn);
+        }
+        List<String> unmet = conditions.unmet();
+        return unmet.isEmpty() ? answer(pending, part, event, counts) : stopped(pending, counts[0], unmet);
+    }
+
+    /** Sends what a stage asks for; returns as {@link #on}. */
+    private Outcome answer(Pending pending, MaskedPart part, StageEvent event, boolean[] counts) {
+        Stage stage = event.getStage();
+        MaskedPart.Answer answer;
+        try {
+            answer = part.answer(stage, event.getMessage().toByteArray());
+        } catch (MienException error) {
+            return refuse(pending.ref, error);
+        }
+        try {
+            counts[0] = answer == null ? counts[0] : send(pending, stage, answer, counts[0]);
+            return null;
+        } catch (MienException error) {
+            List<String> unmet = conditions.unmet();
+            if (unmet.isEmpty()) {
+                throw error;
+            }
+            return stopped(pending, counts[0], unmet);
+        }
+    }
+
+    /** Leaves a round in which the phone may not go on; what was not begun, and what counts, goes on the next time. */
+    private Outcome stopped(Pending pending, boolean counts, List<String> unmet) {
+        String missing = String.join(", ", unmet);
+        if (counts || !attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
+            return Outcome.notNow(missing);
+        }
+        return refuse(
+                pending.ref,
+                new MienException(ErrorCode.LATE, "the phone may not go on now (" + missing + "); nothing is lost"));
+    }
+
+    private void requireMayGoOn(Pending pending) {
+        requireAgreed(pending.agreed);
+        Leaving.unlessMet(conditions);
+    }
+
+    /** Sends a stage's answer; returns whether this device's contribution counts now. */
+    private boolean send(Pending pending, Stage stage, MaskedPart.Answer answer, boolean counts) {
+        RoundRef ref = pending.ref;
+        listener.progress(stage.name().toLowerCase(Locale.ROOT));
+        if (answer.payload != null) {
+            if (!counts) {
+                client.upload(ref, answer.payload, answer.message, () -> requireMayGoOn(pending));
+                listener.progress("uploaded");
+            }
+            return true;
+        }
+        try {
+            client.sendStep(ref, stage, answer.message);
+        } catch (MienException error) {
+            // Once the vector is in, being late with a message does not take it out again.
+            if (!counts || error.code() != ErrorCode.LATE) {
+                throw error;
+            }
+        }
+        return counts;
+    }
+
+    private Outcome settle(Pending pending, StageEvent event) {
+        List<String> perIdentity = Methods.perIdentity(new TaskSpec(pending.taskJson).method);
+        TrainingState state = TrainingState.of(pending.state, pending.people(), perIdentity);
+        synchronized (gallery) {
+            if (gallery.stillAgree(pending.agreed)) {
+                gallery.putState(pending.ref.taskId, state);
+            }
+        }
+        Pending.forget(rounds);
+        return Outcome.counted(pending.ref, Texts.cut(event.getModelId()), event.getNumReports());
+    }
+
+    private Outcome uncounted(RoundRef ref, String code, String reason) {
+        Pending.forget(rounds);
+        return Outcome.of(Outcome.Kind.NOT_COUNTED, ref, code, reason);
+    }
+
+    /** Leaves a round for an error of this device's own. */
+    private Outcome refuse(RoundRef ref, MienException error) {
+        tellLeft(ref, error.code());
+        Pending.forget(rounds);
+        Outcome.Kind kind = error.code().isRoundOver() ? Outcome.Kind.NOT_COUNTED : Outcome.Kind.FAILED;
+        return Outcome.of(kind, ref, error.code().code(), error.getMessage());
+    }
+
+    /** Tells the coordinator not to wait for this device; if it cannot be told, the round's deadline tells it. */
+    private void tellLeft(RoundRef ref, ErrorCode code) {
+        try {
+            client.leave(ref, code);
+        } catch (MienException unheard) {
+            if (!unheard.code().isTransient() && !unheard.code().isRoundOver()) {
+                throw unheard;
+            }
+            listener.progress("leave_unheard");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+package mien.client.server;
+
+import com.google.protobuf.ByteString;
+import io.grpc.Context;
+import io.grpc.ManagedChannel;
+import io.grpc.StatusRuntimeException;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.join.Channels;
+import mien.client.join.Handshake;
+import mien.client.join.Identity;
+import mien.client.join.Traffic;
+import mien.client.model.Blob;
+import mien.client.model.Manifest;
+import mien.client.model.ModelStore;
+import mien.client.store.Folder;
+import mien.client.wire.Retry;
+import mien.client.wire.RoundRef;
+import mien.client.wire.Statuses;
+import mien.v1.Common.BlobRef;
+import mien.v1.Common.DataChunk;
+import mien.v1.ModelsGrpc;
+import mien.v1.ModelsOuterClass.DownloadRequest;
+import mien.v1.ModelsOuterClass.GetManifestRequest;
+import mien.v1.ModelsOuterClass.ModelManifest;
+import mien.v1.RoundsGrpc;
+import mien.v1.RoundsOuterClass.CheckInReply;
+import mien.v1.RoundsOuterClass.CheckInRequest;
+import mien.v1.RoundsOuterClass.FollowRoundRequest;
+import mien.v1.RoundsOuterClass.LeaveRoundRequest;
+import mien.v1.RoundsOuterClass.ReportTrainedRequest;
+import mien.v1.RoundsOuterClass.SendStepRequest;
+import mien.v1.RoundsOuterClass.SetParticipationRequest;
+import mien.v1.RoundsOuterClass.Stage;
+import mien.v1.RoundsOuterClass.StageEvent;
+import mien.v1.RoundsOuterClass.UploadStatus;
+import mien.v1.RoundsOuterClass.UploadStatusRequest;
+
+/** The coordinator as a device sees it: every call may be repeated, transfers go on where they stopped. */
+public final class CoordinatorClient implements AutoCloseable, ModelStore.Source {
+    private static final String SERVER = "the coordinator";
+    private static final long PATIENCE_MS = 120_000;
+    private static final long CALL_S = 20;
+    /** Long, because the server answers when a round begins. */
+    private static final long CHECK_IN_S = 150;
+
+    private static final long STREAM_S = 300;
+    private static final long TRANSFER_S = 600;
+
+    /** Told where a round is; returns whether it has heard enough. */
+    public interface StageListener {
+        boolean on(StageEvent event);
+    }
+
+    public final Identity identity;
+    private final Clock clock;
+    private final Random random;
+    private final Counter counter;
+    private final Traffic traffic = new Traffic();
+    private volatile Runnable mayGoOn = () -> {};
+    private final ManagedChannel channel;
+    private final RoundsGrpc.RoundsBlockingStub rounds;
+    private final ModelsGrpc.ModelsBlockingStub models;
+
+    /** Told at the end how many bytes went each way. */
+    public interface Counter {
+        void count(long sentBytes, long receivedBytes);
+    }
+
+    public CoordinatorClient(Identity identity, Clock clock, Random random, Counter counter) {
+        this.counter = counter;
+        this.identity = identity;
+        this.clock = clock;
+        this.random = random;
+        channel = Channels.open(identity.coordinatorAddress, identity.coordinatorCa, identity, traffic);
+        rounds = RoundsGrpc.newBlockingStub(channel);
+        models = ModelsGrpc.newBlockingStub(channel);
+    }
+
+    @Override
+    public void close() {
+        channel.shutdownNow();
+        counter.count(traffic.takeSent(), traffic.takeReceived());
+    }
+
+    /** Has something asked before each piece of a download; what it throws ends the download. */
+    public void askBeforePieces(Runnable question) {
+        mayGoOn = question;
+    }
+
+    private <T> T call(Retry.Call<T> call) {
+        return Retry.call(clock, random, PATIENCE_MS, SERVER, call);
+    }
+
+    private RoundsGrpc.RoundsBlockingStub soon() {
+        return rounds.withDeadlineAfter(CALL_S, TimeUnit.SECONDS);
+    }
+
+    /** Agrees on a protocol version and compares clocks. */
+    public void hello() {
+        call(() -> Handshake.hello(request -> soon().hello(request), clock, SERVER));
+    }
+
+    /** Returns what to do now: an assignment or a pause. The server may take its time. */
+    public CheckInReply checkIn(int minCohort, List<String> methods) {
+        CheckInRequest request =
+                CheckInRequest.newBuilder()
+                        .setPopulation(identity.population)
+                        .setSoftware(Handshake.SOFTWARE)
+                        .setMinCohort(minCohort)
+                        .addAllMethods(methods)
+                        .build();
+        return call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
+    }
+
+    public void reportTrained(RoundRef ref) {
+        ReportTrainedRequest request = ReportTrainedRequest.newBuilder().setRound(ref.message()).build();
+        call(() -> soon().reportTrained(request));
+    }
+
+    /** Sends this device's message of a stage; throws LATE when it has passed, REPLAY where the server holds another. */
+    public void sendStep(RoundRef ref, Stage stage, byte[] message) {
+        SendStepRequest request =
+                SendStepRequest.newBuilder()
+                        .setRound(ref.message())
+                        .setStage(stage)
+                        .setMessage(ByteString.copyFrom(message))
+                        .build();
+        call(() -> soon().sendStep(request));
+    }
+
+    public UploadStatus uploadStatus(RoundRef ref) {
+        UploadStatusRequest request = UploadStatusRequest.newBuilder().setRound(ref.message()).build();
+        return call(() -> soon().getUploadStatus(request));
+    }
+
+    /** Returns whether this device's contribution is complete, checked and counts; false before uploads are open. */
+    public boolean uploadAccepted(RoundRef ref) {
+        UploadStatusRequest request = UploadStatusRequest.newBuilder().setRound(ref.message()).build();
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        while (true) {
+            try {
+                return soon().getUploadStatus(request).getAccepted();
+            } catch (StatusRuntimeException error) {
+                MienException meaning = Statuses.meaning(error, SERVER);
+                if (meaning.code() == ErrorCode.RATE_LIMITED) {
+                    return false;
+                }
+                retry.pause(meaning);
+            }
+        }
+    }
+
+    public void leave(RoundRef ref, ErrorCode code) {
+        LeaveRoundRequest request =
+                LeaveRoundRequest.newBuilder().setRound(ref.message()).setErrorCode(code.code()).build();
+        call(() -> soon().leaveRound(request));
+    }
+
+    /** Asks to be left out of all later rounds, or no longer. */
+    public void setParticipation(boolean staysOut) {
+        SetParticipationRequest request =
+                SetParticipationRequest.newBuilder().setStaysOut(staysOut).setSoftware(Handshake.SOFTWARE).build();
+        call(() -> soon().setParticipation(request));
+    }
+
+    /** Returns a model's manifest; without an id the released model's. */
+    public Manifest manifest(String modelId) {
+        GetManifestRequest request = GetManifestRequest.newBuilder().setModelId(modelId).build();
+        ModelManifest reply = call(() -> models.withDeadlineAfter(CALL_S, TimeUnit.SECONDS).getManifest(request));
+        return new Manifest(
+                reply.getModelId(),
+                reply.getSpecJson().toByteArray(),
+                blob(reply.getTheta()),
+                reply.hasPublicShard() ? blob(reply.getPublicShard()) : null,
+                reply.getBundleManifest().toByteArray(),
+                reply.getBundleSignature().toByteArray());
+    }
+
+    private static Blob blob(BlobRef ref) {
+        return new Blob(ref.getSha256(), ref.getSizeBytes());
+    }
+
+    /** Tells the listener where a round is, whenever that changes, until it has heard enough or the round is over; LATE long past a deadline. */
+    public void follow(RoundRef ref, StageListener listener) {
+        StageEnds ends = new StageEnds(clock);
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        FollowRoundRequest request = FollowRoundRequest.newBuilder().setRound(ref.message()).build();
+        while (true) {
+            MienException error =
+                    new MienException(ErrorCode.UNREACHABLE, SERVER + " stopped telling about the round; retry");
+            Context.CancellableContext context = Context.current().withCancellation();
+            try {
+                Iterator<StageEvent> events = open(context, request);
+                while (events.hasNext()) {
+                    StageEvent event = events.next();
+                    retry.progress();
+                    if (event.getStage() != Stage.CLOSED && event.getStage() != Stage.ABORTED) {
+                        ends.hear(event.getStage(), event.getRemainingMs());
+                    }
+                    if (listener.on(event) || event.getStage() == Stage.CLOSED || event.getStage() == Stage.ABORTED) {
+                        return;
+                    }
+                }
+            } catch (StatusRuntimeException failed) {
+                error = Statuses.meaning(failed, SERVER);
+            } finally {
+                context.cancel(null);
+            }
+            retry.pause(error);
+        }
+    }
+
+    private Iterator<StageEvent> open(Context.CancellableContext context, FollowRoundRequest request) {
+        Context before = context.attach();
+        try {
+            return rounds.withDeadlineAfter(STREAM_S, TimeUnit.SECONDS).followRound(request);
+        } finally {
+            context.detach(before);
+        }
+    }
+
+    /**
+     * Sends a masked vector and returns once the server has it on stable storage and counts it; after an interruption it
+     * goes on from the byte that the server has. {@code consent} is asked before each try and each piece; what it throws
+     * ends the upload.
+     */
+    public void upload(RoundRef ref, byte[] data, byte[] masked, Runnable consent) {
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        long sent = -1;
+        while (true) {
+            consent.run();
+            MienException error = new MienException(ErrorCode.UNREACHABLE, SERVER + " took only a part; retry");
+            try {
+                UploadStatus status = uploadStatus(ref);
+                if (!status.getAccepted()) {
+                    if (status.getReceivedBytes() > sent) {
+                        sent = status.getReceivedBytes();
+                        retry.progress();
+                    }
+                    RoundsGrpc.RoundsStub stub =
+                            RoundsGrpc.newStub(channel).withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS);
+                    status = Uploading.send(stub, ref, data, masked, status.getReceivedBytes(), consent);
+                }
+                if (status.getAccepted()) {
+                    return;
+                }
+            } catch (StatusRuntimeException failed) {
+                error = Statuses.meaning(failed, SERVER);
+                if (error.code() == ErrorCode.OFFSET) {
+                    error = new MienException(ErrorCode.UNREACHABLE, error.getMessage(), error);
+                }
+            }
+            retry.pause(error);
+        }
+    }
+
+    /** Fetches a blob into a file named by its hash, from where an earlier try stopped; errors as {@link Downloading}. */
+    @Override
+    public void download(Blob blob, Folder folder, String what) {
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        new Downloading(this::open, retry, blob, folder, what + " of " + SERVER, mayGoOn).run();
+    }
+
+    /** Opens a stream of pieces from a byte on. */
+    private Downloading.Pieces open(Blob blob, long offset) {
+        Context.CancellableContext context = Context.current().withCancellation();
+        Context before = context.attach();
+        try {
+            DownloadRequest request = DownloadRequest.newBuilder().setSha256(blob.sha256).setOffset(offset).build();
+            Iterator<DataChunk> chunks = models.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).download(request);
+            return new Downloading.Pieces(chunks, () -> context.cancel(null));
+        } finally {
+            context.detach(before);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+package mien.client.server;
+
+import java.util.EnumSet;
+import java.util.Set;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.v1.RoundsOuterClass.Stage;
+
+/** How long a phone listens to one attempt: until the end of a stage by its first event, whatever is said after it. */
+final class StageEnds {
+    /** A task's deadlines are no longer. */
+    private static final long LONGEST_MS = 7 * 86_400_000L;
+
+    private static final long GRACE_MS = 600_000;
+
+    private final Clock clock;
+    private final Set<Stage> heard = EnumSet.noneOf(Stage.class);
+    private long endMs;
+
+    StageEnds(Clock clock) {
+        this.clock = clock;
+        endMs = clock.monotonicMs() + GRACE_MS;
+    }
+
+    /** Takes an event; throws LATE where its stage should have ended long ago. */
+    void hear(Stage stage, long remainingMs) {
+        long now = clock.monotonicMs();
+        if (heard.add(stage)) {
+            endMs = now + Math.max(0, Math.min(remainingMs, LONGEST_MS)) + GRACE_MS;
+        }
+        if (now > endMs) {
+            throw new MienException(
+                    ErrorCode.LATE, "the coordinator did not end a stage by its own deadline; nothing is lost, check in again");
+        }
+    }
+}

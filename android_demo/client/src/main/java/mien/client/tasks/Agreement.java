@@ -1,0 +1,47 @@
+package mien.client.tasks;
+
+import java.util.EnumSet;
+import java.util.Set;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.secagg.Profile;
+
+/** What the owner agreed to; by default sums over 16 devices or more, safe from a server that breaks the rules. */
+public final class Agreement {
+    public final int minCohort;
+    public final Set<Profile> profiles;
+
+    public Agreement() {
+        this(16, EnumSet.of(Profile.MALICIOUS_SERVER));
+    }
+
+    public Agreement(int minCohort, Set<Profile> profiles) {
+        this.minCohort = minCohort;
+        this.profiles = profiles;
+    }
+
+    /** Throws CONFIG for a task that this device has not agreed to; plain sums and revealed lanes never are. */
+    public void check(TaskSpec task) {
+        if (!TaskSpec.METHODS.contains(task.method)) {
+            throw refused(task, "uses method " + task.method + ", which this program has not");
+        }
+        if (task.profile == null) {
+            throw refused(task, "takes plain sums: the coordinator would see this phone's own update");
+        }
+        if (!profiles.contains(task.profile)) {
+            throw refused(task, "hides this phone's update only from a coordinator that keeps to the rules");
+        }
+        if (!task.reveals.isEmpty()) {
+            throw refused(task, "would show the coordinator this phone's " + task.reveals);
+        }
+        if (task.minCohort < minCohort) {
+            throw refused(
+                    task, "lets the coordinator see sums over " + task.minCohort + " devices, less than " + minCohort);
+        }
+    }
+
+    private static MienException refused(TaskSpec task, String why) {
+        return new MienException(
+                ErrorCode.CONFIG, "task '" + task.name + "' " + why + "; this device stays out of it");
+    }
+}

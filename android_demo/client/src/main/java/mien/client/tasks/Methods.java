@@ -1,0 +1,122 @@
+package mien.client.tasks;
+
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.model.Model;
+import mien.client.model.ParameterPart;
+import mien.client.model.PublicShard;
+import mien.client.train.GraphRuntime;
+import mien.client.train.Objective;
+import mien.client.train.Tensor;
+import mien.client.train.Trained;
+
+/** The device halves that this program has, by the method's name: FedAvg, FedProx, FedFace (private forms). */
+public final class Methods {
+    private static final List<String> FOR_SEVERAL = Arrays.asList("fedavg", "fedprox");
+
+    /** What a round of training made: the update, and what stays here. */
+    public static final class Output {
+        public final Trained trained;
+        public final Map<String, Tensor> state;
+
+        Output(Trained trained, Map<String, Tensor> state) {
+            this.trained = trained;
+            this.state = state;
+        }
+    }
+
+    /** One round of one task on a model, as its runtime runs it. */
+    public static final class Job {
+        final TaskSpec task;
+        final long seed;
+        private final GraphRuntime runtime;
+        private final Model model;
+        private final ParameterPart part;
+        private final BooleanSupplier shouldStop;
+
+        public Job(
+                GraphRuntime runtime, Model model, ParameterPart part, TaskSpec task, long seed, BooleanSupplier shouldStop) {
+            this.runtime = runtime;
+            this.model = model;
+            this.part = part;
+            this.task = task;
+            this.seed = seed;
+            this.shouldStop = shouldStop;
+        }
+
+        int dim() {
+            return model.spec.input.dim;
+        }
+
+        float[][] embed(byte[][] crops) {
+            return runtime.embed(model.theta, crops);
+        }
+
+        Trained train(byte[][] crops, Objective objective) {
+            return runtime.train(model.theta, part, crops, objective, task.local, seed, shouldStop);
+        }
+    }
+
+    private Methods() {}
+
+    /** Throws CONFIG for options that this program does not know or cannot do, before anything is fetched. */
+    public static void check(TaskSpec task) {
+        if (task.method.equals("fedface")) {
+            FedFace.check(task);
+        } else {
+            OwnClasses.check(task);
+        }
+        task.options.end();
+    }
+
+    static void require(boolean holds, TaskSpec task, String option) {
+        if (!holds) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "task '" + task.name + "' asks for " + option + ", which this program cannot");
+        }
+    }
+
+    /** Returns the methods that a device with so many people who agree can take part in. */
+    public static List<String> forPeople(int numPeople) {
+        return numPeople > 1 ? FOR_SEVERAL : TaskSpec.METHODS;
+    }
+
+    /** Throws CONFIG for a method that trains on one person's pictures where these are not one person's. */
+    public static void checkPeople(TaskSpec task, int numPeople) {
+        if (!forPeople(numPeople).contains(task.method)) {
+            throw new MienException(
+                    ErrorCode.CONFIG,
+                    numPeople + " people agreed to training, and method " + task.method + " trains on the pictures of one;"
+                            + " this device stays out of it");
+        }
+    }
+
+    /** Returns which arrays of a method's state have a row for each person. */
+    public static List<String> perIdentity(String method) {
+        switch (method) {
+            case "fedavg":
+                return Collections.singletonList(OwnClasses.OWN);
+            case "fedprox":
+                return Collections.singletonList(OwnClasses.MANY);
+            default:
+                return Collections.emptyList();
+        }
+    }
+
+    /** Returns one device's round on its people's crops. */
+    public static Output run(Job job, RoundFaces faces, PublicShard shard) {
+        switch (job.task.method) {
+            case "fedface":
+                return FedFace.run(job, faces, shard);
+            case "fedprox":
+                return OwnClasses.fedProx(job, faces);
+            default:
+                return OwnClasses.fedAvg(job, faces, shard);
+        }
+    }
+}

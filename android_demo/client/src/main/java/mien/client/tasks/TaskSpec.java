@@ -1,0 +1,130 @@
+package mien.client.tasks;
+
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.secagg.DpSpec;
+import mien.client.secagg.NumberFormat;
+import mien.client.secagg.Planner;
+import mien.client.secagg.Profile;
+import mien.client.train.LocalSpec;
+import mien.client.wire.Bytes;
+import mien.client.wire.Fields;
+import mien.client.wire.Json;
+import mien.client.wire.RoundRef;
+import mien.client.wire.Texts;
+
+/**
+ * One training task, as the coordinator sends it: what is trained, how sums are protected, what it would reveal.
+ *
+ * <p>Every field is known or the task is refused: one that this program does not know may change what leaves the phone.
+ * Its hash is over the very bytes, so that all devices of a round hold the same.
+ */
+public final class TaskSpec {
+    /** The methods whose device half this program has. */
+    public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedprox", "fedface"));
+
+    private static final double MOST_OVER_SELECTION = 4;
+
+    public final String name;
+    public final String method;
+    public final int rounds;
+    public final List<String> trainable;
+    public final LocalSpec local;
+    public final byte[] sha256;
+    final Fields options;
+    final long seed;
+    /** Null: sums of this task are not masked. */
+    public final Profile profile;
+    public final Set<String> reveals;
+    public final int minCohort;
+    public final int maxWeight;
+    /** What the task promises each device besides. */
+    public final DpSpec dp;
+    /** The fewest devices whose sum may be opened, and the most that one sum can hold. */
+    public final int smallestSum;
+    public final int largestSum;
+    private final double l2Clip;
+    private final double coordinateClip;
+    private final int ringBits;
+
+    public TaskSpec(byte[] json) {
+        sha256 = Bytes.sha256(json);
+        Fields task = Json.object(json, "the task");
+        name = Texts.name(task.text("name"), "the task's name");
+        method = task.text("method");
+        rounds = task.count("rounds", 1);
+        trainable = task.texts("trainable");
+        seed = task.number("seed");
+        options = task.object("options");
+        local = new LocalSpec(task.object("local"));
+        // What the server does by itself, and when, is not for a phone to judge.
+        for (String ofTheServer : new String[] {"population", "model_id", "server", "gates", "deadlines", "asynchronous"}) {
+            task.has(ofTheServer);
+        }
+        if (task.has("validators")) {
+            throw refused("has phones judge one another's models");
+        }
+        Fields cohort = task.object("cohort");
+        int size = cohort.count("size", 1);
+        int minReports = cohort.count("min_reports", 1);
+        double overSelection = cohort.real("over_selection");
+        cohort.end();
+        Fields privacy = task.object("privacy");
+        reveals = new HashSet<>(privacy.texts("reveals"));
+        minCohort = privacy.count("min_cohort", 2);
+        maxWeight = privacy.count("max_weight", 1);
+        String protection = privacy.text("secure_aggregation");
+        profile = protection.equals("off") ? null : Profile.of(protection);
+        l2Clip = privacy.real("l2_clip");
+        coordinateClip = privacy.real("coordinate_clip");
+        ringBits = privacy.count("ring_bits", 1);
+        int groups = privacy.count("groups", 1);
+        boolean canBe = overSelection >= 1 && overSelection <= MOST_OVER_SELECTION && groups <= size && minReports <= size;
+        if (!canBe) {
+            throw refused("asks for another number of phones than there can be");
+        }
+        int numSelected = (int) Math.ceil(size * overSelection);
+        privacy.has("group_mean");
+        dp = new DpSpec(privacy.object("dp"));
+        privacy.end();
+        task.end();
+        smallestSum = groups == 1 ? minReports : minCohort;
+        largestSum = groups == 1 ? size : (int) (((long) numSelected + groups - 1) / groups);
+        if (dp.isOn() && (maxWeight != 1 || trainable.isEmpty())) {
+            throw refused("promises differential privacy with weights, or without saying what is trained");
+        }
+    }
+
+    private MienException refused(String what) {
+        return new MienException(
+                ErrorCode.CONFIG, "task '" + name + "' " + what + ", which this program cannot; it stays out of it");
+    }
+
+    /** Returns how this device itself would round the numbers of a sum of the task. */
+    NumberFormat numbers() {
+        return numbers(l2Clip);
+    }
+
+    /** As {@link #numbers()}, with the clip that a round names where the task lets it. */
+    public NumberFormat numbers(double clip) {
+        NumberFormat plain =
+                Planner.numbers(largestSum, dp.isAdaptive() ? clip : l2Clip, coordinateClip, maxWeight, ringBits);
+        return Planner.withRoomForNoise(plain, dp, largestSum);
+    }
+
+    /** Returns the seed of a local round: another one for every device and attempt, the same after a restart. */
+    public long localSeed(String deviceId, RoundRef ref) {
+        String text = deviceId + "/" + ref.taskId + "/" + seed + "/" + ref.round + "/" + ref.attempt;
+        byte[] digest = Bytes.sha256(Bytes.utf8(text));
+        long word = 0;
+        for (int i = 0; i < 4; i++) {
+            word = word << 8 | digest[i] & 0xff;
+        }
+        return word;
+    }
+}

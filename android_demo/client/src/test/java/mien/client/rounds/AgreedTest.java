@@ -1,0 +1,167 @@
+package mien.client.rounds;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotNull;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
+
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.people.Gallery;
+import mien.client.people.Numbers;
+import mien.client.store.FileKeyProvider;
+import mien.client.store.Folder;
+import mien.client.store.Records;
+import mien.client.store.Vault;
+import mien.client.wire.RoundRef;
+import org.junit.Before;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+/** What was trained is of the agreement that it was trained under, and of no later one. */
+public class AgreedTest {
+    /** Something that ends an agreement, and may begin another, even under the same number. */
+    interface Change {
+        void of(Gallery gallery);
+    }
+
+    @Rule public final TemporaryFolder temporary = new TemporaryFolder();
+    private Folder root;
+    private Vault people;
+    private Vault rounds;
+    private Gallery gallery;
+
+    @Before
+    public void open() {
+        root = new Folder(temporary.getRoot().toPath());
+        FileKeyProvider keys = new FileKeyProvider(root.folder("keys"));
+        people = new Vault(root.folder("gallery"), keys, "gallery");
+        rounds = new Vault(root.folder("rounds"), keys, "rounds");
+        gallery = opened();
+        enrol(gallery, "Ada");
+        enrol(gallery, "Bo");
+    }
+
+    private Gallery opened() {
+        return new Gallery(people, new Numbers(root));
+    }
+
+    private static int enrol(Gallery gallery, String name) {
+        return gallery.enrol(name, new byte[][] {{1}}, new float[] {1}, "model", 1000, true);
+    }
+
+    private Pending trained(int person) {
+        Map<Integer, Long> agreed = Collections.singletonMap(person, gallery.person(person).mark);
+        return new Pending(
+                new RoundRef("task", 1, 1), new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>());
+    }
+
+    private Participant participant() {
+        return new Participant(null, gallery, rounds, null, null, null, null, null, null, null, null);
+    }
+
+    private Map<String, Change> changes() {
+        Map<String, Change> changes = new LinkedHashMap<>();
+        changes.put("withdrawn", gallery -> gallery.setConsent(2, false, 1000));
+        changes.put(
+                "withdrawn, agreed again",
+                gallery -> {
+                    gallery.setConsent(2, false, 1000);
+                    gallery.setConsent(2, true, 1000);
+                });
+        changes.put("removed", gallery -> gallery.remove(2));
+        changes.put(
+                "removed, and the number given again for want of the note",
+                gallery -> {
+                    gallery.remove(2);
+                    root.delete(Numbers.FILE);
+                    assertEquals(2, enrol(gallery, "Cy"));
+                });
+        changes.put("wiped", Gallery::wipe);
+        changes.put(
+                "wiped, and the number given again for want of the note",
+                gallery -> {
+                    gallery.wipe();
+                    root.delete(Numbers.FILE);
+                    enrol(gallery, "Cy");
+                    assertEquals(2, enrol(gallery, "Di"));
+                });
+        return changes;
+    }
+
+    @Test
+    public void nothingOfAnAgreementThatEndedInTrainingIsKept() throws Exception {
+        for (Map.Entry<String, Change> change : changes().entrySet()) {
+            Pending pending = trained(2);
+            change.getValue().of(gallery);
+            Raised.by(ErrorCode.CONFIG, change.getKey(), () -> participant().keep(pending));
+            assertFalse(change.getKey(), gallery.stillAgree(pending.agreed));
+            assertNull(change.getKey(), rounds.get("pending"));
+            again();
+        }
+    }
+
+    @Test
+    public void whatWasKeptBeforeAPowerCutGoesAtOpening() throws Exception {
+        for (Map.Entry<String, Change> change : changes().entrySet()) {
+            Pending pending = trained(2);
+            participant().keep(pending);
+            assertEquals(pending.agreed, Pending.load(rounds).agreed);
+            Participant.forgetWithdrawn(gallery, rounds);
+            assertNotNull("they agree", Pending.load(rounds));
+            change.getValue().of(gallery);
+            Participant.forgetWithdrawn(opened(), rounds);
+            assertNull(change.getKey(), rounds.get("pending"));
+            again();
+        }
+    }
+
+    private void again() {
+        people.wipe();
+        root.delete(Numbers.FILE);
+        enrol(gallery, "Ada");
+        enrol(gallery, "Bo");
+    }
+
+    @Test
+    public void whatOthersDoAndMorePicturesEndNoAgreement() {
+        Pending pending = trained(2);
+        gallery.setConsent(2, true, 2000);
+        gallery.add(2, new byte[][] {{3}}, new float[] {1}, "model");
+        gallery.remove(1);
+        enrol(gallery, "Cy");
+        gallery.reembed("next", crops -> new float[] {2});
+        assertTrue(opened().stillAgree(pending.agreed));
+        participant().keep(pending);
+        people.put("person-000002", new byte[] {9});
+        assertFalse("a damaged record agrees to nothing", gallery.stillAgree(pending.agreed));
+    }
+
+    @Test
+    public void peopleOfAnEarlierVersionAreRead() {
+        people.put(
+                "person-000002",
+                Records.bytes(
+                        out -> {
+                            out.writeByte(2);
+                            out.writeInt(2);
+                            out.writeUTF("Bo");
+                            out.writeLong(1000);
+                            out.writeLong(1500);
+                            out.writeInt(1);
+                            out.writeInt(1);
+                            Records.write(out, new byte[] {1});
+                        }));
+        assertTrue(gallery.person(2).trains);
+        Pending pending = trained(2);
+        assertTrue(gallery.stillAgree(pending.agreed));
+        gallery.setConsent(2, false, 2000);
+        gallery.setConsent(2, true, 1500);
+        assertFalse(gallery.stillAgree(pending.agreed));
+    }
+}

@@ -1,0 +1,133 @@
+package mien.client.rounds;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import java.util.Arrays;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.people.Gallery;
+import mien.client.people.Numbers;
+import mien.client.people.StayingOut;
+import mien.client.store.FileKeyProvider;
+import mien.client.store.Folder;
+import mien.client.store.Vault;
+import mien.client.wire.RoundRef;
+import mien.client.wire.Texts;
+import org.junit.Before;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+/** What an owner is told of the past, and what the coordinator is told when nobody agrees any more. */
+public class JournalTest {
+    @Rule public final TemporaryFolder temporary = new TemporaryFolder();
+    private Folder root;
+    private Vault vault;
+
+    @Before
+    public void open() {
+        root = new Folder(temporary.getRoot().toPath());
+        vault = new Vault(root.folder("journal"), new FileKeyProvider(root.folder("keys")), "journal");
+    }
+
+    @Test
+    public void theNewestComesFirstAndWhatRepeatsIsOneEntry() {
+        Journal journal = new Journal(vault);
+        journal.note(Outcome.notNow("charging"), 1);
+        journal.note(Outcome.notNow("charging"), 2);
+        journal.note(new MienException(ErrorCode.UNREACHABLE, "away"), 3);
+        journal.note(Outcome.counted(new RoundRef("task", 4, 1), "model", 20), 4);
+        journal.count(10, 300);
+        journal.count(5, 0);
+        Journal again = new Journal(vault);
+        assertEquals(3, again.entries().size());
+        Journal.Entry newest = again.entries().get(0);
+        assertEquals(Outcome.Kind.COUNTED, newest.kind);
+        assertEquals("round 4", newest.round);
+        assertEquals(20, newest.numReports);
+        assertEquals("unreachable", again.entries().get(1).code);
+        Journal.Entry oldest = again.entries().get(2);
+        assertEquals("charging", oldest.reason);
+        assertEquals(2, oldest.times);
+        assertEquals(2, oldest.unixMs);
+        assertEquals(15, again.sentBytes());
+        assertEquals(300, again.receivedBytes());
+    }
+
+    @Test
+    public void itEndsAndADamagedOneBeginsAnew() {
+        Journal journal = new Journal(vault);
+        for (int i = 0; i < 150; i++) {
+            journal.note(Outcome.wait(0, "reason " + i), i);
+        }
+        assertEquals(100, journal.entries().size());
+        assertEquals("reason 149", journal.entries().get(0).reason);
+        root.folder("journal").write("journal", new byte[40]);
+        assertEquals(0, journal.entries().size());
+        journal.note(Outcome.wait(0, "again"), 1);
+        assertEquals(1, journal.entries().size());
+    }
+
+    @Test
+    public void aDeviceStaysOutOnceTheLastConsentHasEnded() {
+        Vault people = new Vault(root.folder("gallery"), new FileKeyProvider(root.folder("keys")), "gallery");
+        Gallery gallery = new Gallery(people, new Numbers(root));
+        StayingOut out = new StayingOut(root, gallery);
+        for (String name : new String[] {"Ada", "Bo"}) {
+            gallery.enrol(name, new byte[][] {{1}}, new float[] {1}, "model", 1, true);
+        }
+        assertFalse("nobody has to be told that it takes part", out.isToTell());
+        out.before(1);
+        gallery.setConsent(1, false, 2);
+        assertFalse("Bo agrees", out.wanted());
+        out.before(2);
+        assertFalse("the power is cut before it is withdrawn: Bo still agrees", out.wanted());
+        gallery.remove(2);
+        assertTrue(new StayingOut(root, gallery).isToTell());
+        out.told(true);
+        assertTrue(out.wanted());
+        assertFalse(out.isToTell());
+        gallery.setConsent(1, true, 3);
+        assertTrue("also where the power is cut before it is noted", out.isToTell());
+        assertFalse(out.wanted());
+        out.afterAgreement();
+        out.told(false);
+        assertFalse(out.isToTell());
+        out.beforeWipe();
+        gallery.wipe();
+        assertTrue(out.isToTell());
+    }
+
+    @Test
+    public void textsOfAnyLengthAreKeptWithoutTheirEnds() {
+        char[] many = new char[70_000];
+        Arrays.fill(many, '\u20ac');
+        String text = new String(many);
+        Journal journal = new Journal(vault);
+        journal.note(Outcome.wait(1, text), 1);
+        journal.note(Outcome.of(Outcome.Kind.NOT_COUNTED, new RoundRef(text, 1, 1), text, text), 2);
+        journal.note(new MienException(ErrorCode.LATE, text), 3);
+        assertEquals(3, journal.entries().size());
+        assertTrue(text.startsWith(journal.entries().get(0).reason));
+        assertEquals(Texts.MOST, journal.entries().get(1).code.length());
+    }
+
+    @Test
+    public void aThreadThatIsBeingStoppedWritesAllTheSame() {
+        Journal journal = new Journal(vault);
+        for (int time = 1; time <= 3; time++) {
+            Thread.currentThread().interrupt();
+            try {
+                journal.count(10, 1);
+                journal.note(Outcome.counted(new RoundRef("task", time, 1), "model", 20), time);
+                journal.note(new MienException(ErrorCode.UNREACHABLE, "away"), time);
+            } finally {
+                assertTrue("it stays interrupted", Thread.interrupted());
+            }
+            assertEquals(2 * time, journal.entries().size());
+            assertEquals(10 * time, journal.sentBytes());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+package mien.client.tasks;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.util.Arrays;
+import java.util.EnumSet;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import mien.client.secagg.NumberFormat;
+import mien.client.secagg.Profile;
+import mien.client.wire.Bytes;
+import mien.client.wire.RoundRef;
+import org.junit.Test;
+
+/** What a device makes of a task, and which tasks it stays out of. */
+public class TasksTest {
+    private static final Agreement AGREED = new Agreement(4, EnumSet.of(Profile.MALICIOUS_SERVER));
+
+    private static void check(byte[] json) {
+        TaskSpec task = new TaskSpec(json);
+        AGREED.check(task);
+        Methods.check(task);
+    }
+
+    @Test
+    public void hashesSumsNumbersAndSeeds() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        for (int i = 0; i < tasks.size(); i++) {
+            Vectors given = tasks.at(i);
+            byte[] json = Bytes.utf8(given.at("json").text());
+            check(json);
+            TaskSpec task = new TaskSpec(json);
+            assertArrayEquals(given.at("sha256").bytes(), task.sha256);
+            assertEquals(given.at("smallest_sum").number(), task.smallestSum);
+            assertEquals(given.at("largest_sum").number(), task.largestSum);
+            NumberFormat numbers = task.numbers();
+            Vectors expected = given.at("numbers");
+            assertEquals(expected.at("frac_bits").number(), numbers.fracBits);
+            assertEquals(expected.at("metric_frac_bits").number(), numbers.metricFracBits);
+            assertEquals(expected.at("l2_clip").real(), numbers.l2Clip, 0);
+            assertEquals(expected.at("coordinate_clip").real(), numbers.coordinateClip, 0);
+            assertEquals(expected.at("ring_bits").number(), numbers.ringBits);
+            assertEquals(expected.at("max_weight").number(), numbers.maxWeight);
+            Vectors round = given.at("round");
+            RoundRef ref =
+                    new RoundRef(round.at("task_id").text(), round.at("round").word(), round.at("attempt").word());
+            assertEquals(given.at("local_seed").number(), task.localSeed(given.at("device").text(), ref));
+        }
+    }
+
+    @Test
+    public void tasksThatThePhoneStaysOutOf() throws Exception {
+        Vectors refused = Vectors.load("golden/client/tasks.json").at("refused");
+        for (int i = 0; i < refused.size(); i++) {
+            byte[] json = Bytes.utf8(refused.at(i).at("json").text());
+            Raised.by(ErrorCode.CONFIG, refused.at(i).at("why").text(), () -> check(json));
+        }
+    }
+
+    @Test
+    public void aFieldThatIsNotKnownIsNotPassedOver() throws Exception {
+        byte[] json = Bytes.utf8(Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text());
+        String changed = Bytes.text(json).replace("\"privacy\":{", "\"privacy\":{\"also_reveals\":true,");
+        Raised.by(ErrorCode.VERSION, "also_reveals", () -> check(Bytes.utf8(changed)));
+    }
+
+    @Test
+    public void numbersThatCannotBeAreRefusedBeforeAnybodyCounts() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        String[][] changes = {
+            {"\"groups\":[0-9]+", "\"groups\":2147483647"},
+            {"\"groups\":[0-9]+(.*)", "\"groups\":2$1", "\"over_selection\":[0-9.]+", "\"over_selection\":0.0"},
+            {"\"over_selection\":[0-9.]+", "\"over_selection\":1e308"},
+            {"\"min_reports\":[0-9]+", "\"min_reports\":2147483647"},
+        };
+        for (int i = 0; i < tasks.size(); i++) {
+            for (String[] change : changes) {
+                String json = tasks.at(i).at("json").text();
+                for (int at = 0; at < change.length; at += 2) {
+                    json = json.replaceFirst(change[at], change[at + 1]);
+                }
+                byte[] changed = Bytes.utf8(json);
+                Raised.by(ErrorCode.CONFIG, change[1], () -> check(changed));
+            }
+        }
+    }
+
+    @Test
+    public void aNameThatNobodyReadsIsRefused() throws Exception {
+        String json = Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text();
+        char[] name = new char[70_000];
+        Arrays.fill(name, 'x');
+        String changed = json.replaceFirst("\"name\":\"[^\"]*\"", "\"name\":\"" + new String(name) + "\"");
+        Raised.by(ErrorCode.CORRUPT_DATA, "a long name", () -> check(Bytes.utf8(changed)));
+    }
+
+    @Test
+    public void noiseBeyondAllNumbersIsRefused() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        int skellam = 0;
+        for (int i = 0; i < tasks.size(); i++) {
+            String json = tasks.at(i).at("json").text();
+            if (json.contains("\"skellam\"")) {
+                skellam++;
+                for (String most : new String[] {"1e30", "1e38", "1e308"}) {
+                    String changed = json.replaceFirst("\"noise_multiplier\":[0-9.e-]+", "\"noise_multiplier\":" + most);
+                    Raised.by(ErrorCode.CONFIG, most, () -> new TaskSpec(Bytes.utf8(changed)).numbers());
+                }
+            }
+        }
+        assertTrue(skellam > 0);
+    }
+}

@@ -1,0 +1,30 @@
+package mien.client.tasks;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import mien.client.model.Model;
+import mien.client.model.ParameterPart;
+import mien.client.model.PublicShard;
+import mien.client.train.GraphRuntime;
+import mien.client.train.Tensor;
+
+/** A device half without a coordinator, for tests that compare it with Python's. */
+public final class Practice {
+    private Practice() {}
+
+    /** Returns the contribution of a round; {@code state} is filled with what stays on the device. */
+    public static byte[] run(
+            GraphRuntime runtime, Model model, byte[] taskJson, long seed, byte[][] crops, int[] labels,
+            PublicShard shard, Map<String, Tensor> state) {
+        TaskSpec task = new TaskSpec(taskJson);
+        Methods.check(task);
+        ParameterPart part =
+                model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
+        Methods.Job job = new Methods.Job(runtime, model, part, task, seed, () -> false);
+        Methods.Output output = Methods.run(job, new RoundFaces(crops, labels, new LinkedHashMap<>(state)), shard);
+        state.clear();
+        state.putAll(output.state);
+        int weight = Math.min(crops.length, task.maxWeight);
+        return new ContributionLayout(part).pack(weight, output.trained, part.gather(model.theta));
+    }
+}
