@@ -10,11 +10,10 @@ from typing import Any
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.backbones.importers import import_model
 from mien.evaluation.enrolment import enrolment_sweep
 from simulation.faces.datasets import digest, find_people, read_people
-from simulation.faces.models import Model, read_model
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import read_model
+from simulation.faces.pretrained import sface
 
 
 def sweep(
@@ -26,7 +25,7 @@ def sweep(
     """
     people = find_people(folder, min_images=max(counts) + 1)
     faces = read_people(people, FacePipeline(MASTER, None, ChoiceRule.CENTRE, aligned=aligned))
-    recogniser = _sface() if model is None else read_model(model)
+    recogniser = sface() if model is None else read_model(model)
     runtime = TorchRuntime(recogniser.spec, recogniser.layout)
     embeddings = runtime.embed(recogniser.theta, fit_crops(faces.crops, recogniser.spec.input))
     points = enrolment_sweep(embeddings, faces.labels, counts, target_fmr=target_fmr, seed=seed)
@@ -38,8 +37,3 @@ def sweep(
         "seed": seed,
         "points": [{**dataclasses.asdict(point), "fnmr": point.at_fmr.fnmr} for point in points],
     }
-
-
-def _sface() -> Model:
-    imported = import_model(sface_path().read_bytes(), sface_path().name)
-    return Model(imported.spec, imported.layout, imported.theta)

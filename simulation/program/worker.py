@@ -19,19 +19,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from device_sdk.export.build import export_graphs
-from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence
-from mien.evaluation.protocols import lfw
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import read_limited
 from mien.specs import GateSpec
-from simulation.faces.folder_protocol import evaluate_folder, origin
-from simulation.faces.lfw import embed_samples, read_pairs
+from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model, read_model, write_model
+from simulation.program.evaluate import evaluate_lfw
 from simulation.program.gating import EvaluationSet, gather
 
 MAX_MODEL_BYTES: Final = 1 << 30
@@ -139,27 +137,6 @@ def _sets(named: list[str], *, aligned: bool) -> Iterator[EvaluationSet]:
         if not (name and equals and folder):
             raise ConfigError(f"{text!r} is no evaluation set; write NAME=FOLDER")
         yield EvaluationSet(name, Path(folder), aligned)
-
-
-def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
-    """Return ten-fold accuracy on LFW View 2 (`folder`/images, `folder`/protocol/pairs.txt)."""
-    if aligned:
-        raise ConfigError("--aligned does not go with --protocol lfw, whose images are raw")
-    pairs = read_pairs(folder)
-    backbone = build_backbone(model.spec.backbone, model.spec.input)
-    load_theta(backbone, model.layout, model.theta)
-    embedded = embed_samples(backbone, folder, pairs, lambda text: cli.ERR.print(text, highlight=False))
-    result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed).system
-    return {
-        **origin((lfw.PROTOCOL, lfw.VERSION), "LFW View 2", embedded.dataset_sha256, model),
-        "accuracy": result.mean,
-        "std": result.std_population,
-        "standard_error": result.standard_error,
-        "mated": result.num_mated,
-        "non_mated": result.num_non_mated,
-        "fte": len(embedded.failed),
-        "terms": "LFW: research, non-commercial use",
-    }
 
 
 if __name__ == "__main__":

@@ -82,6 +82,28 @@ def test_two_galleries_are_searched_apart() -> None:
         ijb.search_galleries(templates, (galleries[0], galleries[0]), probes)
 
 
+def test_templates_without_an_image_are_missed_and_never_alarm() -> None:
+    """As above, but 11 (a probe of 100) and 2 (all that G1 has of 200) failed: so 12 has no mate left to be found.
+
+    In G1: 11 and 12 are mated and missed; 13 and 14 are non-mated. In G2: 13 and 14 rank 1; 11 never alarms.
+    """
+    galleries = tuple(ijb.parse_subjects(text, "gallery.csv") for text in (GALLERY_1, GALLERY_2))
+    probes = ijb.parse_subjects(PROBES, "probe.csv")
+    templates = ijb.Templates(np.array([1, 3, 12, 13, 14]), directions(0, 180, 40, 170, 60))
+    found = ijb.search_galleries(templates, galleries, probes, failed=[2, 11])
+    first, second = found.results
+    assert (first.num_failed_mated, first.num_failed_non_mated) == (2, 0)
+    assert (second.num_failed_mated, second.num_failed_non_mated) == (0, 1)
+    assert [result.num_mated for result in found.results] == [2, 2]
+    assert [result.num_non_mated for result in found.results] == [2, 2]
+    assert found.rank_rate(1) == 2 / 4
+    with pytest.raises(ConfigError, match="2 templates were not pooled"):
+        ijb.search_galleries(templates, galleries[:1], ijb.Subjects(np.array([11, 15]), np.array([100, 100])))
+    nobody = ijb.search_galleries(templates, galleries[1:], ijb.Subjects(np.array([12]), np.array([200])))
+    with pytest.raises(UndefinedMetricError, match="no probe has a mate"):
+        nobody.rank_rate(1)
+
+
 # IJB-A.
 
 METADATA = (

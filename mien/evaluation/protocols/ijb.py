@@ -11,13 +11,14 @@ Columns are found by name, so those that vary between releases do not matter. Po
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.errors import ConfigError, CorruptDataError
+from mien.errors import ConfigError, CorruptDataError, UndefinedMetricError
 from mien.evaluation.identification import OpenSetPoint, SearchResult, mean_tpir, open_set_at_fpir, search
 from mien.evaluation.protocols.lists import bad_line, columns, header_of, numbered_lines, relative_path, whole
 from mien.evaluation.scores import Comparisons
@@ -85,9 +86,14 @@ class TwoGalleries:
         return mean_tpir(points), points
 
     def rank_rate(self, rank: int) -> float:
-        """Return the closed-set hit rate over the mated probes of all galleries together."""
-        hits = sum(int((result.mate_rank <= rank).sum()) for result in self.results)
-        return hits / sum(result.num_mated for result in self.results)
+        """Return the closed-set hit rate over the mated probes of all galleries together.
+
+        Raises UndefinedMetricError without mated probes.
+        """
+        num_mated = sum(result.num_mated for result in self.results)
+        if num_mated == 0:
+            raise UndefinedMetricError("no probe has a mate in a gallery; closed-set rates need some")
+        return sum(int((result.mate_rank <= rank).sum()) for result in self.results) / num_mated
 
 
 def parse_face_media(text: str, name: str = "ijbc_face_tid_mid.txt") -> ImageTable:
@@ -184,25 +190,36 @@ def parse_ijba_comparisons(text: str, subjects: Subjects, name: str) -> Template
     return TemplatePairs(table[:, 0], table[:, 1], mated)
 
 
-def search_galleries(templates: Templates, galleries: tuple[Subjects, ...], probes: Subjects) -> TwoGalleries:
+def search_galleries(
+    templates: Templates, galleries: tuple[Subjects, ...], probes: Subjects, *, failed: Sequence[int] = ()
+) -> TwoGalleries:
     """Return how the probes fare against each gallery apart: a probe whose mate is in another one is non-mated here.
 
-    Raises ConfigError for a missing template, CorruptDataError where galleries share a subject.
+    `failed` names the templates that no image gave: such a probe is missed and never alarms, and a probe is missed
+    where its subject has no other template in the gallery. Raises ConfigError for another missing template,
+    CorruptDataError where galleries share a subject.
     """
     seen = np.concatenate([np.unique(gallery.subject_ids) for gallery in galleries])
     if len(np.unique(seen)) != len(seen):
         raise CorruptDataError("the galleries share a subject; in IJB-B and IJB-C they are disjoint: fetch them again")
-    probe_TD = templates.vectors[_rows(templates, probes.template_ids)]
-    return TwoGalleries(
-        tuple(
-            search(
-                probe_TD,
-                probes.subject_ids,
-                templates.vectors[_rows(templates, gallery.template_ids)],
-                gallery.subject_ids,
-            )
-            for gallery in galleries
-        )
+    lost = np.isin(probes.template_ids, np.array(failed, np.int64))
+    return TwoGalleries(tuple(_search(templates, gallery, probes, lost, failed) for gallery in galleries))
+
+
+def _search(
+    templates: Templates, gallery: Subjects, probes: Subjects, lost: NDArray[np.bool_], failed: Sequence[int]
+) -> SearchResult:
+    kept = ~np.isin(gallery.template_ids, np.array(failed, np.int64))
+    is_mated = np.isin(probes.subject_ids, gallery.subject_ids)
+    lost = lost | (is_mated & ~np.isin(probes.subject_ids, gallery.subject_ids[kept]))
+    result = search(
+        templates.vectors[_rows(templates, probes.template_ids[~lost])],
+        probes.subject_ids[~lost],
+        templates.vectors[_rows(templates, gallery.template_ids[kept])],
+        gallery.subject_ids[kept],
+    )
+    return replace(
+        result, num_failed_mated=int((lost & is_mated).sum()), num_failed_non_mated=int((lost & ~is_mated).sum())
     )
 
 

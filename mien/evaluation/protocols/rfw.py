@@ -28,6 +28,7 @@ from mien.evaluation.protocols.lfw import LfwPair, LfwResult, LfwSample, PairLis
 from mien.evaluation.protocols.lists import bad_line, numbered_lines, whole
 
 PROTOCOL: Final = "rfw-pairs-10fold"
+SLLFW_PROTOCOL: Final = "sllfw-pairs-10fold"
 VERSION: Final = "1"
 NUM_FOLDS: Final = 10
 GROUPS: Final = ("African", "Asian", "Caucasian", "Indian")

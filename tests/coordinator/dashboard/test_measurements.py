@@ -26,8 +26,8 @@ from mien.shell.pages import Empty, Figure, Page, Table
 from mien.specs import GateSpec, TaskSpec
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model
+from simulation.program.evaluate import evaluate_lfw
 from simulation.program.gating import EvaluationSet, gather
-from simulation.program.worker import evaluate_lfw
 from simulation.synthetic import committed_faces
 from tests.coordinator.dashboard.made_up import Fleet
 from tests.coordinator.dashboard.test_views import part, texts

@@ -35,6 +35,7 @@ from simulation.faces.models import Model, read_model, write_model
 from simulation.faces.pretrained import sface_path
 from simulation.program import cli as sim
 from simulation.program import worker
+from simulation.program.evaluate import evaluate_lfw
 from simulation.synthetic import committed_faces
 from tests.golden import _reference_evaluation as reference
 from tests.golden import _reference_sface as reference_sface
@@ -229,7 +230,7 @@ class TestWhatIsRefused:
         with pytest.raises(EmptyFolderError, match=r"image \(2\)"):
             evaluate_folder(untrained_model(), people_in(tmp_path, 1, 2), aligned=True)
 
-    @pytest.mark.parametrize("protocol", [evaluate_folder, worker.evaluate_lfw])
+    @pytest.mark.parametrize("protocol", [evaluate_folder, evaluate_lfw])
     def test_model_of_another_layout(self, tmp_path: Path, protocol: object) -> None:
         """Two equally large tensors that change places leave the size as it is: only the layout's hash tells."""
         assert callable(protocol)
@@ -245,12 +246,12 @@ class TestWhatIsRefused:
 
     def test_lfw_that_is_not_whole(self, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match=r"pairs\.txt"):
-            worker.evaluate_lfw(untrained_model(), tmp_path)
+            evaluate_lfw(untrained_model(), tmp_path)
         write_pairs(tmp_path)
         with pytest.raises(NotFoundError, match="images of LFW are missing"):
-            worker.evaluate_lfw(untrained_model(), tmp_path)
+            evaluate_lfw(untrained_model(), tmp_path)
         with pytest.raises(ConfigError, match="--aligned"):
-            worker.evaluate_lfw(untrained_model(), tmp_path, aligned=True)
+            evaluate_lfw(untrained_model(), tmp_path, aligned=True)
 
 
 def write_pairs(folder: Path) -> None:
