@@ -33,15 +33,13 @@ from device_sdk.rounds.disclosure import (
     Agreement,
     check_agreed,
     check_kind,
-    disclosure,
-    judging_disclosure,
-    measuring_disclosure,
 )
 from device_sdk.rounds.judging import Judged, check_apart, check_duty, judge, stage_of
 from device_sdk.rounds.masked import STAGES, MaskedPart, Party, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
+from device_sdk.rounds.work import JUDGING, MEASURING, WORK_OF, Work
 from device_sdk.server.client import Assignment, CoordinatorClient, Progress, StageEvent
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
@@ -63,7 +61,6 @@ from mien.errors import (
 from mien.layout import ParameterPart
 from mien.methods import METHODS, find_method
 from mien.methods.base import (
-    CANDIDATES,
     DeviceInput,
     DeviceOutput,
     Method,
@@ -170,7 +167,13 @@ class Plan:
     model: Model
     part: ParameterPart
     layout: ContributionLayout
+    work: Work
     others: tuple[Model, ...] = ()
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What all devices of the round are told alike, by name."""
+        return self.work.shared(self.method, self.task)
 
 
 @contextmanager
@@ -272,7 +275,7 @@ class Participant:
             check_apart(self.duty, faces.private, plan.method, faces.duties)
             told = self._told(plan)
             with _defects_named():
-                output = self._train(plan, faces, told) if self.duty is Role.TRAIN else self._judge(plan, faces, told)
+                output = self._do(plan, faces, told)
             # 7. Keep what was made, before anyone is told.
             pending = Pending(
                 people=faces.people,
@@ -281,7 +284,7 @@ class Participant:
                 attempt=ref.attempt,
                 contribution=output.contribution.to_bytes(),
                 private=output.private,
-                terms=None if terms is None else replace(terms, shared=self._shared(plan, told)),
+                terms=None if terms is None else replace(terms, shared=shared_words(told, plan.shared).hex()),
                 per_identity=plan.method.per_identity,
                 source=faces.source,
                 asked=Asked(plan.task, plan.layout),
@@ -310,17 +313,8 @@ class Participant:
         return terms
 
     def _disclosure(self, plan: Plan) -> tuple[str, ...]:
-        floor, people, images = self.agreement.min_cohort, plan.pool.num_people, plan.pool.num_images
-        if not plan.method.trains:
-            return measuring_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
-        if self.duty is Role.VALIDATE:
-            return judging_disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
-        return disclosure(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
-
-    def _shared(self, plan: Plan, told: Arrays) -> str:
-        """Return the hash of what all devices of the round are told alike, in hex."""
-        names = plan.method.requirements(plan.task).shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
-        return shared_words(told, names).hex()
+        images, floor, people = plan.pool.num_images, self.agreement.min_cohort, plan.pool.num_people
+        return plan.work.disclose(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
 
     def _plan(self, assignment: Assignment, pool: Pool) -> Plan:
         check_duty(assignment.duty, self.duty)
@@ -329,25 +323,22 @@ class Participant:
         if method is None:
             raise ConfigError(f"task {task.name!r} uses method {task.method!r}, unknown to this program; upgrade mien")
         from_mapping(method.options, task.options, where="options.")
-        if self.duty is Role.VALIDATE:
-            task = stage_of(method, task).validators_task(task)
+        work = WORK_OF[self.duty] if method.trains or self.duty is Role.VALIDATE else MEASURING
+        task = work.task(method, task)
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
         check_kind(method, task, self.agreement)
         pool.check(method)
         model, *others = self._models(assignment.model_id, *method.requirements(task).other_models)
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
-        if self.duty is Role.VALIDATE:
-            layout = stage_of(method, assignment.task).contribution_layout(assignment.task)
-        else:
-            layout = method.contribution_layout(task, part, model.spec.input.dim)
+        layout = work.layout(method, assignment.task, part, model.spec.input.dim)
         check_agreed(task, layout, self.agreement)
         if layout.sha256 != assignment.contribution_sha256:
             raise LayoutMismatchError(
                 f"task {task.name!r} expects a contribution of form {assignment.contribution_sha256[:12]}, this "
                 f"program would send {layout.sha256[:12]}; upgrade the older of the two"
             )
-        return Plan(assignment, task, pool, method, model, part, layout, tuple(others))
+        return Plan(assignment, task, pool, method, model, part, layout, work, tuple(others))
 
     def _models(self, *model_ids: str) -> list[Model]:
         """Return the models of a round, the assigned one first, fetching those that are not here."""
@@ -380,7 +371,16 @@ class Participant:
         )
         self.models.fetch(self.client, manifest, progress=transfer(self.tell, "model"))
 
-    def _train(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
+    def _do(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
+        """Return what the plan's work gives, telling when it begins and ends."""
+        work = plan.work
+        self.tell(Event(work.name, f"{work.begins} on {len(faces.crops)} images."))
+        output = (self._judge if work is JUDGING else self._run)(plan, faces, told)
+        self.tell(Event(work.done, f"{work.done.capitalize()}.", dict(output.metrics)))
+        return output
+
+    def _run(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
+        """Return what the method's device half makes of this device's faces."""
         task, spec, device_id = plan.task, plan.model.spec.input, self.client.identity.device_id
         shard = self.models.load_shard(plan.model)
         # Rows by number are left out where a number is another's now.
@@ -400,23 +400,16 @@ class Participant:
             device=device_id,
             models={other.model_id: other.theta for other in plan.others},
         )
-        kind, word = ("training", "Training") if plan.method.trains else ("measuring", "Measuring models")
-        self.tell(Event(kind, f"{word} on {len(faces.crops)} images."))
         output = self._watched_round(plan, inp)
         if output.contribution.layout.sha256 != plan.layout.sha256:
             raise LayoutMismatchError("training gave a contribution of another form than was announced; upgrade mien")
-        done = ("trained", "Trained.") if plan.method.trains else ("measured", "Measured.")
-        self.tell(Event(*done, dict(output.metrics)))
         return output
 
     def _judge(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
-        task, spec = plan.assignment.task, plan.model.spec.input
-        crops = fit_crops(faces.crops, spec)
+        """Return this device's scores of the candidates that it was told."""
+        task, crops = plan.assignment.task, fit_crops(faces.crops, plan.model.spec.input)
         work = Judged(task, plan.part, plan.model.theta, told, crops, faces.labels, faces.private)
-        self.tell(Event("judging", f"Judging candidate models on {len(crops)} images."))
-        output = judge(stage_of(plan.method, task), work, self.runtime_for(plan.model))
-        self.tell(Event("judged", "Judged.", dict(output.metrics)))
-        return output
+        return judge(stage_of(plan.method, task), work, self.runtime_for(plan.model))
 
     def _told(self, plan: Plan) -> Arrays:
         """Return what the server tells this device; raises CorruptDataError for what no method can be told."""

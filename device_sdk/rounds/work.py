@@ -1,0 +1,70 @@
+"""What a round has a device do: train, measure models, or judge candidates; one record each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from device_sdk.rounds.disclosure import disclosure, judging_disclosure, measuring_disclosure
+from device_sdk.rounds.judging import stage_of
+from mien.contribution import ContributionLayout
+from mien.layout import ParameterPart
+from mien.methods.base import CANDIDATES, Method
+from mien.protocol.rounds import Role
+from mien.specs import TaskSpec
+
+
+class Disclosure(Protocol):
+    """Returns the sentences that an owner reads before the work begins."""
+
+    def __call__(
+        self, task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int, num_people: int
+    ) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of work: its words, what an owner is told before it, and what of a method and its task it goes by.
+
+    `name` and `done` are the kinds of the events at its beginning and end. `task` gives the task as the work's own sum
+    sees it, `layout` the contribution's form, `shared` what all devices of the round are told alike.
+    """
+
+    name: str
+    begins: str
+    done: str
+    disclose: Disclosure
+    task: Callable[[Method, TaskSpec], TaskSpec]
+    layout: Callable[[Method, TaskSpec, ParameterPart, int], ContributionLayout]
+    shared: Callable[[Method, TaskSpec], tuple[str, ...]]
+
+
+def _same_task(_method: Method, task: TaskSpec) -> TaskSpec:
+    return task
+
+
+def _methods_layout(method: Method, task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
+    return method.contribution_layout(task, part, dim)
+
+
+def _shared_reply(method: Method, task: TaskSpec) -> tuple[str, ...]:
+    return method.requirements(task).shared_reply
+
+
+TRAINING: Final = Work("training", "Training", "trained", disclosure, _same_task, _methods_layout, _shared_reply)
+MEASURING: Final = Work(
+    "measuring", "Measuring models", "measured", measuring_disclosure, _same_task, _methods_layout, _shared_reply
+)
+JUDGING: Final = Work(
+    "judging",
+    "Judging candidate models",
+    "judged",
+    judging_disclosure,
+    lambda method, task: stage_of(method, task).validators_task(task),
+    lambda method, task, _part, _dim: stage_of(method, task).contribution_layout(task),
+    lambda _method, _task: (CANDIDATES,),
+)
+
+WORK_OF: Final[Mapping[Role, Work]] = {Role.TRAIN: TRAINING, Role.VALIDATE: JUDGING}
+"""What a device's role has it do in a task that trains."""
