@@ -15,10 +15,9 @@ from device_sdk.rounds.conditions import ConditionSource
 from device_sdk.runtimes import RuntimeName
 from mien.errors import ConfigError
 from mien.models.variants import FLOAT32, check_tier
-from mien.records import from_mapping, to_mapping
+from mien.records import from_mapping, parse_toml, to_mapping
 from mien.shell.files import read_limited
 from mien.specs import REVEALS
-from mien.toml import parse_toml
 
 MAX_CONFIG_BYTES: Final = 64 * 1024
 REVEALABLE: Final = REVEALS

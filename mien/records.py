@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -92,3 +93,16 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     expected = getattr(hint, "__name__", str(hint))
     raise ConfigError(f"{where} is {value!r} ({type(value).__name__}); expected {expected}")
+
+
+def parse_toml(text: str, what: str) -> dict[str, Any]:
+    """Return the values in a TOML text; raises ConfigError naming `what` and, where there is one, the line.
+
+    Besides mistakes of form that is a number of thousands of digits, and nesting that the parser cannot follow.
+    """
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{what} is not valid TOML ({error}); correct it") from error
+    except RecursionError as error:
+        raise ConfigError(f"{what} is nested too deeply to be what it should be; correct it") from error

@@ -14,12 +14,11 @@ from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import moment
 from mien.protocol.canonical import task_from_json
-from mien.records import from_mapping
+from mien.records import from_mapping, parse_toml
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.shell.keys import secret_hex
 from mien.specs import CohortSpec
-from mien.toml import parse_toml
 
 if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator

@@ -17,12 +17,11 @@ from coordinator.commands.tables import Column, listing
 from coordinator.operator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
-from mien.records import from_mapping
+from mien.records import from_mapping, parse_toml
 from mien.shell import cli as shell
 from mien.shell.files import read_limited
 from mien.shell.keys import secret_hex
 from mien.specs import TaskSpec
-from mien.toml import parse_toml
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

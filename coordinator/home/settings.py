@@ -16,9 +16,8 @@ import tomli_w
 
 from mien.errors import ConfigError, NotFoundError
 from mien.log.chain import canonical_json
-from mien.records import from_mapping, to_mapping
+from mien.records import from_mapping, parse_toml, to_mapping
 from mien.shell.files import read_limited, write_atomically
-from mien.toml import parse_toml
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from device_sdk.config import MAX_CONFIG_BYTES
 from mien.errors import ConfigError
+from mien.records import parse_toml
 from mien.shell.files import read_limited, write_atomically
-from mien.toml import parse_toml
 
 
 def keep_setting(config: Path, name: str, value: str) -> None:

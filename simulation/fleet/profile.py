@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mien.errors import ConfigError
-from mien.records import from_mapping
+from mien.records import from_mapping, parse_toml
 from mien.shell.files import read_limited
-from mien.toml import parse_toml
 
 MAX_PROFILE_BYTES: Final = 1 << 20
 MAX_PARAMETERS: Final = 500_000_000

@@ -29,9 +29,8 @@ import numpy as np
 
 from mien.errors import ConfigError, EmptyFolderError, NotFoundError
 from mien.methods import find_method
-from mien.records import from_mapping, to_mapping
+from mien.records import from_mapping, parse_toml, to_mapping
 from mien.specs import TaskSpec
-from mien.toml import parse_toml
 from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
 from simulation.faces.sources import FacesSource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mien.errors import ConfigError
-from mien.toml import parse_toml
+from mien.records import parse_toml
 
 
 def value_of(text: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mien.errors import ConfigError
-from mien.toml import parse_toml
+from mien.records import parse_toml
 
 
 def test_values() -> None:

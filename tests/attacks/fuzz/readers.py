@@ -343,7 +343,9 @@ def _of_the_core() -> dict[str, Reader]:
         "mien.backbones.importers:import_model": Reader(
             of("mien.backbones.importers:import_model", "file", unverified=True), [onnx_graph(), tflite_graph()]
         ),
-        "mien.toml:parse_toml": Reader(texts("mien.toml:parse_toml", "it"), [b'a = 1\n[b]\nc = ["d", 2026-01-01]\n']),
+        "mien.records:parse_toml": Reader(
+            texts("mien.records:parse_toml", "it"), [b'a = 1\n[b]\nc = ["d", 2026-01-01]\n']
+        ),
         "+mien.models.bundles:verify": Reader(
             lambda data: bundles.verify(bundles.name_of(RELEASE_KEY), data, bundles.sign(RELEASE_KEY, data)), [manifest]
         ),
