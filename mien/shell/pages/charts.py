@@ -206,7 +206,7 @@ class Bars:
         is_crowded = len("".join(self.labels)) > 40
         for at, label in enumerate(self.labels):
             if label:
-                row = BOTTOM + (6 + 5 * (at % 3) if is_crowded else 8)
+                row = BOTTOM + (5.5 + 4.5 * (at % 3) if is_crowded else 8)
                 parts.append(_label(LEFT + room * (at + 0.5), row, label, "middle"))
         return _svg(parts)
 
