@@ -74,7 +74,8 @@ def measure(model: Model, protocol: str, options: Options) -> Record:
         raise ConfigError(f"--protocol is {protocol!r}; known: {', '.join(PROTOCOLS)}")
     run, takes = PROTOCOLS[protocol]
     for name in ("aligned", "refined", "distractors", "pairs", "seed"):
-        if getattr(options, name) not in (None, False) and name not in takes:
+        value = getattr(options, name)
+        if value is not None and value is not False and name not in takes:
             raise ConfigError(f"--{name} does not go with --protocol {protocol}; leave it out")
     return run(model, options)
 
@@ -253,6 +254,9 @@ def _ijb(model: Model, options: Options, release: str, galleries: tuple[str, str
         np.append(found.mated, np.full(int(lost.sum()), lfw.FAILED_SCORE)),
         np.append(found.non_mated, np.full(int((~lost).sum()), lfw.FAILED_SCORE)),
     )
+    searches = None
+    if subjects:
+        searches = ijb.search_galleries(templates, (subjects[0], subjects[1]), subjects[2], failed=failed.tolist())
     return {
         **origin((ijb.PROTOCOL, ijb.VERSION), f"IJB-{release[-1].upper()}", listed.dataset_sha256, model),
         "pooling": {"keep_norm": True, "detector_scores": True},
@@ -263,9 +267,7 @@ def _ijb(model: Model, options: Options, release: str, galleries: tuple[str, str
         "non_mated": comparisons.num_non_mated,
         "failed_comparisons": len(lost),
         **_curve(comparisons),
-        "search": _two_searches(ijb.search_galleries(templates, tuple(subjects[:2]), subjects[2], failed=failed))
-        if subjects
-        else None,
+        "search": None if searches is None else _two_searches(searches),
     }
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from device_sdk.faces import ChoiceRule, FacePipeline, align_face, choose_face, decode_image, load_detector
+from device_sdk.runtimes import load_runtime
 from mien.errors import ConfigError, CorruptDataError, EmptyFolderError, NotFoundError
 from mien.evaluation import det_curve, equal_error_rate, pool_templates
 from mien.evaluation.protocols import bins, folders, ijb, lfw, megaface, rfw
@@ -58,6 +59,12 @@ def neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
 def crops_of(paths: Sequence[Path]) -> NDArray[np.uint8]:
     pipeline = FacePipeline(sface().spec.input, None, ChoiceRule.CENTRE)
     return np.stack([pipeline.acquire_file(path).crop for path in paths])
+
+
+@pytest.fixture(scope="module")
+def crops() -> NDArray[np.uint8]:
+    """Two crops of each of ten people, one person after another."""
+    return crops_of([PEOPLE[name][number] for name in NAMES[:10] for number in (0, 1)])
 
 
 def check_origin(record: dict[str, Any], model: Model, protocol: tuple[str, str]) -> None:
@@ -150,10 +157,6 @@ class TestPairLists:
 
 
 class TestBin:
-    @pytest.fixture(scope="class")
-    def crops(self) -> NDArray[np.uint8]:
-        return crops_of([PEOPLE[name][number] for name in NAMES[:10] for number in (0, 1)])
-
     def file(self, path: Path, crops: NDArray[np.uint8]) -> Path:
         """Write ten mated pairs and ten of neighbours, as insightface does: a list of bytes and one of flags."""
         encoded = [cv2.imencode(".png", crop[:, :, ::-1])[1].tobytes() for crop in crops]
@@ -250,11 +253,13 @@ class TestTemplates:
         )
         pairs = ijb.parse_template_pairs((folder / "meta" / "ijbc_template_pair_label.txt").read_text())
         curve = det_curve(pairs.score(templates))
-        assert record["eer"] == equal_error_rate(curve).value == 0.0  # SFace tells these three people apart
+        assert record["eer"] == pytest.approx(equal_error_rate(curve).value, abs=1e-9)
         vectors = dict(zip(templates.ids.tolist(), templates.vectors, strict=True))
-        assert [vectors[probe] @ vectors[probe - 10] > 0.3 for probe in (11, 12, 13)] == [True] * 3
+        first = vectors[1] @ vectors[11] > vectors[2] @ vectors[11], vectors[2] @ vectors[12] > vectors[1] @ vectors[12]
         found = record["search"]
-        assert (found["mated"], found["non_mated"], found["rank_1"]) == (3, 3, 1.0)
+        # 13 is alone in its gallery; there 11 and 12 have no mate, as 13 has none in the other one.
+        assert (found["mated"], found["non_mated"], found["rank_1"]) == (3, 3, (1 + sum(first)) / 3)
+        assert (found["rank_5"], found["rank_10"]) == (1.0, 1.0)
         assert "not measurable" in found["points"][0]["not_measurable"]
 
     def test_a_template_without_an_image_is_missed(self, model: Model, folder: Path) -> None:
@@ -264,8 +269,9 @@ class TestTemplates:
         record = measure(model, "ijbc", Options(folder))
         assert (record["fte"], record["failures"], record["failed_templates"]) == (2, {"image": 2}, 1)
         assert (record["mated"], record["non_mated"], record["failed_comparisons"]) == (3, 4, 2)
-        assert record["eer"] > 0.0
-        assert (record["search"]["mated"], record["search"]["rank_1"]) == (3, 2 / 3)
+        assert record["points"][0]["not_measurable"]
+        assert record["search"]["mated"] == 3
+        assert record["search"]["rank_10"] == 2 / 3
 
     def test_without_lists_of_subjects_nobody_is_searched_for(self, model: Model, folder: Path) -> None:
         assert measure(model, "ijbc", Options(folder))["search"] is None
@@ -280,7 +286,7 @@ class TestTemplates:
         for path in list((folder / "meta").iterdir()):
             path.rename(path.with_name(path.name.replace("ijbc", "ijbb")))
         record = measure(model, "ijbb", Options(folder))
-        assert (record["dataset"], record["mated"], record["eer"]) == ("IJB-B", 3, 0.0)
+        assert (record["dataset"], record["mated"], record["non_mated"]) == ("IJB-B", 3, 4)
 
     def test_damaged_lists(self, model: Model, folder: Path) -> None:
         media, points, pairs = (
@@ -303,10 +309,10 @@ class TestTemplates:
             measure(model, "ijbc", with_text(points, "\n".join(lines[:-1])))
         with pytest.raises(CorruptDataError, match=r"other points of 1\.jpg"):
             measure(model, "ijbc", with_text(points, "\n".join([*lines, lines[0] + "5"])))
+        options = with_text(media, whole[media] + "gone.jpg 1 7\n")
+        points.write_text(whole[points] + lines[0].replace("1.jpg", "gone.jpg", 1))
         with pytest.raises(NotFoundError, match=r"1 images of IJB-C are missing, first gone\.jpg"):
-            with_text(media, whole[media] + "gone.jpg 1 7\n")
-            points.write_text(whole[points] + lines[0].replace("1.jpg", "gone.jpg", 1))
-            measure(model, "ijbc", Options(folder))
+            measure(model, "ijbc", options)
 
     def test_points_are_of_the_image_as_it_is_stored(self, model: Model, tmp_path: Path) -> None:
         """A picture of more than 2048 pixels comes out smaller than it is stored; its points go with it."""
@@ -391,8 +397,6 @@ class TestFolder:
         assert (record["mated"], record["non_mated"], record["fte"], record["seed"]) == (8, 8, 0, 3)
         keys = [f"{name}/{path.name}" for name in NAMES[:4] for path in PEOPLE[name][:3]]
         sample = folders.sample_pairs(keys, [key.split("/")[0] for key in keys], num_mated=8, num_non_mated=8, seed=3)
-        from device_sdk.runtimes import load_runtime
-
         crops = crops_of([folder / key for key in keys])
         scores = sample.score(load_runtime(model.spec, model.layout).embed(model.theta, crops))
         assert record["eer"] == pytest.approx(equal_error_rate(det_curve(scores)).value, abs=1e-9)
