@@ -40,6 +40,7 @@ def test_an_installed_program_is_as_it_was(program: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_program_is_as_it_was_in_any_terminal_and_language() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.write_cli_snapshot", "--print"],
