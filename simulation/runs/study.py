@@ -34,16 +34,19 @@ import hashlib
 import json
 import math
 import multiprocessing
-import multiprocessing.connection
 import os
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from scipy.special import stdtrit
 
 from mien.errors import ConfigError, CorruptDataError, MienError
 from mien.shell.files import make_folder, read_limited, write_atomically
@@ -250,12 +253,14 @@ def run_study(
         raise ConfigError(f"seeds are {list(seeds)}; give different whole numbers from 0 on")
     make_folder(folder)
     runs = [
-        (Job(row.name, seed, row.settings, faces), study.file_of(row, seed)) for seed in seeds for row in study.rows
+        (Job(row.name, seed, row.settings, faces), folder / study.file_of(row, seed))
+        for seed in seeds
+        for row in study.rows
     ]
-    todo = [run for run in runs if _read_record(folder / run[1]) is None]
+    todo = [run for run in runs if _read_record(run[1]) is None]
     if todo:
         tell(f"{study.name}: {len(runs) - len(todo)} of {len(runs)} runs are done, {len(todo)} to do with {jobs} jobs")
-    failures = _Pool(study, folder, todo, min(jobs, max(1, len(todo))), tell, tick).run() if todo else ()
+    failures = _measure_all(study.measure, todo, min(jobs, len(todo)), tell, tick)
     return read_results(study, folder, seeds=seeds, failures=tuple(failures))
 
 
@@ -286,24 +291,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def t_quantile(level: float, degrees: int) -> float:
-    """Return t with P(|T| <= t) = `level` for Student's t with `degrees` of freedom, by bisection."""
+    """Return t with P(|T| <= t) = `level` for Student's t with `degrees` of freedom."""
     if degrees < 1 or not 0 < level < 1:
         raise ConfigError("a t quantile needs a level between 0 and 1 and at least one degree of freedom")
-    low, high = 0.0, math.pi / 2  # in theta = atan(t / sqrt(degrees))
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_within(middle, degrees) < level else (low, middle)
-    return math.tan(low) * math.sqrt(degrees)
-
-
-def _t_within(theta: float, degrees: int) -> float:
-    """Return P(|T| <= t) for t = tan(theta) sqrt(degrees): Abramowitz and Stegun 26.7.3 and 26.7.4."""
-    odd = degrees % 2 == 1
-    term, total = (math.cos(theta), 0.0) if odd else (1.0, 0.0)
-    for k in range(3 if odd else 2, degrees + 1, 2):
-        total += term
-        term *= math.cos(theta) ** 2 * (k - 1) / k
-    return 2 / math.pi * (theta + math.sin(theta) * total) if odd else math.sin(theta) * total
+    return float(stdtrit(degrees, (1 + level) / 2))
 
 
 def markdown(results: Results, *, command: str = "") -> str:
@@ -395,132 +386,108 @@ def _read_record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("metrics"), dict) else None
 
 
-# Processes: one worker takes one run at a time, so that a worker that dies takes only its own run with it.
+# Processes: a pool of one for every worker, so that a worker that dies takes only its own run with it.
 
 
-@dataclass
 class _Worker:
-    """A process, our end of its pipe, and the run that it is at."""
+    """A process that takes one run at a time; another one takes its place where it has died."""
 
-    process: SpawnProcess
-    pipe: Connection
-    run: tuple[Job, str] | None = None
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self._pool: ProcessPoolExecutor | None = None
+        self._process: BaseProcess | None = None
 
+    def measure(self, job: Job, target: Path) -> Future[None]:
+        """Begin a run, whose record becomes `target`."""
+        if self._pool is not None:
+            return self._pool.submit(_work, self._measure, job, target)
+        before = set(multiprocessing.active_children())
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=end_with_parent)
+        with _one_thread():
+            begun = self._pool.submit(_work, self._measure, job, target)
+        (self._process,) = set(multiprocessing.active_children()) - before
+        return begun
 
-class _Pool:
-    """Workers that take open runs until none is left."""
+    def reason(self, done: Future[None], log: Path) -> str | None:
+        """Return why a run gave no record, None where it gave one; what is known of an unforeseen error is its log."""
+        error = done.exception()
+        if error is None:
+            log.unlink(missing_ok=True)
+            return None
+        if isinstance(error, MienError):
+            return f"{error.code}: {error.message}"
+        if isinstance(error, BrokenProcessPool):
+            code = self.stop()
+            return _last_line(log) or f"its process ended with code {code}"
+        with log.open("a", encoding="utf-8") as file:
+            file.writelines(traceback.format_exception(error))
+        return f"{type(error).__name__}: {error}"
 
-    def __init__(
-        self,
-        study: Study,
-        folder: Path,
-        runs: list[tuple[Job, str]],
-        jobs: int,
-        tell: Callable[[str], None],
-        tick: Callable[[], None],
-    ) -> None:
-        self._study = study
-        self._folder = folder
-        self._open = list(reversed(runs))
-        self._total = len(runs)
-        self._jobs = jobs
-        self._tell = tell
-        self._tick = tick
-        self._context: SpawnContext = multiprocessing.get_context("spawn")
-        self._started = time.monotonic()
-        self._done = 0
-        self._failures: list[Failure] = []
-
-    def run(self) -> list[Failure]:
-        """Return the runs that failed, once every run has been tried."""
-        workers: list[_Worker] = []
-        try:
-            with _one_thread():
-                workers = [self._start() for _ in range(self._jobs)]
-            while busy := [worker for worker in workers if worker.run is not None]:
-                self._tick()
-                for pipe in multiprocessing.connection.wait([worker.pipe for worker in busy], TICK_S):
-                    worker = next(worker for worker in busy if worker.pipe is pipe)
-                    workers[workers.index(worker)] = self._after(worker)
-        finally:
-            for worker in workers:
-                worker.pipe.close()
-                worker.process.terminate()
-                worker.process.join()
-        return self._failures
-
-    def _start(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(theirs, self._study.measure), daemon=True)
-        process.start()
-        theirs.close()
-        return self._assign(_Worker(process, ours))
-
-    def _assign(self, worker: _Worker) -> _Worker:
-        worker.run = self._open.pop() if self._open else None
-        if worker.run is not None:
-            with contextlib.suppress(BrokenPipeError):  # it died while starting: the next wait tells
-                worker.pipe.send((worker.run[0], str(self._folder / worker.run[1])))
-        return worker
-
-    def _after(self, worker: _Worker) -> _Worker:
-        """Return the worker with its next run, or another worker if it has died."""
-        if worker.run is None:
-            raise ConfigError("a worker answered without a run")
-        job, name = worker.run
-        try:
-            reason = worker.pipe.recv()
-        except EOFError:
-            worker.process.join()
-            reason = _last_line(self._log(name)) or f"its process ended with code {worker.process.exitcode}"
-            self._note(job, reason)
-            worker.pipe.close()
-            with _one_thread():
-                return self._start() if self._open else _Worker(worker.process, worker.pipe)
-        if reason is None:
-            self._log(name).unlink(missing_ok=True)
-        self._note(job, reason)
-        return self._assign(worker)
-
-    def _log(self, name: str) -> Path:
-        return self._folder / name.replace(".json", ".log")
-
-    def _note(self, job: Job, reason: str | None) -> None:
-        self._done += 1
-        if reason is not None:
-            self._failures.append(Failure(job.row, job.seed, reason))
-        each = (time.monotonic() - self._started) / self._done
-        left = f"about {_minutes(each * (self._total - self._done))} left" if self._done < self._total else "finished"
-        state = "done" if reason is None else f"FAILED: {reason}"
-        self._tell(f"{self._done}/{self._total} {job.row} seed {job.seed}: {state}; {left}")
+    def stop(self) -> int | None:
+        """End the process, whatever it is at, and return its exit code."""
+        if self._pool is None or self._process is None:
+            return None
+        self._process.terminate()
+        self._process.join()
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = None
+        return self._process.exitcode
 
 
-def _work(pipe: Connection, measure: Measure) -> None:
-    """Measure runs until the pipe closes; an unforeseen error ends the process, its traceback in the run's log."""
-    end_with_parent()
-    with contextlib.suppress(EOFError):
-        while True:
-            job, target = pipe.recv()
-            with Path(target.replace(".json", ".log")).open("wb") as log:
-                os.dup2(log.fileno(), 2)
-            started, cpu = time.monotonic(), time.process_time()
-            try:
-                metrics = dict(measure(job))
-            except MienError as error:
-                pipe.send(f"{error.code}: {error.message}")
-                continue
-            record = {
-                "format": FORMAT,
-                "row": job.row,
-                "seed": job.seed,
-                "settings": dict(job.settings),
-                "metrics": metrics,
-                "cpu_s": round(time.process_time() - cpu, 2),
-                "wall_s": round(time.monotonic() - started, 2),
-                "commit": provenance.commit(),
-            }
-            write_atomically(Path(target), json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode())
-            pipe.send(None)
+def _measure_all(
+    measure: Measure,
+    todo: Sequence[tuple[Job, Path]],
+    jobs: int,
+    tell: Callable[[str], None],
+    tick: Callable[[], None],
+) -> list[Failure]:
+    """Return the runs that failed, once every run has been tried."""
+    left, started, failures, done = list(reversed(todo)), time.monotonic(), list[Failure](), 0
+    workers = [_Worker(measure) for _ in range(jobs)]
+    at: dict[Future[None], tuple[_Worker, Job, Path]] = {}
+
+    def begin(worker: _Worker) -> None:
+        if left:
+            job, target = left.pop()
+            at[worker.measure(job, target)] = (worker, job, target.with_suffix(".log"))
+
+    try:
+        for worker in workers:
+            begin(worker)
+        while at:
+            tick()
+            for future in wait(at, TICK_S, FIRST_COMPLETED).done:
+                worker, job, log = at.pop(future)
+                reason = worker.reason(future, log)
+                failures += [Failure(job.row, job.seed, reason)] if reason is not None else []
+                done += 1
+                rest = (time.monotonic() - started) / done * (len(todo) - done)
+                coming = f"about {_minutes(rest)} left" if done < len(todo) else "finished"
+                state = "done" if reason is None else f"FAILED: {reason}"
+                tell(f"{done}/{len(todo)} {job.row} seed {job.seed}: {state}; {coming}")
+                begin(worker)
+    finally:
+        for worker in workers:
+            worker.stop()
+    return failures
+
+
+def _work(measure: Measure, job: Job, target: Path) -> None:
+    """Measure a run and write its record; what libraries say meanwhile goes into its log."""
+    with target.with_suffix(".log").open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    started, cpu = time.monotonic(), time.process_time()
+    record = {
+        "format": FORMAT,
+        "row": job.row,
+        "seed": job.seed,
+        "settings": dict(job.settings),
+        "metrics": dict(measure(job)),
+        "cpu_s": round(time.process_time() - cpu, 2),
+        "wall_s": round(time.monotonic() - started, 2),
+        "commit": provenance.commit(),
+    }
+    write_atomically(target, json.dumps(record, indent=1, sort_keys=True, allow_nan=False).encode())
 
 
 @contextlib.contextmanager
