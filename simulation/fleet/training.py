@@ -22,7 +22,7 @@ from simulation.engines.base import Engine, RoundWork
 from simulation.engines.cohort import Cohort
 from simulation.faces.partitions import Holding
 from simulation.fleet.records import Attempt, History
-from simulation.runs.experiment import ExperimentSpec, load
+from simulation.runs.spec import RunSpec, load
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class Trainer:
     def __init__(self, path: Path, root: Path) -> None:
         """Read an experiment and who holds what; `root` is where the paths of its faces start."""
         from simulation.faces.sources import counts_of
-        from simulation.runs.experiment import make_plan
+        from simulation.runs.spec import make_plan
 
-        self.spec: ExperimentSpec = load(path)
+        self.spec: RunSpec = load(path)
         self._root = root
         self._plan = make_plan(self.spec, lambda source: counts_of(source, root))
         self.clients: tuple[str, ...] = tuple(sorted(self._plan.partition.clients))
@@ -107,7 +107,7 @@ class Trainer:
         from device_sdk.runtimes.torch_runtime import TorchRuntime
         from simulation.engines.sequential import SequentialEngine
         from simulation.runs.measuring import eer_of
-        from simulation.runs.runs import comparisons, model_of, read_faces
+        from simulation.runs.run import comparisons, model_of, read_faces
 
         model = model_of(self.spec.model, self._root)
         faces = read_faces(self._plan, model.spec, self._root)

@@ -16,7 +16,7 @@ from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Comparisons, DetCurve, ScoreHistogram
 from mien.shell.pages import Axis, Chart, Figure, Series
 from mien.shell.pages.charts import MAX_RATE, check_number, decades, linear, probits, whole_numbers
-from simulation.runs.study import estimate
+from simulation.runs.experiment import estimate
 
 AFTER, BEFORE, MATED, NON_MATED = 1, 2, 3, 4
 """Numbers of the series that pages show again and again: one colour each."""

@@ -8,15 +8,15 @@ from typing import Any
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, Tone, columns, render
 from mien.shell.pages.charts import MAX_SERIES
 from simulation.pages.figures import angles_figure, band_of, rounds_chart, weights_chart
-from simulation.runs.study import Results, Row, claim_cells, heading, table_cells
-from simulation.runs.study import Table as StudyTable
+from simulation.runs.experiment import Results, Row, claim_cells, heading, table_cells
+from simulation.runs.experiment import Table as StudyTable
 
 _TONES: dict[str, Tone] = {"holds": "good", "does not hold": "bad"}
 
 
 def study_page(results: Results, *, command: str) -> str:
     """Return a self-contained HTML page of a study's results."""
-    study = results.study
+    study = results.experiment
     sections: list[Section] = [Prose("measured", "What was measured", study.notes)] if study.notes else []
     if study.claims:
         sections.append(_claims(results))
@@ -43,7 +43,7 @@ def _claims(results: Results) -> Tiles:
 
 def study_tables(results: Results, command: str) -> list[Table]:
     """Return a study's tables, the paper's figures beside what was measured."""
-    return [_table(f"table-{n}", results, table, command) for n, table in enumerate(results.study.tables, 1)]
+    return [_table(f"table-{n}", results, table, command) for n, table in enumerate(results.experiment.tables, 1)]
 
 
 def _table(anchor: str, results: Results, table: StudyTable, command: str) -> Table:
@@ -55,7 +55,9 @@ def _table(anchor: str, results: Results, table: StudyTable, command: str) -> Ta
 
 def study_sections(results: Results) -> list[Section]:
     """Return the figures of what a study's records hold beside numbers: traces, angles and weightings."""
-    rows = [row for row in results.study.rows if any((row.name, seed) in results.records for seed in results.seeds)]
+    rows = [
+        row for row in results.experiment.rows if any((row.name, seed) in results.records for seed in results.seeds)
+    ]
     return [*_traces(results, rows), *_angles(results, rows), *_weights(results, rows)]
 
 
@@ -109,9 +111,9 @@ def _provenance(results: Results, command: str) -> Facts:
         (
             ("Command", command),
             ("Seeds", ", ".join(map(str, results.seeds))),
-            ("Runs", f"{len(records)} of {len(results.study.rows) * len(results.seeds)}"),
+            ("Runs", f"{len(records)} of {len(results.experiment.rows) * len(results.seeds)}"),
             ("Processor time", f"{seconds / 3600:.1f} h"),
             ("Code", ", ".join(commits) or "none"),
-            ("Faces, SHA-256", results.study.data_sha256 or "not recorded"),
+            ("Faces, SHA-256", results.experiment.data_sha256 or "not recorded"),
         ),
     )

@@ -14,40 +14,41 @@ from simulation.pages.figures import angles_figure, band_of, det_figure, rounds_
 from simulation.pages.run_page import curve_of
 from simulation.pages.study_page import study_tables
 from simulation.runs.collected import CollectedRun, collect
-from simulation.runs.study import Results
-from simulation.runs.sweep import Sweep
+from simulation.runs.experiment import Experiment, Results
+from simulation.runs.grid import base_of
 
 MOST: Final = MAX_SERIES
 
 
-def sweep_page(sweep: Sweep, results: Results, folder: Path, *, command: str) -> str:
+def sweep_page(results: Results, folder: Path, *, command: str) -> str:
     """Return a self-contained HTML page of a sweep's runs in `folder`, of those that are there."""
-    runs = collect(folder)
+    sweep, runs = results.experiment, collect(folder)
     shown, left_out = _shown(sweep, runs)
     sections: list[Section] = []
-    missing = len(sweep.points) * len(sweep.seeds) - len(results.records)
+    missing = len(sweep.rows) * len(sweep.seeds) - len(results.records)
     if missing:
-        text = f"{missing} of {len(sweep.points) * len(sweep.seeds)} runs are not done. The same command goes on."
+        text = f"{missing} of {len(sweep.rows) * len(sweep.seeds)} runs are not done. The same command goes on."
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     sections += study_tables(results, command)
     if left_out:
-        told = f"Figures show the {MOST} settings of the lowest error, of {len(sweep.points)}."
+        told = f"Figures show the {MOST} settings of the lowest error, of {len(sweep.rows)}."
         sections.append(Prose("shown", "", (told,)))
     sections += _rounds(shown, "eer", "Error by round", "Equal error rate", percent_axis=True)
     sections += _curves(shown)
     sections += _rounds(shown, "loss_after", "Loss by round", "Training loss after local training", percent_axis=False)
     sections += _angles(shown)
-    sections.append(_facts(sweep, results, runs, command))
-    lede = sweep.spec.about or f"{len(sweep.points)} settings of {sweep.spec.task.method} side by side."
-    return render(Report(sweep.spec.name, lede, tuple(sections)))
+    sections.append(_facts(results, runs, command))
+    base = base_of(sweep)
+    lede = base.about or f"{len(sweep.rows)} settings of {base.task.method} side by side."
+    return render(Report(sweep.name, lede, tuple(sections)))
 
 
-def _shown(sweep: Sweep, runs: Sequence[CollectedRun]) -> tuple[dict[str, list[CollectedRun]], bool]:
+def _shown(sweep: Experiment, runs: Sequence[CollectedRun]) -> tuple[dict[str, list[CollectedRun]], bool]:
     """Return label -> runs of as many settings as a figure can show: the best ones, in the sweep's order."""
-    of = {point.name: [run for run in runs if run.name == point.name] for point in sweep.points}
+    of = {row.name: [run for run in runs if run.name == row.name] for row in sweep.rows}
     held = [name for name, each in of.items() if each]
     best = sorted(held, key=lambda name: min((r.figures.get("after.eer", 1.0) for r in of[name]), default=1.0))[:MOST]
-    labels = {point.name: point.label for point in sweep.points}
+    labels = {row.name: row.label for row in sweep.rows}
     return {labels[name]: of[name] for name in held if name in best}, len(held) > MOST
 
 
@@ -114,22 +115,22 @@ def _before(done: Sequence[CollectedRun]) -> str:
     return low if low == high else f"{low} to {high}, over {count(len(errors))} runs"
 
 
-def _facts(sweep: Sweep, results: Results, runs: Sequence[CollectedRun], command: str) -> Facts:
-    done = [run for run in runs if run.evaluation]
+def _facts(results: Results, runs: Sequence[CollectedRun], command: str) -> Facts:
+    sweep, done = results.experiment, [run for run in runs if run.evaluation]
     machines = sorted({run.evaluation["run"]["machine"] for run in done})
     commits = sorted({run.evaluation["run"]["commit"] for run in done})
     seconds = sum(v for run in done for name, v in run.figures.items() if name.endswith("_cpu_s"))
     items = [
         ("Command", command),
-        ("Paper", sweep.spec.paper),
-        ("Settings", count(len(sweep.points))),
+        ("Paper", sweep.source),
+        ("Settings", count(len(sweep.rows))),
         ("Seeds", ", ".join(map(str, sweep.seeds))),
-        ("Runs", f"{len(results.records)} of {len(sweep.points) * len(sweep.seeds)}"),
+        ("Runs", f"{len(results.records)} of {len(sweep.rows) * len(sweep.seeds)}"),
         ("Test people", count(done[0].evaluation["test_people"]) if done else ""),
         ("Error before training", _before(done)),
         ("Processor time", f"{seconds / 60:.1f} min"),
         ("Machine", "; ".join(machines)),
         ("Code", ", ".join(commits)),
-        ("Faces, SHA-256", results.study.data_sha256),
+        ("Faces, SHA-256", results.experiment.data_sha256),
     ]
     return Facts("made", "How it was made", tuple((term, text) for term, text in items if text))

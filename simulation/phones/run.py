@@ -32,7 +32,7 @@ from simulation.phones.fleet import FleetOptions
 from simulation.phones.notes import ProcessNotes, attempts, summary
 from simulation.phones.usage import peak_bytes
 from simulation.phones.worker import WorkerPlan
-from simulation.runs.outputs import refuse_others
+from simulation.runs.folders import refuse_others
 
 RECORDS: Final = "records.jsonl"
 FIGURES: Final = "phones.json"
@@ -119,8 +119,8 @@ def release(folder: Path, programs: Programs, model: Path | None) -> None:
 
 
 def _random_model() -> Model:
-    from simulation.runs.experiment import ModelSource
-    from simulation.runs.runs import model_of
+    from simulation.runs.run import model_of
+    from simulation.runs.spec import ModelSource
 
     made = model_of(ModelSource("new", backbone="mobilefacenet_folded", dim=128), Path())
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, trainable=("embedding.*",)))

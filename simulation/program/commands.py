@@ -12,11 +12,11 @@ from mien.shell import cli
 from mien.shell.files import write_atomically
 from simulation.program import reproduce
 from simulation.program.sweep_commands import write_sweep
-from simulation.runs.experiment import describe, dry_plan, from_data, load_data, with_changes
-from simulation.runs.journal import num_rounds
+from simulation.runs.experiment import markdown as markdown_of
+from simulation.runs.grid import STATE as SWEEP_STATE
 from simulation.runs.progress import said_when_interrupted, watching
-from simulation.runs.study import markdown as markdown_of
-from simulation.runs.sweep import STATE as SWEEP_STATE
+from simulation.runs.records import num_rounds
+from simulation.runs.spec import describe, dry_plan, from_data, load_data, with_changes
 
 RUNS: Final = Path("out/runs")
 REPORT: Final = "report.html"
@@ -53,7 +53,8 @@ def run(
         cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
         return
     from simulation.runs.export import TensorBoard
-    from simulation.runs.runs import RunFolder, run_experiment
+    from simulation.runs.records import RunFolder
+    from simulation.runs.run import run_experiment
 
     folder = out or RUNS / spec.name
     write = TensorBoard.watching(tensorboard) if tensorboard else None
@@ -131,7 +132,7 @@ def _sweeps(folder: Path) -> list[Path]:
 
 def _write_page(folder: Path) -> Path:
     from simulation.pages.run_page import run_page
-    from simulation.runs.runs import RunFolder
+    from simulation.runs.records import RunFolder
 
     run = RunFolder(folder)
     page = run_page(describe(run.spec()), run.records(), run.result())

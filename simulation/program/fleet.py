@@ -32,8 +32,7 @@ from simulation.fleet.summary import summarise, time_to
 from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
 from simulation.fleet.training import Trainer
 from simulation.fleet.windows import DAY_S
-from simulation.runs.locking import only_writer
-from simulation.runs.outputs import refuse_others
+from simulation.runs.folders import only_writer, refuse_others
 
 OUT: Final = Path("out/fleet")
 SUMMARY: Final = "summary.json"

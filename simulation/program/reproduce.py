@@ -1,11 +1,10 @@
 """The reproductions by name: one command measures a paper's tables, resumes, and writes them beside the paper's.
 
-An experiment is a module with `study(*, quick: bool, faces: Path | None) -> Study` and one entry in `EXPERIMENTS`.
+An experiment is a module with `study(*, quick: bool, faces: Path | None) -> Experiment` and one entry in `EXPERIMENTS`.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
 import importlib
@@ -13,19 +12,19 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError
+from mien.errors import ConfigError, CorruptDataError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import make_folder, read_limited, write_atomically
-from simulation.runs.locking import only_writer
-from simulation.runs.outputs import refuse_others
-from simulation.runs.study import Failure, Results, Study, markdown, read_results, run_study
+from simulation.runs.experiment import Experiment, Failure, Results, markdown, read_results
+from simulation.runs.folders import only_writer, refuse_others
+from simulation.runs.pool import run_all
 
 OUT: Final = Path("out/reproduce")
 NUM_SEEDS: Final = 3
@@ -35,61 +34,36 @@ STATE: Final = "study.json"
 MAX_STATE_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A reproduction: its name, the module that holds its study, the paper, and what it shows."""
-
-    name: str
-    module: str
-    paper: str
-    shows: str
-
-
-_ALL: Final = (
-    Experiment(
-        "fedface",
-        "simulation.papers.fedface",
+_PAPERS: Final = {
+    "fedface": (
         "FedFace (2021)",
         "FedAvg collapses, what spread-out and mean initialisation do, the client sweep of Fig 4",
     ),
-    Experiment(
-        "spreadout",
-        "simulation.papers.spreadout",
+    "spreadout": (
         "FedFace (2021), private forms",
         "which private form of spread-out learns as well as the published one",
     ),
-    Experiment(
-        "fedfr",
-        "simulation.papers.fedfr",
+    "fedfr": (
         "FedFR (2022)",
         "generic and personalised models: Tables 1 to 3, Fig 3 and 4",
     ),
-    Experiment(
-        "pfm_fv",
-        "simulation.papers.pfm_fv",
+    "pfm_fv": (
         "Federated Face Recognition (2021)",
         "the sweep over local steps K, federated validation and its norms, 3 and 12 parties",
     ),
-    Experiment(
-        "fedgc",
-        "simulation.papers.fedgc",
+    "fedgc": (
         "FedGC (2022)",
         "private classifiers, their correction, its weight, participation and unbalanced clients",
     ),
-    Experiment(
-        "fedfr_uda",
-        "simulation.papers.fedfr_uda",
+    "fedfr_uda": (
         "FedFR, domain adaptation (2021)",
         "clustering, ablation, forgetting, local iterations",
     ),
+}
+EXPERIMENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {name: said for name, said in _PAPERS.items() if importlib.util.find_spec(f"simulation.papers.{name}")}
 )
-
-
-def _is_installed(experiment: Experiment) -> bool:
-    return importlib.util.find_spec(experiment.module) is not None
-
-
-EXPERIMENTS: Final[Mapping[str, Experiment]] = MappingProxyType({e.name: e for e in _ALL if _is_installed(e)})
+"""The paper of each experiment, and what it shows; the module `simulation.papers.NAME` describes it."""
 
 
 @dataclass(frozen=True)
@@ -108,21 +82,21 @@ class Options:
         words += ["--seeds", str(len(self.seeds))]
         return " ".join([*words, *(["--faces", Path(self.faces).name] if self.faces else [])])
 
-    def study(self) -> Study:
+    def study(self) -> Experiment:
         """Return the study that these options name; raises ConfigError naming the nearest known experiment.
 
         At a toy scale nothing is judged: it has no claims.
         """
-        module = importlib.import_module(find_experiment(self.experiment).module)
-        make: Callable[..., Study] = module.study
+        module = importlib.import_module(f"simulation.papers.{known(self.experiment)}")
+        make: Callable[..., Experiment] = module.study
         study = make(quick=self.quick, faces=Path(self.faces) if self.faces else None)
         return dataclasses.replace(study, claims=(), notes=(*study.notes, TOY)) if self.quick else study
 
 
-def find_experiment(name: str) -> Experiment:
-    """Return the experiment of that name; raises ConfigError naming the nearest one."""
+def known(name: str) -> str:
+    """Return the name of an experiment that there is; raises ConfigError naming the nearest one."""
     if name in EXPERIMENTS:
-        return EXPERIMENTS[name]
+        return name
     near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
     raise ConfigError(
         f"experiment {name!r} is unknown; "
@@ -172,7 +146,7 @@ def reproduce(options: Options, out: Path, *, jobs: int, tell: Callable[[str], N
     refuse_others(folder, but=STATE)
     make_folder(folder)
     with only_writer(folder):
-        results = run_study(
+        results = run_all(
             study,
             folder / "records",
             seeds=options.seeds,
@@ -209,11 +183,11 @@ def read(folder: Path) -> tuple[Results, Options]:
 def answer(results: Results, folder: Path) -> dict[str, Any]:
     """Return what a reproduction answers to machines: where its files are, each claim's verdict, failed runs."""
     return {
-        "experiment": results.study.name,
+        "experiment": results.experiment.name,
         "report": str(folder / "report.html"),
         "table": str(folder / "results.md"),
         "runs": len(results.records),
-        "claims": [{"claim": claim.text, "here": results.verdict(claim)} for claim in results.study.claims],
+        "claims": [{"claim": claim.text, "here": results.verdict(claim)} for claim in results.experiment.claims],
         "failures": [{"row": f.row, "seed": f.seed, "reason": f.reason} for f in results.failures],
     }
 
@@ -222,37 +196,17 @@ def show_list(*, as_json: bool) -> None:
     """Print which experiments there are, the paper of each, and what it shows."""
 
     def human() -> None:
-        for each in EXPERIMENTS.values():
-            line = f"{each.name:10} {each.paper}: {each.shows}"
+        for name, (paper, shows) in EXPERIMENTS.items():
+            line = f"{name:10} {paper}: {shows}"
             cli.OUT.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    listed = [{"name": e.name, "paper": e.paper, "shows": e.shows} for e in EXPERIMENTS.values()]
+    listed = [{"name": name, "paper": paper, "shows": shows} for name, (paper, shows) in EXPERIMENTS.items()]
     cli.emit({"experiments": listed}, as_json=as_json, human=human)
-
-
-def main(name: str, arguments: Sequence[str] | None = None) -> None:
-    """Run one experiment: `python -m simulation.papers.NAME`, the same as `mien-sim reproduce NAME`."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m simulation.papers.{name}",
-        description=f"{EXPERIMENTS[name].paper}: {EXPERIMENTS[name].shows}.",
-        epilog=f"Example: python -m simulation.papers.{name} --quick --jobs 2",
-    )
-    parser.add_argument("--quick", action="store_true", help="a toy scale that shows only that everything runs")
-    parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
-    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="runs of every row")
-    parser.add_argument("--faces", type=Path, help="a folder of folders, name/*.jpg")
-    parser.add_argument("--out", type=Path, default=OUT, help="where records and tables go")
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    args = parser.parse_args(arguments)
-    try:
-        run(name, quick=args.quick, jobs=args.jobs, seeds=args.seeds, faces=args.faces, out=args.out, as_json=args.json)
-    except MienError as error:
-        cli.fail(error, as_json=args.json)
 
 
 def run(name: str, *, quick: bool, jobs: int, seeds: int, faces: Path | None, out: Path, as_json: bool = False) -> None:
     """Reproduce one experiment and print its tables; exit with code 1 if runs failed."""
-    find_experiment(name)
+    known(name)
     found = faces_for(name, faces, quick=quick)
     options = Options(name, quick, str(found) if found else None, seeds_of(seeds))
     results = reproduce(options, out, jobs=jobs, tell=lambda text: cli.ERR.print(text, markup=False, highlight=False))

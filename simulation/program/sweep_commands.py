@@ -11,9 +11,9 @@ from typing import Any, Final
 from mien.errors import ConfigError
 from mien.shell import cli
 from mien.shell.files import write_atomically
+from simulation.runs.experiment import Experiment, Results, markdown
+from simulation.runs.grid import load_sweep, num_rounds_of, read_sweep, rounds_done, run_sweep
 from simulation.runs.progress import said_when_interrupted, watching
-from simulation.runs.study import Results, markdown
-from simulation.runs.sweep import Sweep, load_sweep, read_sweep, rounds_done, run_sweep
 
 SWEEPS: Final = Path("out/sweeps")
 REPORT: Final = "report.html"
@@ -33,8 +33,8 @@ def sweep(
 ) -> None:
     """Run a sweep, or what is left of it, and print its table; exit with code 1 if runs failed."""
     swept = load_sweep(experiment, settings, num_seeds)
-    folder = out or SWEEPS / swept.spec.name
-    with said_when_interrupted(lambda: _stopped(swept, folder)), watching(swept.spec.name) as watcher:
+    folder, total = out or SWEEPS / swept.name, num_rounds_of(swept)
+    with said_when_interrupted(lambda: _stopped(swept, folder)), watching(swept.name) as watcher:
         results = run_sweep(
             swept,
             folder,
@@ -43,7 +43,7 @@ def sweep(
             command=command_of(experiment, settings, num_seeds),
             events=tensorboard,
             tell=watcher.tell,
-            tick=lambda: watcher.show(rounds_done(swept, folder), swept.num_rounds),
+            tick=lambda: watcher.show(rounds_done(swept, folder), total),
         )
     write_sweep(folder)
     answer = {
@@ -51,7 +51,7 @@ def sweep(
         "report": str(folder / REPORT),
         "table": str(folder / TABLES),
         "runs": len(results.records),
-        "settings": [{"name": point.name, "changes": dict(point.changes)} for point in swept.points],
+        "settings": [{"name": row.name, "changes": dict(row.settings["changes"])} for row in swept.rows],
         "failures": [{"row": f.row, "seed": f.seed, "reason": f.reason} for f in results.failures],
     }
     cli.emit(answer, as_json=as_json, human=lambda: _print(f"{markdown(results)}\n{folder / REPORT}"))
@@ -59,10 +59,10 @@ def sweep(
         sys.exit(1)
 
 
-def _stopped(swept: Sweep, folder: Path) -> str:
+def _stopped(swept: Experiment, folder: Path) -> str:
     """Return what is said of a sweep that was interrupted."""
     done = rounds_done(swept, folder)
-    return f"stopped after {done} of {swept.num_rounds} rounds; the same command goes on"
+    return f"stopped after {done} of {num_rounds_of(swept)} rounds; the same command goes on"
 
 
 def command_of(experiment: Path, settings: Sequence[str], num_seeds: int | None) -> str:
@@ -76,9 +76,9 @@ def write_sweep(folder: Path) -> tuple[Results, str]:
     """Write a sweep's table and page from its records; return its results and the command that gave them."""
     from simulation.pages.sweep_page import sweep_page
 
-    swept, results, command = read_sweep(folder)
+    results, command = read_sweep(folder)
     write_atomically(folder / TABLES, markdown(results, command=command).encode())
-    write_atomically(folder / REPORT, sweep_page(swept, results, folder, command=command).encode())
+    write_atomically(folder / REPORT, sweep_page(results, folder, command=command).encode())
     return results, command
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from mien.errors import NotFoundError
 from simulation.program import reproduce
-from simulation.runs.runs import RunFolder
-from simulation.runs.sweep import STATE, read_sweep, run_name
+from simulation.runs.grid import STATE, read_sweep, run_name
+from simulation.runs.records import RunFolder
 
 _ROUND_FIGURES: Final = ("clients", "weight", "loss_before", "loss_after", "eer", "staleness", "cpu_s", "wall_s")
 
@@ -54,19 +54,19 @@ def collect(folder: Path) -> list[CollectedRun]:
 
 
 def _of_sweep(folder: Path) -> list[CollectedRun]:
-    sweep, _, _ = read_sweep(folder)
+    sweep = read_sweep(folder)[0].experiment
     runs = []
-    for point in sweep.points:
+    for row in sweep.rows:
         for seed in sweep.seeds:
-            place = folder / "runs" / run_name(point.name, seed)
+            place = folder / "runs" / run_name(row.name, seed)
             if (place / "experiment.json").is_file():
-                runs.append(_run(place, point.name, point.label, seed, point.changes))
+                runs.append(_run(place, row.name, row.label, seed, row.settings["changes"]))
     return runs
 
 
 def _of_study(folder: Path) -> list[CollectedRun]:
     results, _ = reproduce.read(folder)
-    labels = {row.name: row.label for row in results.study.rows}
+    labels = {row.name: row.label for row in results.experiment.rows}
     runs = []
     for (row, seed), record in results.records.items():
         numbers = {k: v for k, v in record["metrics"].items() if isinstance(v, int | float)}

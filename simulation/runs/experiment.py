@@ -1,309 +1,358 @@
-"""Experiments: one TOML file says model, faces, partition, task and evaluation; records say what came of every round.
+"""A study: rows (systems) x seeds, one small JSON record each, run in processes, resumed where it stopped.
 
-    name = "phones"
-    [model]
-    source = "sface"
-    [[faces]]
-    kind = "shipped"
-    [partition]
-    scheme = "one_identity"
-    clients = 10
-    test = 20
-    [task]
-    method = "fedavg"
-    rounds = 3
-    [evaluation]
-    every = 1
+    def measure(job: Job) -> dict[str, float]:  # at a module's top level: worker processes import it
+        return {"eer": train_and_test(job.settings, job.seed, job.faces)}
 
-A run writes one JSON record a round and, sealed under a key of its own folder, what it needs to go on after a kill.
+    study = Experiment(
+        name="fedface",
+        title="FedFace on synthetic faces",
+        measure=measure,
+        tables=(
+            Table(
+                "Table 1",
+                rows=(
+                    Row("fedavg", "FedAvg", {"method": "fedavg", "rounds": 8}, paper=("68.88",)),
+                    Row("fedface", "FedFace", {"method": "fedface", "rounds": 8}, paper=("99.28",)),
+                ),
+                columns=(Column("EER", "eer", "percent"),),
+                paper_columns=("LFW accuracy, %",),
+            ),
+        ),
+        claims=(Claim("FedAvg collapses", greater="fedavg", lesser="fedface", metric="eer"),),
+    )
+    results = run_all(study, Path("out/fedface"), seeds=(0, 1, 2), jobs=8, faces=Path("synthetic112"))
+    print(markdown(results))
+
+A record is named by its row, its seed and a hash of its settings, so a changed setting is measured anew and nothing
+else is. A run that fails is named at the end, its log stays beside the records, and the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import numpy as np
+from scipy.special import stdtrit
 
-from mien.errors import ConfigError, EmptyFolderError, NotFoundError
-from mien.methods import find_method
-from mien.records import from_mapping, parse_toml, to_mapping
-from mien.specs import TaskSpec
-from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
-from simulation.faces.sources import FacesSource
+from mien.errors import ConfigError, CorruptDataError
+from mien.records import from_mapping
+from mien.shell.files import read_limited
+from simulation.runs.spec import RunSpec
 
-MAX_TOML_BYTES: Final = 1 << 20
-MAX_DIM: Final = 8192
-MAX_REPLICATES: Final = 100_000
-MapKind = Literal["pca", "tsne", "none"]
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """Where the model comes from: pretrained `sface`, `folder` (`path` as model export writes it), or `new`.
-
-    A new model is `backbone` with `dim` numbers an embedding, its weights drawn from `seed`.
-    """
-
-    source: Literal["sface", "folder", "new"] = "sface"
-    path: str = ""
-    backbone: str = ""
-    dim: int = 512
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if (self.source == "folder") != bool(self.path) or (self.source == "new") != bool(self.backbone):
-            raise ConfigError("model.path goes with model.source 'folder', model.backbone with 'new', and both need it")
-        if not 1 <= self.dim <= MAX_DIM:
-            raise ConfigError(f"model.dim is {self.dim}; it must lie between 1 and {MAX_DIM}")
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"model.seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
+FORMAT: Final = 1
+MAX_RECORD_BYTES: Final = 1 << 20
+LEVEL: Final = 0.95
+Style = Literal["percent", "points", "number", "integer"]
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,79}")
 
 
 @dataclass(frozen=True)
-class EvaluationSpec:
-    """When and how the model is measured on the partition's test people: after every `every` rounds (0: at the end).
+class Job:
+    """One run: a row's settings under one seed, with the folder of faces on this machine (no part of the record)."""
 
-    All pairs of at most `max_people` of them (0: all) are compared; TAR is given at each of `targets`, the EER's
-    interval comes from `replicates` bootstrap replicates over identities. `map` draws the embeddings of some of them,
-    by default only where all faces are nobody's; a map of other people's faces is refused.
-    """
+    row: str
+    seed: int
+    settings: Mapping[str, Any]
+    faces: Path | None = None
 
-    every: int = 0
-    max_people: int = 0
-    targets: tuple[float, ...] = (1e-1, 1e-2, 1e-3)
-    replicates: int = 200
-    map: Literal["auto", "pca", "tsne", "none"] = "auto"
 
-    def __post_init__(self) -> None:
-        if self.every < 0 or self.max_people < 0:
-            raise ConfigError("evaluation.every and evaluation.max_people must not be negative")
-        if not self.targets or any(not 0 < target <= 1 for target in self.targets):
-            raise ConfigError("evaluation.targets are false match rates; each must lie above 0 and not above 1")
-        if not 100 <= self.replicates <= MAX_REPLICATES:
-            raise ConfigError(
-                f"evaluation.replicates is {self.replicates}; it must lie between 100, which an interval needs, and "
-                f"{MAX_REPLICATES}"
-            )
+Measure = Callable[[Job], Mapping[str, Any]]
+"""Returns a run's figures: numbers by name, and lists of numbers for curves; nothing of a face."""
 
 
 @dataclass(frozen=True)
-class ExperimentSpec:
-    """An experiment as its TOML file says it; `paper` names the table that it is the setting of.
+class Row:
+    """A system of a table: a name for files, a label for people, its settings (plain data), the paper's figures.
 
-    `control` "public_only" leaves the phones' own pictures out of their training: what is gained then is no merit of
-    theirs. It goes with methods that train on public faces. `engine` says how a round's clients are run, which changes
-    no result, and `precision` in what a GPU multiplies. `sums` "ring" adds up as secure aggregation does, with the
-    clips, rounding and noise of the task, which differential privacy needs.
+    A row of a sweep has a run as its setting `experiment`, and `changes` that make it of the sweep's base.
     """
 
     name: str
-    faces: tuple[FacesSource, ...]
-    about: str = ""
-    paper: str = ""
-    control: Literal["none", "public_only"] = "none"
-    engine: Literal["auto", "sequential", "stacked", "fused", "cluster"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"
-    sums: Literal["exact", "ring"] = "exact"
-    model: ModelSource = field(default_factory=ModelSource)
-    partition: PartitionSpec = field(default_factory=PartitionSpec)
-    task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
-    evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
+    label: str
+    settings: Mapping[str, Any] = field(repr=False)
+    paper: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.faces:
-            raise ConfigError("the experiment has no faces; add a table [[faces]]")
-        method = find_method(self.task.method)
-        try:
-            from_mapping(method.options, self.task.options, where="task.options.")
-        except ConfigError as error:
-            raise ConfigError(f"{error} (options of {self.task.method})") from error
-        if not method.trains:
-            raise ConfigError(
-                f"{self.task.method} measures and trains nothing, which an experiment has no figures for; give "
-                "simulation.engines.engine.run_task phones of your own"
-            )
-        needs_public = method.requirements(self.task).public_faces
-        if needs_public and self.partition.public == 0:
-            raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
-        if self.control == "public_only" and not needs_public:
-            raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
-        if self.sums == "exact" and self.task.privacy.dp.is_on:
-            raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")
-        if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
-            raise ConfigError(
-                "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "
-                "true where they are that, or leave map out"
-            )
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"row {self.name!r} cannot name a file; use lower-case letters, digits, '_', '.', '-'")
 
     @property
-    def has_nobody(self) -> bool:
-        """Whether all faces are of people who do not exist."""
-        return all(source.is_nobody for source in self.faces)
-
-    @property
-    def map_kind(self) -> MapKind:
-        """How the report maps embeddings."""
-        kind = self.evaluation.map
-        return kind if kind != "auto" else "pca" if self.has_nobody else "none"
-
-
-def parse(text: str) -> ExperimentSpec:
-    """Return the experiment in a TOML text; raises ConfigError naming a field that is wrong, unknown or missing.
-
-    The task's name is the experiment's, and its seed draws the clients' randomness. A table [sweep] is left out.
-    """
-    return from_data(parse_data(text)[0])
-
-
-def parse_data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a TOML text as plain data: the experiment, and its table [sweep] (empty where there is none)."""
-    data = parse_toml(text, "the experiment")
-    table = data.pop("sweep", {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"sweep is {table!r}; it must be a table [sweep]")
-    return data, table
-
-
-def from_data(data: Mapping[str, Any]) -> ExperimentSpec:
-    """Return the experiment in plain data as its file holds it; raises as `parse`."""
-    task = data.get("task", {})
-    if isinstance(task, Mapping) and "name" not in task:
-        data = {**data, "task": {**task, "name": data.get("name", "")}}
-    return from_mapping(ExperimentSpec, data)
-
-
-def load(path: Path) -> ExperimentSpec:
-    """Return the experiment in a file; raises NotFoundError where there is none, else as `parse`."""
-    return from_data(load_data(path)[0])
-
-
-def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an experiment's file as `parse_data` does; raises NotFoundError where there is none."""
-    if not path.is_file():
-        raise NotFoundError(f"there is no file {path}; name an experiment's TOML file")
-    if path.stat().st_size > MAX_TOML_BYTES:
-        raise ConfigError(f"{path} has more than {MAX_TOML_BYTES} bytes; it is no experiment")
-    try:
-        return parse_data(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
+    def spec(self) -> RunSpec:
+        """What is run in a row of a sweep, under its own seed."""
+        return from_mapping(RunSpec, self.settings["experiment"])
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Who holds what in an experiment, and where the numbers come from: `generated` names the sets that are absent."""
+class Column:
+    """A figure of a table: its heading, the metric's name in the records, and how it is written."""
 
-    spec: ExperimentSpec
-    counts: Counts = field(repr=False)
-    domains: Mapping[str, str] = field(repr=False)
-    partition: Partition = field(repr=False)
-    generated: tuple[str, ...] = ()
+    label: str
+    metric: str
+    style: Style = "percent"
+    digits: int = 2
 
-    def summary(self) -> dict[str, Any]:
-        """Return what a dry run says: sizes of data and partition, method, rounds, what is missing."""
-        return {
-            "experiment": self.spec.name,
-            "paper": self.spec.paper,
-            "method": self.spec.task.method,
-            "rounds": self.spec.task.rounds,
-            "found": {"identities": len(self.counts), "images": sum(self.counts.values())},
-            "partition": self.partition.summary(),
-            "generated": list(self.generated),
-        }
+    def text(self, value: float, *, signed: bool = False) -> str:
+        """Return a value as the table writes it."""
+        sign = "+" if signed else ""
+        if self.style in ("percent", "points"):
+            return f"{value * 100:{sign}.{self.digits}f}"
+        if self.style == "integer":
+            return f"{value:{sign}.0f}"
+        return f"{value:{sign}.{self.digits}f}"
 
 
-def make_plan(spec: ExperimentSpec, count: Callable[[FacesSource], Counts], generated: tuple[str, ...] = ()) -> Plan:
-    """Return the experiment's partition of the identities that `count` finds in each source.
+@dataclass(frozen=True)
+class Table:
+    """Rows side by side with the paper's figures; a row may stand in several tables and is measured once."""
 
-    Raises ConfigError for an identity in two sources, for too few clients, EmptyFolderError for too few people.
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    paper_columns: tuple[str, ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if row.paper and len(row.paper) != len(self.paper_columns):
+                raise ConfigError(
+                    f"row {row.name} has {len(row.paper)} figures of the paper, not as table {self.title}"
+                )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An ordering that the paper claims: `greater` exceeds `lesser` in `metric`; or both are equal `within` a bound."""
+
+    text: str
+    greater: str
+    lesser: str
+    metric: str
+    within: float | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is measured, under which settings and seeds, how it is shown, and what is claimed of it.
+
+    `data_sha256` names the data set and is part of every record's name. A sweep keeps the run that its rows change as
+    `base`, in plain data.
     """
-    counts: dict[str, int] = {}
-    domains: dict[str, str] = {}
-    for source in spec.faces:
-        found = count(source)
-        if both := sorted(set(found) & set(counts)):
-            raise ConfigError(f"identity {both[0]} is in two data sets; rename one, or list it under faces.exclude")
-        counts.update(found)
-        domains.update({name: source.domain or name.rpartition("_")[0] for name in found})
-    if not counts:
-        raise EmptyFolderError("the data sets hold nobody; look at faces.path")
-    partition = build(spec.partition, counts, lambda name: domains[name])
-    if len(partition.clients) < spec.task.cohort.min_reports:
-        raise ConfigError(
-            f"there are {len(partition.clients)} clients and task.cohort.min_reports is "
-            f"{spec.task.cohort.min_reports}; add clients or lower it"
-        )
-    return Plan(spec, counts, domains, partition, generated)
+
+    name: str
+    title: str
+    measure: Measure
+    tables: tuple[Table, ...]
+    claims: tuple[Claim, ...] = ()
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    data_sha256: str = ""
+    base: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = {}
+        for row in (row for table in self.tables for row in table.rows):
+            if seen.setdefault(row.name, _canonical(row.settings)) != _canonical(row.settings):
+                raise ConfigError(f"row {row.name} stands in two tables with different settings; give it two names")
+        if unknown := sorted({name for claim in self.claims for name in (claim.greater, claim.lesser)} - set(seen)):
+            raise ConfigError(f"claims name rows that no table has: {', '.join(unknown)}")
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Every row once, in the order of the tables."""
+        return tuple({row.name: row for table in self.tables for row in table.rows}.values())
+
+    def file_of(self, row: Row, seed: int) -> str:
+        """Return the name of a run's record: row, seed and a hash of study, data and settings."""
+        text = _canonical([FORMAT, self.name, self.data_sha256, seed, row.settings])
+        return f"{row.name}-s{seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
 
-def generated_counts(source: FacesSource, seed: int = 0, *, least: int = 1) -> dict[str, int]:
-    """Return a made-up list of as many identities and images as the source should have, long-tailed as web sets are.
+@dataclass(frozen=True)
+class Failure:
+    """A run that gave no record, and why."""
 
-    Everybody has at least `least` images, as far as there are so many. Raises NotFoundError for a source that does not
-    say how many it should have.
-    """
-    if source.identities < 1:
-        raise NotFoundError(
-            f"there are no faces at {source.path}; name their folder with --faces, or give faces.identities and "
-            "faces.images for a dry run without them"
-        )
-    weights = np.exp(0.8 * np.random.default_rng(seed).standard_normal(source.identities))
-    least = min(least, source.images // source.identities)
-    spare = source.images - least * source.identities
-    exact = weights / weights.sum() * spare
-    sizes = np.floor(exact).astype(int)
-    for i in np.argsort(sizes - exact, kind="stable")[: spare - int(sizes.sum())]:
-        sizes[i] += 1
-    prefix = source.domain or Path(source.path).stem or "made-up"
-    return {f"{prefix}_{i:06d}": int(size) + least for i, size in enumerate(sizes)}
+    row: str
+    seed: int
+    reason: str
 
 
-def dry_plan(spec: ExperimentSpec, root: Path) -> Plan:
-    """Return the plan without reading an image; absent data sets are replaced by generated lists of their size.
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its t-interval; `low` and `high` are None for a single seed."""
 
-    Where a long tail leaves too few people with `partition.min_images`, the lists give everybody that many.
-    """
-    from simulation.faces.sources import counts_of, is_there
+    mean: float
+    low: float | None
+    high: float | None
+    num: int
 
-    absent = tuple(source.path for source in spec.faces if not is_there(source, root))
 
-    def plan(least: int) -> Plan:
-        def count(source: FacesSource) -> Counts:
-            return generated_counts(source, least=least) if source.path in absent else counts_of(source, root)
+@dataclass(frozen=True)
+class Results:
+    """A study's records by (row, seed), and the runs that failed."""
 
-        return make_plan(spec, count, absent)
+    experiment: Experiment
+    seeds: tuple[int, ...]
+    records: Mapping[tuple[str, int], Mapping[str, Any]] = field(repr=False)
+    failures: tuple[Failure, ...] = ()
 
+    def values(self, row: str, metric: str) -> dict[int, float]:
+        """Return a row's metric by seed, where it was measured."""
+        found = {}
+        for seed in self.seeds:
+            value = self.records.get((row, seed), {}).get("metrics", {}).get(metric)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[seed] = float(value)
+        return found
+
+    def estimate(self, row: str, metric: str) -> Estimate | None:
+        """Return a row's mean over seeds with its interval; None where nothing was measured."""
+        return estimate(list(self.values(row, metric).values()))
+
+    def difference(self, greater: str, lesser: str, metric: str) -> Estimate | None:
+        """Return the mean paired difference over the seeds that both rows have."""
+        ours, theirs = self.values(greater, metric), self.values(lesser, metric)
+        return estimate([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+
+    def verdict(self, claim: Claim) -> str:
+        """Return whether a claim holds: `holds`, `holds on average`, `does not hold` or `not measured`.
+
+        An ordering holds if the paired difference's interval lies above zero, on average if only its mean does. A
+        claimed equality holds if the mean difference is within the bound.
+        """
+        found = self.difference(claim.greater, claim.lesser, claim.metric)
+        if found is None:
+            return "not measured"
+        if claim.within is not None:
+            return "holds" if abs(found.mean) <= claim.within else "does not hold"
+        if found.mean <= 0:
+            return "does not hold"
+        return "holds" if found.low is not None and found.low > 0 else "holds on average"
+
+
+def read_results(
+    study: Experiment, folder: Path, *, seeds: Sequence[int] = (0, 1, 2), failures: tuple[Failure, ...] = ()
+) -> Results:
+    """Return what is on disk of a study, running nothing."""
+    records = {}
+    for row in study.rows:
+        for seed in seeds:
+            record = read_record(folder / study.file_of(row, seed))
+            if record is not None:
+                records[row.name, seed] = record
+    return Results(study, tuple(seeds), records, failures)
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Return mean and two-sided 95 % t-interval of a sample; None for no values, no interval for one."""
+    num = len(values)
+    if num == 0:
+        return None
+    mean = math.fsum(values) / num
+    if num == 1:
+        return Estimate(mean, None, None, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (num - 1))
+    half = t_quantile(LEVEL, num - 1) * deviation / math.sqrt(num)
+    return Estimate(mean, mean - half, mean + half, num)
+
+
+def t_quantile(level: float, degrees: int) -> float:
+    """Return t with P(|T| <= t) = `level` for Student's t with `degrees` of freedom."""
+    if degrees < 1 or not 0 < level < 1:
+        raise ConfigError("a t quantile needs a level between 0 and 1 and at least one degree of freedom")
+    return float(stdtrit(degrees, (1 + level) / 2))
+
+
+def markdown(results: Results, *, command: str = "") -> str:
+    """Return every table and claim as Markdown, with the command and seeds that give it again."""
+    study = results.experiment
+    lines = [f"## {study.title}", ""]
+    if study.source:
+        lines += [f"Source: {study.source}.", ""]
+    seeds = ", ".join(map(str, results.seeds))
+    lines += [*([f"`{command}`", ""] if command else []), f"Seeds {seeds}; mean ± 95 % t-interval over seeds.", ""]
+    for note in study.notes:
+        lines += [note, ""]
+    for table in study.tables:
+        lines += [f"### {table.title}", "", *table_lines(results, table), ""]
+        if table.note:
+            lines += [table.note, ""]
+    if study.claims:
+        lines += ["### What the paper claims, and whether it holds here", "", *claim_lines(results), ""]
+    for failure in results.failures:
+        lines.append(f"Not measured: {failure.row}, seed {failure.seed}: {failure.reason}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def table_lines(results: Results, table: Table) -> list[str]:
+    """Return one table as lines of Markdown."""
+    headings = [*(f"paper: {h}" for h in table.paper_columns), *(heading(column) for column in table.columns)]
+    lines = ["| " + " | ".join(["system", *headings, "runs"]) + " |", "|---" * (2 + len(headings)) + "|"]
+    return [*lines, *("| " + " | ".join(cells) + " |" for cells in table_cells(results, table))]
+
+
+def table_cells(results: Results, table: Table) -> list[tuple[str, ...]]:
+    """Return a table's cells as text: label, the paper's figures, one cell a column, number of runs."""
+    rows = []
+    for row in table.rows:
+        paper = row.paper or ("",) * len(table.paper_columns)
+        ours = [cell_text(results.estimate(row.name, column.metric), column) for column in table.columns]
+        runs = sum((row.name, seed) in results.records for seed in results.seeds)
+        rows.append((row.label, *paper, *ours, str(runs)))
+    return rows
+
+
+def cell_text(found: Estimate | None, column: Column, *, signed: bool = False) -> str:
+    """Return an estimate as a table writes it: mean ± half the interval."""
+    if found is None:
+        return "not measured"
+    if found.high is None:
+        return column.text(found.mean, signed=signed)
+    return f"{column.text(found.mean, signed=signed)} ± {column.text(found.high - found.mean)}"
+
+
+def claim_lines(results: Results) -> list[str]:
+    """Return the claims as a Markdown table: text, paired difference, verdict."""
+    lines = ["| claim | difference | here |", "|---|---|---|"]
+    return [*lines, *("| " + " | ".join(cells) + " |" for cells in claim_cells(results))]
+
+
+def claim_cells(results: Results) -> list[tuple[str, str, str]]:
+    """Return each claim's text, its paired difference and whether it holds."""
+    columns = {column.metric: column for table in results.experiment.tables for column in table.columns}
+    cells = []
+    for claim in results.experiment.claims:
+        column = columns.get(claim.metric, Column(claim.metric, claim.metric, "number", 4))
+        found = results.difference(claim.greater, claim.lesser, claim.metric)
+        text = cell_text(found, column, signed=True) + (f" ({column.label})" if found else "")
+        cells.append((claim.text, text, results.verdict(claim)))
+    return cells
+
+
+def heading(column: Column) -> str:
+    """Return a column's heading with its unit."""
+    return f"{column.label}, %" if column.style in ("percent", "points") else column.label
+
+
+def _canonical(value: object) -> str:
     try:
-        return plan(1)
-    except EmptyFolderError:
-        if not absent:
-            raise
-        return plan(spec.partition.min_images)
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError("a row's settings must be plain data (numbers, text, lists, mappings)") from error
 
 
-def with_changes(
-    spec: ExperimentSpec,
-    *,
-    seed: int | None = None,
-    rounds: int | None = None,
-    engine: str | None = None,
-    precision: str | None = None,
-) -> ExperimentSpec:
-    """Return the experiment with another seed (of partition and task), number of rounds, engine or precision."""
-    if engine is not None:
-        spec = from_mapping(ExperimentSpec, {**to_mapping(spec), "engine": engine})
-    if precision is not None:
-        spec = from_mapping(ExperimentSpec, {**to_mapping(spec), "precision": precision})
-    if seed is not None:
-        if seed < 0:
-            raise ConfigError(f"--seed is {seed}; it must not be negative")
-        spec = replace(spec, partition=replace(spec.partition, seed=seed), task=replace(spec.task, seed=seed))
-    return spec if rounds is None else replace(spec, task=replace(spec.task, rounds=rounds))
-
-
-def describe(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the experiment as plain data: what a run keeps beside its records to know it again."""
-    return to_mapping(spec)
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Return a finished run's record; None where there is none or what is there is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(read_limited(path, MAX_RECORD_BYTES, what="record"))
+    except (json.JSONDecodeError, UnicodeDecodeError, CorruptDataError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("metrics"), dict) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulation.runs.study import Job
+from simulation.runs.experiment import Job
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 

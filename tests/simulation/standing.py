@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulation.runs import runs, sweep
-from simulation.runs.journal import num_rounds
-from simulation.runs.study import Job
+from simulation.runs import grid, records
+from simulation.runs.experiment import Job
+from simulation.runs.records import num_rounds
 from tests.integration.house import ROOT
 
 LIMIT_S = 240.0
-_measure, _write = sweep.measure_run, runs.write_atomically
+_measure, _write = grid.measure_run, records.write_atomically
 
 
 def killed_in_its_second_round(records: Path, *arguments: object) -> None:
@@ -45,7 +45,7 @@ def measure_standing(job: Job, **options: Any) -> Mapping[str, Any]:
 
 def stand() -> None:
     """Have runs of this process stand still."""
-    runs.write_atomically = _write_the_first
+    records.write_atomically = _write_the_first
 
 
 def _write_the_first(path: Path, data: bytes, *, private: bool = False) -> None:
@@ -61,5 +61,5 @@ if __name__ == "__main__":
     # A sweep's processes import this module by its name.
     from tests.simulation import standing
 
-    sweep.measure_run = standing.measure_standing
+    grid.measure_run = standing.measure_standing
     main()

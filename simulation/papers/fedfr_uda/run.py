@@ -45,7 +45,7 @@ from simulation.engines.engine import Cohort, RoundRecord, run_task
 from simulation.faces.workbench import TRAINABLE, Workbench
 from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, prepared
 from simulation.papers.light import open_light_workbench
-from simulation.runs.study import Job
+from simulation.runs.experiment import Job
 
 GRID: Final = tuple(round(0.3 + 0.05 * i, 2) for i in range(19))
 """Distances and radii that are tried on validation people: 0.3 to 1.2 between unit vectors."""

@@ -15,9 +15,8 @@ from simulation.faces.datasets import digest, find_people
 from simulation.papers.leakage import study as leakage
 from simulation.papers.leakage.setting import FULL, MIN_PHOTOS, QUICK
 from simulation.papers.leakage.tables import markdown
-from simulation.runs.locking import only_writer
-from simulation.runs.outputs import refuse_others
-from simulation.runs.study import run_study
+from simulation.runs.folders import only_writer, refuse_others
+from simulation.runs.pool import run_all
 
 TABLES: Final = "leakage.md"
 
@@ -53,7 +52,7 @@ def measure(
     with only_writer(out):
         if not (out / TABLES).exists():  # the folder is known by it, from the first record on
             write_atomically(out / TABLES, b"Not measured to its end yet.\n")
-        results = run_study(
+        results = run_all(
             wanted, out, seeds=range(seeds), jobs=jobs, faces=faces, tell=lambda text: cli.ERR.print(text)
         )
         text = markdown(results, command=provenance.command("python", "-m", "simulation.papers.leakage"))

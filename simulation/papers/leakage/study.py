@@ -22,10 +22,10 @@ from simulation.papers.leakage.redrawing import Drawer, Judge
 from simulation.papers.leakage.scores import Matrix
 from simulation.papers.leakage.setting import Setting, Sizes, mean_by_person, read_setting
 from simulation.papers.leakage.updates import measure_updates
-from simulation.runs.study import Job, Row, Study, Table
+from simulation.runs.experiment import Experiment, Job, Row, Table
 
 
-def study(sizes: Sizes, *, raw: bool, second: Path | None, data_sha256: str = "") -> Study:
+def study(sizes: Sizes, *, raw: bool, second: Path | None, data_sha256: str = "") -> Experiment:
     """Return the study; `second` is a second recogniser's file, which judges drawings beside the first."""
     second_sha256 = "" if second is None else hashlib.sha256(second.read_bytes()).hexdigest()
     settings = {"sizes": to_mapping(sizes), "raw": raw, "second": second_sha256[:12]}
@@ -33,7 +33,7 @@ def study(sizes: Sizes, *, raw: bool, second: Path | None, data_sha256: str = ""
         Row("embeddings", "class embeddings", {**settings, "attack": "embeddings"}),
         Row("updates", "updates", {**settings, "attack": "updates"}),
     )
-    return Study(
+    return Experiment(
         name="leakage",
         title="What the server can do with what it holds",
         measure=partial(measure, second=second),

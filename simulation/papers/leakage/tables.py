@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from simulation.runs.study import Column, Results, cell_text
+from simulation.runs.experiment import Column, Results, cell_text
 
 _LINKAGE: Final = (
     Column("people found, %", "found", digits=1),

@@ -22,23 +22,17 @@ from mien.methods.pfm_fv import HISTORY, weight_of
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import RoundRecord, run_task
-from simulation.faces.workbench import TRAINABLE, Workbench, dataset_of
+from simulation.faces.workbench import Workbench, dataset_of
 from simulation.papers.light import open_light_workbench
-from simulation.runs.study import Claim, Column, Job, Row, Study, Table
+from simulation.runs.experiment import Experiment, Job
+from simulation.runs.tables import read_tables
 
-TITLE: Final = "PFM + FV: momentum and validation between silos"
-SOURCE: Final = "Bai, Wu, Shen, Li, Zhou: Federated Face Recognition (2021)"
+TABLES: Final = Path(__file__).with_name("tables.toml")
 DOMAINS: Final = ("african", "asian", "caucasian")
 """The synthetic set's domains, which stand for the paper's three data sets: one party each, or four."""
 
-Settings = dict[str, Any]
-LR: Final = 0.1
-HEAD: Final = {"scale": 64.0, "margin": 0.5}
 BETA: Final = 0.9
-"""Rate, ArcFace's s and m, and momentum are the paper's; tuning on people for validation chose the same."""
-
-MIXING: Final = 0.1
-"""phi; the paper's 0.01 is for thirty times as many rounds."""
+"""Momentum of pooled training, as of the parties'."""
 
 MAX_MATED: Final = 400
 """Mated pairs of a validator, with as many others."""
@@ -46,182 +40,10 @@ MAX_MATED: Final = 400
 DROPS: Final = (10 / 26, 18 / 26, 24 / 26)
 """After these shares of the steps the rate falls to a tenth: epochs 10, 18 and 24 of 26."""
 
-FULL: Final[Settings] = {
-    "people": 150,
-    "validators": 40,
-    "validation": 40,
-    "test": 300,
-    "tuning": False,
-    "steps": 800,
-    "intervals": [8, 32, 80],
-    "batch": 64,
-    "lr": LR,
-    "head": HEAD,
-    "max_people": None,
-}
-QUICK: Final[Settings] = {
-    **FULL,
-    "people": 8,
-    "validators": 3,
-    "validation": 2,
-    "test": 6,
-    "steps": 4,
-    "intervals": [1, 2, 4],
-    "batch": 8,
-    "max_people": None,
-}
 
-COLUMNS: Final = (
-    Column("EER", "eer"),
-    Column("TAR at FMR 1e-2", "tar_1e-2"),
-    Column("TAR at FMR 1e-3", "tar_1e-3"),
-    Column("training loss at the end", "loss_last", "number", 3),
-)
-
-
-def study(*, quick: bool, faces: Path | None) -> Study:
+def study(*, quick: bool, faces: Path | None) -> Experiment:
     """Return the study; `quick` is a toy scale that shows nothing but that everything runs."""
-    scale = QUICK if quick else FULL
-    toy = ("A toy scale: it shows only that everything runs.",) if quick else ()
-    return Study(
-        "pfm_fv",
-        TITLE,
-        measure,
-        (_intervals(scale), _unfinished(scale), _norms(scale), _twelve(scale)),
-        CLAIMS,
-        SOURCE,
-        notes=(
-            *toy,
-            "SFace is frozen; a linear adapter behind it (16,512 parameters) is trained. Each party holds people of "
-            f"one synthetic domain ({scale['people']} of each; four parties share a domain where there are twelve) and "
-            f"takes {scale['steps']} steps of ArcFace with momentum {BETA}, K of them a round. Three validators hold "
-            f"{scale['validators']} people of one domain each. EER and TAR over all pairs of {scale['test']} people "
-            "whom nobody trained or validated on. K is scaled down with the number of steps: the paper's are 100, 400 "
-            "and 1,600 of 332,800.",
-            *_FOUND,
-        ),
-        data_sha256=dataset_of(faces),
-    )
-
-
-_FOUND: Final = (
-    "Final training losses are ordered as in the paper's Table 1, error rates are not: a small adapter is limited"
-    " by how it carries over to other people, not by how fast it learns, so what fits the parties' own people "
-    "more closely (PFM, small K, 12 parties) does worse on others. Where training is unfinished PFM is ahead, as "
-    "published. A tenth of the rate gave the same order as the rate of the tables, and so did 4,000 steps at a "
-    "hundredth of it with K = 25 and 400 (one seed, people for validation).",
-    "FV changes next to nothing: the three domains have equally many people, so no weighting is much better than "
-    "the first, and the mixed-in share of another is small.",
-)
-"""What was found out about claims that do not hold."""
-
-
-def _intervals(scale: Settings) -> Table:
-    low, middle, high = scale["intervals"]
-    rows = [
-        Row("pretrained", "pretrained model", {**scale, "system": "pretrained"}),
-        Row("pooled", "centralised training", {**scale, "system": "pooled"}),
-    ]
-    for name, interval in (("low", low), ("middle", middle), ("high", high)):
-        rows += [
-            Row(f"fedavg_{name}", f"FedAvg, K = {interval}", _federated(scale, interval, "local", "off")),
-            Row(f"pfm_{name}", f"PFM, K = {interval}", _federated(scale, interval, "partially_federated", "off")),
-            Row(
-                f"pfm_fv_{name}",
-                f"PFM + FV, K = {interval}",
-                _federated(scale, interval, "partially_federated", "local_norm"),
-            ),
-        ]
-    note = (
-        "The paper shows these as curves: FedAvg falls as K grows, PFM stays near centralised training. At the largest "
-        f"K there are {scale['steps'] // high} rounds, and PFM's first has no momentum yet: that row says little of it."
-    )
-    return Table("Local steps K, 3 parties", tuple(rows), COLUMNS, (), note)
-
-
-def _unfinished(scale: Settings) -> Table:
-    """Return training that is far from its end: the paper's regime, where who optimises faster is ahead."""
-    low, middle, _ = scale["intervals"]
-    slow = {**scale, "lr": scale["lr"] / 100}
-    rows = [Row("slow_pooled", "centralised training", {**slow, "system": "pooled"})]
-    for name, interval in (("low", low), ("middle", middle)):
-        rows += [
-            Row(f"slow_fedavg_{name}", f"FedAvg, K = {interval}", _federated(slow, interval, "local", "off")),
-            Row(f"slow_pfm_{name}", f"PFM, K = {interval}", _federated(slow, interval, "partially_federated", "off")),
-        ]
-    note = "After as many steps at a hundredth of the rate, where neither training loss is near its end."
-    return Table(f"Unfinished training: rate {slow['lr']:g}, 3 parties", tuple(rows), COLUMNS, (), note)
-
-
-def _norms(scale: Settings) -> Table:
-    low = scale["intervals"][0]
-    rows = (
-        Row("pfm_low", "PFM without FV", _federated(scale, low, "partially_federated", "off")),
-        Row("no_norm", "PFM + FV, scores as they are", _federated(scale, low, "partially_federated", "no_norm")),
-        Row("moving_norm", "PFM + FV, moving norm", _federated(scale, low, "partially_federated", "moving_norm")),
-        Row("pfm_fv_low", "PFM + FV, local norm", _federated(scale, low, "partially_federated", "local_norm")),
-        Row("fedavg_fv", "FedAvg + FV, local norm", _federated(scale, low, "local", "local_norm")),
-    )
-    return Table(f"Federated validation, 3 parties, K = {low}", rows, COLUMNS)
-
-
-def _twelve(scale: Settings) -> Table:
-    settings = {**scale, "parts": 4, "batch": max(4, scale["batch"] // 4)}
-    middle = scale["intervals"][1]
-    rows = (
-        Row("twelve_fedavg", "FedAvg", _federated(settings, middle, "local", "off")),
-        Row("twelve_fedavg_fv", "FedAvg + FV", _federated(settings, middle, "local", "local_norm")),
-        Row("twelve_pfm", "PFM", _federated(settings, middle, "partially_federated", "off")),
-        Row("twelve_pfm_fv", "PFM + FV", _federated(settings, middle, "partially_federated", "local_norm")),
-    )
-    return Table(f"12 parties, K = {middle}", rows, COLUMNS, (), "Batches are a quarter of those with three parties.")
-
-
-CLAIMS: Final = (
-    Claim("FedAvg falls as K grows", "fedavg_high", "fedavg_low", "eer"),
-    Claim("PFM is near centralised training (within 1 point)", "pfm_low", "pooled", "eer", 0.01),
-    Claim("PFM does better than FedAvg at the smallest K", "fedavg_low", "pfm_low", "eer"),
-    Claim("the same while training is unfinished", "slow_fedavg_low", "slow_pfm_low", "eer"),
-    Claim("PFM does better than FedAvg at the largest K", "fedavg_high", "pfm_high", "eer"),
-    Claim("PFM + FV does better than PFM", "pfm_low", "pfm_fv_low", "eer"),
-    Claim("PFM + FV is not worse than centralised training", "pooled", "pfm_fv_low", "eer"),
-    Claim("FV helps FedAvg too", "fedavg_low", "fedavg_fv", "eer"),
-    Claim("local norm does better than no norm", "no_norm", "pfm_fv_low", "eer"),
-    Claim("local norm does better than moving norm", "moving_norm", "pfm_fv_low", "eer"),
-    Claim("PFM's final training loss is below FedAvg's (smallest K)", "fedavg_low", "pfm_low", "loss_last"),
-    Claim("PFM's final training loss is below FedAvg's (middle K)", "fedavg_middle", "pfm_middle", "loss_last"),
-    Claim("PFM's final training loss is below FedAvg's (largest K)", "fedavg_high", "pfm_high", "loss_last"),
-    Claim("with 12 parties PFM does better than FedAvg", "twelve_fedavg", "twelve_pfm", "eer"),
-    Claim("with 12 parties PFM + FV does better than PFM", "twelve_pfm", "twelve_pfm_fv", "eer"),
-)
-
-
-def _federated(scale: Settings, interval: int, momentum: str, validation: str) -> Settings:
-    parties = len(DOMAINS) * scale.get("parts", 1)
-    privacy: Settings = {"min_cohort": 2, "secure_aggregation": "off", "max_weight": 65535}
-    if validation != "off":
-        privacy["reveals"] = ["local_models"]  # three weightings of three parties give each one's update away
-    options = {
-        **scale["head"],
-        "loss": "arcface",
-        "class_start": "mean_feature",
-        "momentum": momentum,
-        "beta": BETA,
-        "validation": validation,
-        "mixing": MIXING,
-        "lr_drop_rounds": _drops(scale["steps"] // interval),
-    }
-    task = {
-        "name": "pfm-fv",
-        "method": "pfm_fv",
-        "rounds": scale["steps"] // interval,
-        "trainable": list(TRAINABLE),
-        "cohort": {"size": parties, "min_reports": parties},
-        "local": {"lr": scale["lr"], "steps": interval, "batch_size": scale["batch"], "flip": False},
-        "privacy": privacy,
-        "options": options,
-    }
-    return {**scale, "system": "federated", "task": task}
+    return read_tables(TABLES, measure, quick=quick, data_sha256=dataset_of(faces))
 
 
 def measure(job: Job) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from mien.shell.files import write_atomically
 from mien.shell.pages import Column, Prose, Report, Table, render
 from simulation.papers.spreadout import NAME
 from simulation.program.reproduce import OUT, read
-from simulation.runs.study import Estimate, Results
+from simulation.runs.experiment import Estimate, Results
 
 BOUND: Final = 0.01
 """One point of EER."""
@@ -72,7 +72,7 @@ class Judged:
 
 def judge(results: Results, exact: str, forms: Sequence[str]) -> list[Judged]:
     """Return the forms that were measured beside the exact one, the best first."""
-    labels = {row.name: row.label for row in results.study.rows}
+    labels = {row.name: row.label for row in results.experiment.rows}
     found = []
     for row in forms:
         eer = results.estimate(row, GAIN)
@@ -118,7 +118,7 @@ def cells(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
 
 def markdown(results: Results) -> str:
     """Return the choice of every method as Markdown."""
-    lines = [f"## {results.study.title}: the choice", ""]
+    lines = [f"## {results.experiment.title}: the choice", ""]
     for method, (exact, forms) in FORMS.items():
         judged = judge(results, exact, forms)
         lines += [sentence(method, judged), "", "| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
@@ -141,7 +141,8 @@ def page(results: Results, command: str) -> str:
         for method, rows in judged.items()
     ]
     outcome = Prose("outcome", "Outcome", tuple(sentence(method, rows) for method, rows in judged.items()))
-    return render(Report(f"{results.study.title}: the choice", f"From the records of `{command}`.", (outcome, *tables)))
+    title = f"{results.experiment.title}: the choice"
+    return render(Report(title, f"From the records of `{command}`.", (outcome, *tables)))
 
 
 def _points(found: Estimate) -> str:

@@ -29,7 +29,7 @@ from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.faces.workbench import Workbench, open_workbench
 from simulation.papers.spreadout.populations import Division, divide
-from simulation.runs.study import Job
+from simulation.runs.experiment import Job
 
 MAX_IMAGES: Final = 10
 MAX_PUBLIC_IMAGES: Final = 5

@@ -103,14 +103,15 @@ NO_READER: Final = {
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
     "simulation.papers.demo.tune:LfwCrops.read": "a folder of pictures",
     "simulation.faces.lfw:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
-    "simulation.runs.experiment:load": "a file of simulation.runs.experiment:parse",
-    "simulation.runs.experiment:load_data": "a file of simulation.runs.experiment:parse_data",
-    "simulation.runs.sweep:load_sweep": "a file of simulation.runs.experiment:parse_data",
-    "simulation.runs.sweep:read_sweep": "a folder that the same program wrote, as simulation.program.reproduce:read",
+    "simulation.runs.spec:load": "a file of simulation.runs.spec:parse",
+    "simulation.runs.spec:load_data": "a file of simulation.runs.spec:parse_data",
+    "simulation.runs.grid:load_sweep": "a file of simulation.runs.spec:parse_data",
+    "simulation.runs.tables:read_tables": "a file that comes with the package",
+    "simulation.runs.grid:read_sweep": "a folder that the same program wrote, as simulation.program.reproduce:read",
     "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
     "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
     "simulation.engines.cluster:ClusterEngine.opened": "opens what the run's own key has sealed, and nothing else",
-    "simulation.program.reproduce:read": "a folder that the same program wrote, of simulation.runs.runs:read_json",
+    "simulation.program.reproduce:read": "a folder that the same program wrote, of simulation.runs.records:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
 }
@@ -653,12 +654,12 @@ def _of_simulation() -> dict[str, Reader]:
         b'clients = 10\ntest = 20\n[task]\nmethod = "fedavg"\nrounds = 3\n[evaluation]\nevery = 1\n'
     )
     return {
-        "simulation.runs.experiment:parse": Reader(texts("simulation.runs.experiment:parse"), [experiment]),
-        "simulation.runs.experiment:parse_data": Reader(texts("simulation.runs.experiment:parse_data"), [experiment]),
+        "simulation.runs.spec:parse": Reader(texts("simulation.runs.spec:parse"), [experiment]),
+        "simulation.runs.spec:parse_data": Reader(texts("simulation.runs.spec:parse_data"), [experiment]),
         "simulation.faces.models:read_model": Reader(model_folder("model.json"), [model_to_json(SPEC, LAYOUT)]),
         "+simulation.faces.models:read_model theta": Reader(model_folder("theta.f32"), [bytes(4 * LAYOUT.size)]),
-        "simulation.runs.runs:read_json": Reader(
-            through("r.json", lambda path: _named("simulation.runs.runs:read_json")(path)), [b'{"round": 1}']
+        "simulation.runs.records:read_json": Reader(
+            through("r.json", lambda path: _named("simulation.runs.records:read_json")(path)), [b'{"round": 1}']
         ),
         "simulation.phones.run:read_invites": Reader(
             through("invites", lambda path: _named("simulation.phones.run:read_invites")(path, 1)), [b"mien://join?\n"]

@@ -17,8 +17,8 @@ from simulation.engines.sums import Sums
 from simulation.faces.models import read_model
 from simulation.faces.partitions import PartitionSpec
 from simulation.faces.sources import FacesSource
-from simulation.runs.experiment import ExperimentSpec, with_changes
-from simulation.runs.runs import model_of, run_experiment
+from simulation.runs.run import model_of, run_experiment
+from simulation.runs.spec import RunSpec, with_changes
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.untrained import untrained_model
 
@@ -91,7 +91,7 @@ def test_half_precision_is_for_gpus() -> None:
 
 def test_an_experiment_says_which_engine_and_why_and_all_give_the_same(tmp_path: Path) -> None:
     """On shipped faces, one step a client: stacked of itself, and each of the others as asked for."""
-    spec = ExperimentSpec(
+    spec = RunSpec(
         "engines",
         (FacesSource("shipped"),),
         partition=PartitionSpec(scheme="one_identity", clients=3, test=4),

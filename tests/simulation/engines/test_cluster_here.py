@@ -14,8 +14,9 @@ from mien.errors import ConfigError
 from simulation.engines.choice import InWorker, Place, opened
 from simulation.engines.population import num_images
 from simulation.faces.models import read_model
-from simulation.runs.experiment import parse, with_changes
-from simulation.runs.runs import RunFolder, model_of, open_cohort, run_experiment
+from simulation.runs.records import RunFolder
+from simulation.runs.run import model_of, open_cohort, run_experiment
+from simulation.runs.spec import parse, with_changes
 from tests.simulation.engines.cases import PART, TASK, TINY
 from tests.simulation.runs.test_experiment import SMALL
 

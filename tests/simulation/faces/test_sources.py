@@ -14,7 +14,7 @@ from mien.specs import FaceInputSpec
 from simulation.faces.partitions import Holding
 from simulation.faces.sources import ClientFaces, FacesSource, Reader, counts_of, data_sha256, images_of, is_there
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
-from simulation.runs.experiment import make_plan, parse
+from simulation.runs.spec import make_plan, parse
 from simulation.synthetic import committed_faces
 from tests.simulation.faces.test_recordio import image_record, range_record, write
 

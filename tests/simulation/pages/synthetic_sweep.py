@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mien.evaluation import Comparisons, all_pairs
-from simulation.runs.experiment import describe, parse_data, with_changes
-from simulation.runs.journal import Header
+from simulation.runs.experiment import Experiment
+from simulation.runs.grid import make_sweep, run_name, write_state
 from simulation.runs.measuring import measured
-from simulation.runs.runs import RunFolder
-from simulation.runs.sweep import Sweep, make_sweep, run_name, study_of, write_state
+from simulation.runs.records import Header, RunFolder
+from simulation.runs.spec import describe, parse_data, with_changes
 
 TEXT = """
 name = "made-up"
@@ -50,25 +50,24 @@ control = "public_only"
 """
 
 
-def sweep() -> Sweep:
+def sweep() -> Experiment:
     """Return the settings of the made-up runs."""
     data, table = parse_data(TEXT)
     return make_sweep(data, table)
 
 
-def write_sweep_folder(out: Path) -> Sweep:
+def write_sweep_folder(out: Path) -> Experiment:
     """Write the folder; every run is finished."""
-    made = sweep()
-    study = study_of(made, lambda job: {}, "d" * 64)
+    made = dataclasses.replace(sweep(), data_sha256="d" * 64)
     (out / "records").mkdir(parents=True)
-    write_state(made, out, study.data_sha256, "mien-sim sweep made_up.toml")
-    for row, point in zip(study.rows, made.points, strict=True):
+    write_state(made, out, "mien-sim sweep made_up.toml")
+    for row in made.rows:
         for seed in made.seeds:
-            spec = with_changes(point.spec, seed=seed)
-            run = RunFolder(out / "runs" / run_name(point.name, seed))
+            spec = with_changes(row.spec, seed=seed)
+            run = RunFolder(out / "runs" / run_name(row.name, seed))
             header = Header(spec.name, "a" * 64, "d" * 64, seed, "c0ffee", "mien-sim sweep", "a machine", "2026-01-02")
             run.start(spec, header)
-            skill = {"published": 1.2, "private": 1.6, "control": 0.8}[point.name] + seed / 20
+            skill = {"published": 1.2, "private": 1.6, "control": 0.8}[row.name] + seed / 20
             for number in range(1, 7):
                 record = {"round": number, "clients": 8, "weight": 80.0, "cpu_s": 0.1, "wall_s": 0.2}
                 record |= {"loss_before": 0.5 / number, "loss_after": 0.4 / number}
@@ -76,7 +75,7 @@ def write_sweep_folder(out: Path) -> Sweep:
             evaluation = _evaluation(describe(spec), seed, skill)
             run.evaluation.write_text(json.dumps(evaluation))
             metrics = {"eer_before": evaluation["before"]["eer"], "eer": evaluation["after"]["eer"], "cpu_s": 3.0}
-            (out / "records" / study.file_of(row, seed)).write_text(json.dumps({"metrics": metrics}))
+            (out / "records" / made.file_of(row, seed)).write_text(json.dumps({"metrics": metrics}))
     return made
 
 

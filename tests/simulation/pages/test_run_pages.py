@@ -12,8 +12,8 @@ import pytest
 from simulation.pages.figures import Band, rounds_chart
 from simulation.pages.run_page import run_page
 from simulation.pages.sweep_page import _seeds_in_words, sweep_page
-from simulation.runs.runs import RunFolder
-from simulation.runs.sweep import read_sweep
+from simulation.runs.grid import read_sweep
+from simulation.runs.records import RunFolder
 from tests.simulation.pages.synthetic_sweep import write_sweep_folder
 
 
@@ -33,8 +33,8 @@ def text_of(page: str, term: str) -> str:
 
 
 def test_the_error_before_training_is_that_of_every_run(folder: Path) -> None:
-    swept, results, command = read_sweep(folder)
-    page = sweep_page(swept, results, folder, command=command)
+    results, command = read_sweep(folder)
+    page = sweep_page(results, folder, command=command)
     evaluations = [json.loads(path.read_text()) for path in folder.glob("runs/*/evaluation.json")]
     errors = [evaluation["before"]["eer"] * 100 for evaluation in evaluations]
     assert f"{min(errors):.2f}" != f"{max(errors):.2f}"

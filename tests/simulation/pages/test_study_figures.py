@@ -22,7 +22,7 @@ from simulation.pages.figures import (
     weights_chart,
 )
 from simulation.pages.study_page import study_sections
-from simulation.runs.study import Column, Results, Row, Study, Table
+from simulation.runs.experiment import Column, Experiment, Results, Row, Table
 
 
 def curve() -> NamedCurve:
@@ -108,7 +108,7 @@ def test_what_a_figure_refuses() -> None:
 
 def test_pages_of_studies_draw_what_records_hold() -> None:
     rows = (Row("a", "A", {}), Row("b", "B", {}))
-    study = Study("s", "S", lambda job: {}, (Table("T", rows, (Column("EER", "eer"),)),))
+    study = Experiment("s", "S", lambda job: {}, (Table("T", rows, (Column("EER", "eer"),)),))
     shares = [[1, {"x": 0.5, "y": 0.5}], [2, {"x": 0.4, "y": 0.6}]]
     metrics: dict[tuple[str, int], dict[str, Any]] = {
         ("a", 0): {"eer": 0.1, "trace": [[1, 0.2], [2, 0.1]], "weights": shares},

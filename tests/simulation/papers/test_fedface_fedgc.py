@@ -12,8 +12,8 @@ from mien.methods import find_method
 from mien.records import from_mapping
 from mien.specs import TaskSpec
 from simulation.papers import fedface, fedgc
-from simulation.runs.experiment import load
-from simulation.runs.study import Job, Study
+from simulation.runs.experiment import Experiment, Job
+from simulation.runs.spec import load
 from tests.tiny import tiny_cnn
 
 NUM_PEOPLE = 1000  # of the synthetic faces that the studies are made for
@@ -24,7 +24,7 @@ TINY = tiny_cnn(8)
 HERE = Path(fedface.__file__).parent
 
 
-def tasks(study: Study) -> dict[str, TaskSpec]:
+def tasks(study: Experiment) -> dict[str, TaskSpec]:
     return {row.name: from_mapping(TaskSpec, row.settings["task"]) for row in study.rows if "task" in row.settings}
 
 

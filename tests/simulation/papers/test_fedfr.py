@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from simulation.papers.fedfr import FULL, QUICK, measure, study
+from simulation.papers.fedfr import measure, study
 from simulation.papers.fedfr.split import Split
-from simulation.runs.study import Job
+from simulation.runs.experiment import Job
 
 STUDY = study(quick=True, faces=None)
+FULL, QUICK = (dict(study(quick=quick, faces=None).rows[0].settings) for quick in (False, True))
 ROWS = {row.name: row for row in STUDY.rows}
 
 

@@ -18,7 +18,7 @@ from simulation.papers.leakage.scores import auc, cosines, exchanged_aucs, found
 from simulation.papers.leakage.setting import FULL, QUICK, Person, mean_by_person
 from simulation.papers.leakage.tables import markdown
 from simulation.papers.leakage.updates import Attacker, Sketch
-from simulation.runs.study import Job, Results
+from simulation.runs.experiment import Job, Results
 from tests.tiny import made_up_crops, tiny_linear
 
 DIM = 16

@@ -11,8 +11,6 @@ from mien.errors import EmptyFolderError
 from simulation.papers.light import open_light_workbench
 from simulation.papers.pfm_fv import (
     DOMAINS,
-    FULL,
-    QUICK,
     _drops,
     _parties,
     _split,
@@ -21,9 +19,10 @@ from simulation.papers.pfm_fv import (
     measure,
     study,
 )
-from simulation.runs.study import Job
+from simulation.runs.experiment import Job
 
 STUDY = study(quick=True, faces=None)
+FULL, QUICK = (dict(study(quick=quick, faces=None).rows[0].settings) for quick in (False, True))
 ROWS = {row.name: row for row in STUDY.rows}
 
 

@@ -22,7 +22,7 @@ from simulation.engines.runtimes import OncePerRound
 from simulation.papers.spreadout import choice, study
 from simulation.papers.spreadout.populations import QUICK, REAL, SYNTHETIC, Population, divide, domain
 from simulation.papers.spreadout.runs import separation, verification
-from simulation.runs.study import Results
+from simulation.runs.experiment import Results
 from tests.tiny import made_up_crops, tiny_cnn
 
 STUDY = study(quick=True, faces=None)

@@ -12,7 +12,7 @@ from mien.errors import ConfigError, MienError, NotFoundError
 from simulation.program import reproduce
 from simulation.program.cli import app
 from simulation.program.commands import report
-from simulation.runs.study import Results
+from simulation.runs.experiment import Results
 
 
 def test_the_list_names_papers_for_machines() -> None:
@@ -43,7 +43,7 @@ def test_every_command_has_an_example(command: list[str]) -> None:
 def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MIEN_DATA", raising=False)
     with pytest.raises(ConfigError, match="did you mean 'fedface'"):
-        reproduce.find_experiment("fedfase")
+        reproduce.known("fedfase")
     with pytest.raises(ConfigError, match="--seeds is 0"):
         reproduce.seeds_of(0)
     with pytest.raises(ConfigError, match="--seeds is 1000000000; more than 1000"):

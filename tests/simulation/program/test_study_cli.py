@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from mien.errors import AlreadyExistsError, ConfigError, DiskFullError, MienError, NotFoundError
 from simulation.program.cli import app
-from simulation.runs.experiment import parse
-from simulation.runs.runs import RunFolder, run_experiment
+from simulation.runs.records import RunFolder
+from simulation.runs.run import run_experiment
+from simulation.runs.spec import parse
 from tests.simulation.pages.synthetic_sweep import write_sweep_folder
 from tests.simulation.runs.test_sweep import BASE, PROGRAM
 

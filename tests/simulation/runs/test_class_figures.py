@@ -9,9 +9,8 @@ from mien.errors import ConfigError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate
 from mien.methods.base import ServerState
 from simulation.engines.cohort import Cohort
-from simulation.runs.class_figures import ANGLE_EDGES, class_angles, embedding_map
-from simulation.runs.experiment import EvaluationSpec, parse
-from simulation.runs.measuring import eer_of, measured
+from simulation.runs.measuring import ANGLE_EDGES, class_angles, eer_of, embedding_map, measured
+from simulation.runs.spec import EvaluationSpec, parse
 
 NOBODY = ServerState(np.zeros(1, np.float32))
 

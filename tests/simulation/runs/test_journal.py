@@ -10,7 +10,7 @@ import pytest
 
 from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, NotFoundError
 from mien.records import from_mapping, to_mapping
-from simulation.runs.journal import Header, Journal, num_rounds, settings_sha256
+from simulation.runs.records import Header, Journal, num_rounds, settings_sha256
 
 HEADER = Header("e", "a" * 64, "b" * 64, 3, "c0ffee", "mien-sim run e.toml", "Linux, 2 cores", "2026-01-02T03:04:05Z")
 

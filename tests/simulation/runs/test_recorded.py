@@ -13,7 +13,7 @@ from mien.errors import CorruptDataError
 from simulation.faces.partitions import MAX_SEED
 from simulation.program import commands, sweep_commands
 from simulation.runs.collected import collect
-from simulation.runs.runs import RunFolder
+from simulation.runs.records import RunFolder
 from tests.simulation.pages.synthetic_sweep import write_sweep_folder
 
 WRONG: tuple[Any, ...] = (None, "<script>", [], {}, True, 10**400, float("nan"), [None], {"x": "<"})

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from mien.errors import ConfigError, UndefinedMetricError
-from simulation.runs.study import (
+from simulation.runs.experiment import (
     Claim,
     Column,
     Estimate,
+    Experiment,
     Job,
     Results,
     Row,
-    Study,
     Table,
     estimate,
     markdown,
-    run_study,
     t_quantile,
 )
+from simulation.runs.pool import run_all
 
 
 def measure(job: Job) -> Mapping[str, float]:
@@ -51,11 +51,11 @@ def sleep(job: Job) -> Mapping[str, float]:
 
 def run_sleepers(folder: Path) -> None:
     """Run a study that does not end, in a process that a test kills."""
-    run_study(replace(study(GOOD), measure=sleep), folder / "records", seeds=(0,), faces=folder)
+    run_all(replace(study(GOOD), measure=sleep), folder / "records", seeds=(0,), faces=folder)
 
 
-def study(*rows: Row, claims: tuple[Claim, ...] = ()) -> Study:
-    return Study("toy", "Toy", measure, (Table("One", rows, (Column("EER", "eer"),), ("paper",)),), claims)
+def study(*rows: Row, claims: tuple[Claim, ...] = ()) -> Experiment:
+    return Experiment("toy", "Toy", measure, (Table("One", rows, (Column("EER", "eer"),), ("paper",)),), claims)
 
 
 GOOD = Row("good", "Good one", {"base": 0.1}, ("9.9",))
@@ -81,7 +81,7 @@ def test_runs_resume_and_failures_cost_nobody_else(tmp_path: Path) -> None:
     rows = (GOOD, Row("mien", "m", {"fails": "mien"}), Row("bug", "b", {"fails": "bug"}), WORSE)
     one = study(*rows, Row("killed", "k", {"fails": "killed"}))
     told: list[str] = []
-    results = run_study(one, tmp_path, seeds=(0, 1), jobs=2, tell=told.append)
+    results = run_all(one, tmp_path, seeds=(0, 1), jobs=2, tell=told.append)
     assert set(results.records) == {("good", 0), ("good", 1), ("worse", 0), ("worse", 1)}
     assert results.values("good", "eer") == {0: 0.1, 1: pytest.approx(0.11)}
     assert set(results.values("good", "threads").values()) == {1.0}
@@ -94,7 +94,7 @@ def test_runs_resume_and_failures_cost_nobody_else(tmp_path: Path) -> None:
 
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     changed = study(GOOD, replace(WORSE, settings={"base": 0.4}))
-    again = run_study(changed, tmp_path, seeds=(0, 1))
+    again = run_all(changed, tmp_path, seeds=(0, 1))
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert again.values("worse", "eer") == {0: 0.4, 1: pytest.approx(0.41)}
     assert len(list(tmp_path.glob("*.json"))) == 6
@@ -174,8 +174,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no table has: nobody"):
         study(GOOD, claims=(Claim("x", "good", "nobody", "eer"),))
     with pytest.raises(ConfigError, match="seeds are"):
-        run_study(study(GOOD), tmp_path, seeds=(1, 1))
+        run_all(study(GOOD), tmp_path, seeds=(1, 1))
     with pytest.raises(ConfigError, match="jobs is 0"):
-        run_study(study(GOOD), tmp_path, jobs=0)
+        run_all(study(GOOD), tmp_path, jobs=0)
     with pytest.raises(ConfigError, match="plain data"):
         study(Row("x", "x", {"path": Path()}))

@@ -18,21 +18,20 @@ from typer.testing import CliRunner
 from mien.errors import TABLE, AlreadyExistsError, ConfigError, NotFoundError
 from simulation.program.cli import app
 from simulation.runs.collected import collect
-from simulation.runs.experiment import parse_data
+from simulation.runs.experiment import Experiment, Job, heading
 from simulation.runs.export import csv_text, write_events
-from simulation.runs.runs import RunFolder
-from simulation.runs.study import Job, heading
-from simulation.runs.sweep import (
-    Sweep,
+from simulation.runs.grid import (
     changed,
     grid_line,
     load_sweep,
     make_sweep,
+    num_rounds_of,
     read_sweep,
     rounds_done,
     run_sweep,
-    study_of,
 )
+from simulation.runs.records import RunFolder
+from simulation.runs.spec import parse_data
 from tests.simulation.standing import killed_in_its_second_round
 
 PROGRAM = Path(sys.executable).parent / "mien-sim"
@@ -84,7 +83,7 @@ task.options.margin = 0.5
 )
 
 
-def sweep_of(text: str, grid: dict[str, list[Any]] | None = None) -> Sweep:
+def sweep_of(text: str, grid: dict[str, list[Any]] | None = None) -> Experiment:
     data, table = parse_data(text)
     return make_sweep(data, table, grid or {})
 
@@ -92,31 +91,31 @@ def sweep_of(text: str, grid: dict[str, list[Any]] | None = None) -> Sweep:
 class TestSettings:
     def test_cases_times_grid(self) -> None:
         sweep = sweep_of(SWEPT)
-        assert [p.name for p in sweep.points] == [
+        assert [p.name for p in sweep.rows] == [
             "wide_rounds-1",
             "wide_rounds-2",
             "narrow_rounds-1",
             "narrow_rounds-2",
         ]
-        assert [(p.spec.task.options["margin"], p.spec.task.rounds) for p in sweep.points] == [
+        assert [(p.spec.task.options["margin"], p.spec.task.rounds) for p in sweep.rows] == [
             (1.0, 1), (1.0, 2), (0.5, 1), (0.5, 2),
         ]  # fmt: skip
         assert sweep.seeds == (0, 4)
-        assert sweep.points[0].label == "margin 1 \u00b7 rounds 1"
-        assert (sweep.points[0].paper, sweep.points[2].paper) == (("68.88",), ())
-        assert sweep.num_rounds == 2 * (1 + 2 + 1 + 2)
+        assert sweep.rows[0].label == "margin 1 \u00b7 rounds 1"
+        assert (sweep.rows[0].paper, sweep.rows[2].paper) == (("68.88",), ())
+        assert num_rounds_of(sweep) == 2 * (1 + 2 + 1 + 2)
 
     def test_an_experiment_without_a_table_is_one_setting(self) -> None:
         sweep = sweep_of(BASE)
-        assert [(p.name, p.label, p.changes) for p in sweep.points] == [("base", "as written", {})]
+        assert [(p.name, p.label, p.settings["changes"]) for p in sweep.rows] == [("base", "as written", {})]
 
     def test_options_of_the_command_join_the_file(self, tmp_path: Path) -> None:
         file = tmp_path / "e.toml"
         file.write_text(BASE)
         sweep = load_sweep(file, ["task.local.lr=0.01,0.1", "task.method=fedavg,fedprox"], 3)
-        assert len(sweep.points) == 4
+        assert len(sweep.rows) == 4
         assert sweep.seeds == (0, 1, 2)
-        assert {(p.spec.task.local.lr, p.spec.task.method) for p in sweep.points} == {
+        assert {(p.spec.task.local.lr, p.spec.task.method) for p in sweep.rows} == {
             (lr, method) for lr in (0.01, 0.1) for method in ("fedavg", "fedprox")
         }
 
@@ -131,7 +130,7 @@ class TestSettings:
         with pytest.raises(ConfigError, match=says):
             sweep_of(fedface, {"task.method": ["fedface", "fedavg"]})
         case = '[[sweep.cases]]\nname = "plain"\n"task.method" = "fedavg"\n"task.options" = {}\n'
-        (point,) = sweep_of(fedface + case).points
+        (point,) = sweep_of(fedface + case).rows
         assert (point.spec.task.method, point.spec.task.options) == ("fedavg", {})
 
     @pytest.mark.parametrize("seeds", [10_001, 10**9, 10**30])
@@ -207,9 +206,10 @@ class TestRuns:
     def test_every_run_is_whole(self, folder: Path) -> None:
         answer = json.loads((folder / "answer.json").read_text())
         assert (answer["runs"], answer["failures"]) == (2, [])
-        sweep, results, command = read_sweep(folder / "out")
+        results, command = read_sweep(folder / "out")
+        sweep = results.experiment
         assert command.endswith("--set task.rounds=4,5")
-        assert rounds_done(sweep, folder / "out") == sweep.num_rounds == 9
+        assert rounds_done(sweep, folder / "out") == num_rounds_of(sweep) == 9
         for run in ("rounds-4-s0", "rounds-5-s0"):
             place = RunFolder(folder / "out" / "runs" / run)
             assert [record["round"] for record in place.records()] == list(range(1, int(run[7]) + 1))
@@ -236,7 +236,7 @@ class TestRuns:
             (rounds, str(n)) for rounds in ("4", "5") for n in range(1, int(rounds) + 1)
         ]
         (after,) = (row for row in rows if row["run"] == "rounds-4" and row["metric"] == "after.eer")
-        _, results, _ = read_sweep(folder / "out")
+        results, _ = read_sweep(folder / "out")
         assert float(after["value"]) == results.records["rounds-4", 0]["metrics"]["eer"]
         assert after["round"] == ""
 
@@ -277,20 +277,20 @@ class TestFacesThatChange:
     """Faces of a case or of a grid's value are looked at as those of the experiment itself are."""
 
     @pytest.fixture
-    def swept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    def swept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
         for name in "ab":
             (tmp_path / name / "Ada").mkdir(parents=True)
             (tmp_path / name / "Ada" / "1.png").write_bytes(name.encode())
-        monkeypatch.setattr("simulation.runs.sweep.measure_run", instead_of_a_run)
+        monkeypatch.setattr("simulation.runs.grid.measure_run", instead_of_a_run)
         faces = '"faces" = [{kind = "folder", path = "%s"}]\n'
         cases = "".join(f'[[sweep.cases]]\nname = "{name}"\n{faces % name}' for name in "ab")
         return sweep_of(BASE.replace('kind = "shipped"', 'kind = "folder"\npath = "a"') + cases)
 
-    def test_nothing_is_kept_as_measured_on_others(self, swept: Sweep, tmp_path: Path) -> None:
+    def test_nothing_is_kept_as_measured_on_others(self, swept: Experiment, tmp_path: Path) -> None:
         out = tmp_path / "out"
         first = run_sweep(swept, out, tmp_path)
         assert set(first.records) == {("a", 0), ("b", 0)}
-        assert set(read_sweep(out)[1].records) == set(first.records)
+        assert set(read_sweep(out)[0].records) == set(first.records)
         told = list[str]()
         run_sweep(swept, out, tmp_path, tell=told.append)
         assert told == []
@@ -298,19 +298,19 @@ class TestFacesThatChange:
         with pytest.raises(AlreadyExistsError, match=r"runs of b on other faces.*--out"):
             run_sweep(swept, out, tmp_path)
         # Without the list of what was done, and where the case was left out meanwhile, it is measured anew.
-        run_sweep(replace(swept, points=swept.points[:1]), out, tmp_path)
+        run_sweep(replace(swept, tables=(replace(swept.tables[0], rows=swept.rows[:1]),)), out, tmp_path)
         run_sweep(swept, out, tmp_path, tell=told.append)
         assert told[-1].startswith("1/1 ")
-        assert set(read_sweep(out)[1].records) == set(first.records)
+        assert set(read_sweep(out)[0].records) == set(first.records)
 
     def test_what_is_on_the_experiments_own_faces_has_the_records_that_it_had(
-        self, swept: Sweep, tmp_path: Path
+        self, swept: Experiment, tmp_path: Path
     ) -> None:
-        own = run_sweep(swept, tmp_path / "out", tmp_path).study.tables[0].rows
+        own = run_sweep(swept, tmp_path / "out", tmp_path).experiment.tables[0].rows
         assert ["data_sha256" in row.settings for row in own] == [False, True]
 
 
 def test_rates_in_headings_are_per_cent() -> None:
-    study = study_of(sweep_of(BASE + "targets = [0.1, 0.01, 0.001, 0.00001]\n"), lambda job: {}, "d" * 64)
+    study = sweep_of(BASE + "targets = [0.1, 0.01, 0.001, 0.00001]\n")
     heads = [heading(column) for column in study.tables[0].columns]
     assert heads[2:6] == [f"TAR at FMR {rate} %, %" for rate in ("10", "1", "0.1", "0.001")]

@@ -1,9 +1,4 @@
-"""Experiments that are run: one JSON line a round, a sealed checkpoint to go on from, one evaluation at the end.
-
-A run's folder holds `experiment.json` (what was run), `records.jsonl` (a header and one line a round),
-`evaluation.json`, the trained model in `model/`, and until it is finished `checkpoint.bin` with `checkpoint.key`. What
-clients keep to themselves (class embeddings) is in the checkpoint only, and there encrypted.
-"""
+"""A run from its faces to its evaluation: rounds, recorded one by one, resumed where a run was stopped."""
 
 from __future__ import annotations
 
@@ -15,27 +10,24 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.store.sealing import KEY_BYTES, Sealer
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
-from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, MienError, NotFoundError
+from mien.errors import AlreadyExistsError, EmptyFolderError
 from mien.evaluation import Comparisons, all_pairs
 from mien.layout import Vector, model_id
 from mien.methods import find_method
-from mien.methods.base import Crops, Runtime, ServerState
-from mien.protocol.tensors import pack_tensors, unpack_tensors
-from mien.records import from_mapping, to_mapping
-from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
-from mien.shell.keys import secret_bytes
+from mien.methods.base import Crops, Runtime
+from mien.records import to_mapping
+from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
 from simulation.engines.budget import epsilon_spent
 from simulation.engines.choice import InWorker, Place, opened
-from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, Step, rounds
+from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, rounds
 from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.faces import provenance
 from simulation.faces.features import kept_features
@@ -43,117 +35,14 @@ from simulation.faces.models import Model, read_model, write_model
 from simulation.faces.partitions import Holding
 from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
 from simulation.faces.workbench import device, sface
-from simulation.runs.class_figures import MAP_PEOPLE, class_angles, embedding_map
-from simulation.runs.experiment import ExperimentSpec, ModelSource, Plan, describe, make_plan
-from simulation.runs.journal import Header, Journal
-from simulation.runs.locking import only_writer
-from simulation.runs.measuring import Measured, eer_of, measured
-from simulation.runs.outputs import refuse_others
-from simulation.runs.recorded import check_evaluation, check_rounds
-
-MAX_JSON_BYTES: Final = 16 << 20
-MAX_CHECKPOINT_BYTES: Final = 8 << 30
-
-
-class RunFolder:
-    """A run's files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.journal = Journal(folder / "records.jsonl")
-        self.experiment = folder / "experiment.json"
-        self.evaluation = folder / "evaluation.json"
-        self.model = folder / "model"
-        self._checkpoint = folder / "checkpoint.bin"
-        self._key = folder / "checkpoint.key"
-
-    def start(self, spec: ExperimentSpec, header: Header) -> None:
-        """Make the folder of a new run; raises AlreadyExistsError for one that holds records."""
-        self.check_free()
-        make_folder(self.folder)
-        self.journal.begin(header)
-        write_atomically(self.experiment, _json(describe(spec)))
-
-    def check_free(self) -> None:
-        """Raise AlreadyExistsError for a folder that holds records; a run that never came to a round has none."""
-        refuse_others(self.folder, but=self.experiment.name)
-        if self.experiment.exists() and not self._is_blank():
-            raise AlreadyExistsError(
-                f"{self.folder} holds a run already; go on with it by --resume, or name a new folder with --out"
-            )
-
-    def _is_blank(self) -> bool:
-        if self.evaluation.exists() or self._checkpoint.exists() or self.model.exists():
-            return False
-        try:
-            return bool(self.journal.header()) and not self.journal.rounds()
-        except MienError:  # damaged or not ours: to be looked at, not to be lost
-            return False
-
-    def spec(self) -> ExperimentSpec:
-        """Return what was run; raises NotFoundError where there is no run."""
-        if not self.experiment.is_file():
-            raise NotFoundError(f"{self.folder} holds no run; start one with mien-sim run")
-        return from_mapping(ExperimentSpec, read_json(self.experiment))
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one record a round, in order; raises CorruptDataError for records of another form."""
-        records = self.journal.rounds()
-        check_rounds(records, self.journal.path)
-        return records
-
-    def result(self) -> dict[str, Any] | None:
-        """Return the evaluation, None before the end; raises CorruptDataError for one of another form."""
-        if not self.evaluation.is_file():
-            return None
-        evaluation = read_json(self.evaluation)
-        check_evaluation(evaluation, self.evaluation)
-        return evaluation
-
-    def save(self, step: Step, record: Mapping[str, Any]) -> None:
-        """Write a round's record, then the sealed checkpoint to go on from."""
-        self.journal.append(record)
-        if not self._key.exists():
-            create_private(self._key, secret_bytes(KEY_BYTES))
-        tensors: dict[str, NDArray[Any]] = {"theta": step.state.theta, "round": np.array([step.record.round])}
-        _put(tensors, "array", {"": step.state.arrays})
-        _put(tensors, "revealed", step.state.revealed)
-        _put(tensors, "private", step.cohort.private)
-        _put(tensors, "validator", step.cohort.validator_private)
-        sealed = self._sealer().seal(pack_tensors(tensors), place=b"checkpoint")
-        write_atomically(self._checkpoint, sealed, private=True)
-
-    def load(self, cohort: Cohort) -> tuple[ServerState, Cohort, int] | None:
-        """Return state, cohort and number of the last finished round; None where no round was finished.
-
-        Raises CorruptDataError for a damaged checkpoint.
-        """
-        if not self._checkpoint.is_file():
-            return None
-        sealed = read_limited(self._checkpoint, MAX_CHECKPOINT_BYTES, what="checkpoint")
-        try:
-            tensors = unpack_tensors(self._sealer().open(sealed, place=b"checkpoint"), what="checkpoint")
-        except CorruptDataError as error:
-            raise CorruptDataError(
-                f"{self._checkpoint} is damaged or its key is another one; begin again in a new folder with --out"
-            ) from error
-        number = int(tensors["round"][0])
-        arrays = _take(tensors, "array").get("", {})
-        state = ServerState(tensors["theta"], arrays, _take(tensors, "revealed"), number)
-        private, validator = _take(tensors, "private"), _take(tensors, "validator")
-        return state, dataclasses.replace(cohort, private=private, validator_private=validator), number
-
-    def finish(self) -> None:
-        """Remove what was needed to go on: nothing of a client stays behind."""
-        self._checkpoint.unlink(missing_ok=True)
-        self._key.unlink(missing_ok=True)
-
-    def _sealer(self) -> Sealer:
-        return Sealer(read_private(self._key, what="checkpoint key"), "checkpoint")
+from simulation.runs.folders import only_writer
+from simulation.runs.measuring import MAP_PEOPLE, Measured, class_angles, eer_of, embedding_map, measured
+from simulation.runs.records import Header, RunFolder, read_json, to_json
+from simulation.runs.spec import ModelSource, Plan, RunSpec, describe, make_plan
 
 
 def run_experiment(
-    spec: ExperimentSpec,
+    spec: RunSpec,
     folder: Path,
     root: Path,
     *,
@@ -181,7 +70,7 @@ def run_experiment(
 
 def _run(
     run: RunFolder,
-    spec: ExperimentSpec,
+    spec: RunSpec,
     header: Header,
     root: Path,
     *,
@@ -257,7 +146,7 @@ def _run(
         "cpu_s": spent.cpu_s,
         "wall_s": spent.wall_s,
     }
-    write_atomically(run.evaluation, _json({**found, **shown, "run": provenance_of_run}))
+    write_atomically(run.evaluation, to_json({**found, **shown, "run": provenance_of_run}))
     run.finish()
     return read_json(run.evaluation)
 
@@ -280,12 +169,12 @@ class Spent:
         return {"cpu_s": cpu, "wall_s": wall}
 
 
-def _trainer(spec: ExperimentSpec, runtime: TorchRuntime) -> Runtime:
+def _trainer(spec: RunSpec, runtime: TorchRuntime) -> Runtime:
     """Return what phones train with: in a control their own pictures are left out."""
     return PublicOnly(OncePerRound(runtime)) if spec.control == "public_only" else OncePerRound(runtime)
 
 
-def _map(spec: ExperimentSpec, runtime: TorchRuntime, theta: Vector, faces: Faces) -> Mapping[str, Any]:
+def _map(spec: RunSpec, runtime: TorchRuntime, theta: Vector, faces: Faces) -> Mapping[str, Any]:
     if spec.map_kind == "none":
         return {}
     chosen = faces.test_labels < MAP_PEOPLE
@@ -306,17 +195,6 @@ def model_of(source: ModelSource, root: Path) -> Model:
     return Model(spec, layout, theta_of(backbone))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a record; raises CorruptDataError for a file that is none."""
-    try:
-        data = json.loads(read_limited(path, MAX_JSON_BYTES, what=path.name))
-    except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"{path} is damaged; run the experiment again into a new folder") from error
-    if not isinstance(data, dict):
-        raise CorruptDataError(f"{path} is no record; run the experiment again into a new folder")
-    return data
-
-
 @dataclass(frozen=True)
 class Faces:
     """The cohort, and the test people's crops."""
@@ -328,7 +206,7 @@ class Faces:
     reader: Reader = field(repr=False)
 
 
-def open_cohort(spec: ExperimentSpec, root: Path) -> Cohort:
+def open_cohort(spec: RunSpec, root: Path) -> Cohort:
     """Return an experiment's phones, in any process that has its faces below `root`: for workers of a cluster."""
     plan = make_plan(spec, lambda source: counts_of(source, root))
     return _cohort(plan, Reader(images_of_all(spec.faces, root), model_of(spec.model, root).spec.input))
@@ -365,7 +243,7 @@ def _public(reader: Reader, held: tuple[Holding, ...]) -> PublicFaces:
     return PublicFaces(*reader.read(held))
 
 
-def _check_same(kept: ExperimentSpec, wanted: ExperimentSpec) -> None:
+def _check_same(kept: RunSpec, wanted: RunSpec) -> None:
     old, new = _fields(describe(kept)), _fields(describe(wanted))
     changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
     if changed:
@@ -431,23 +309,3 @@ def _line(record: Mapping[str, Any], num_rounds: int, left_s: float) -> str:
     losses = [f"{record[name]:.4f}" for name in ("loss_before", "loss_after") if name in record]
     loss = f", loss {' -> '.join(losses)}" if losses else ""
     return f"round {record['round']}/{num_rounds}: {record['clients']} clients{loss}{eer}; about {left_s:.0f} s left"
-
-
-def _json(data: Mapping[str, Any]) -> bytes:
-    return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def _put(tensors: dict[str, NDArray[Any]], kind: str, arrays: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
-    for owner, named in arrays.items():
-        for name, values in named.items():
-            tensors[json.dumps([kind, owner, name])] = np.asarray(values)
-
-
-def _take(tensors: Mapping[str, NDArray[Any]], kind: str) -> dict[str, dict[str, NDArray[Any]]]:
-    found: dict[str, dict[str, NDArray[Any]]] = {}
-    for key, values in tensors.items():
-        if key.startswith("["):
-            of, owner, name = json.loads(key)
-            if of == kind:
-                found.setdefault(owner, {})[name] = values
-    return found

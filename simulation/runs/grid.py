@@ -25,7 +25,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,12 +33,12 @@ from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError
 from mien.records import from_mapping
 from mien.shell.files import make_folder, read_limited, write_atomically
 from simulation.faces.sources import data_sha256
-from simulation.runs.experiment import ExperimentSpec, describe, from_data, load_data, with_changes
-from simulation.runs.journal import num_rounds, settings_sha256
-from simulation.runs.locking import only_writer
-from simulation.runs.outputs import refuse_others
+from simulation.runs.experiment import Column, Experiment, Job, Results, Row, Table, read_results
+from simulation.runs.folders import only_writer, refuse_others
+from simulation.runs.pool import run_all
+from simulation.runs.records import num_rounds, settings_sha256
 from simulation.runs.settings import value_of
-from simulation.runs.study import Column, Job, Measure, Results, Row, Study, Table, read_results, run_study
+from simulation.runs.spec import RunSpec, describe, from_data, load_data, with_changes
 
 STATE: Final = "sweep.json"
 MAX_STATE_BYTES: Final = 4 << 20
@@ -52,51 +52,20 @@ _OWN_OPTIONS: Final = (
 _OF_SEEDS: Final = ("partition.seed", "task.seed", "name", "sweep")
 
 
-@dataclass(frozen=True)
-class Point:
-    """One setting of a sweep: a name for files, a label for people, the fields that differ, the paper's figures.
-
-    `data_sha256` is the digest of its faces where they are others than the sweep's.
-    """
-
-    name: str
-    label: str
-    changes: Mapping[str, Any]
-    spec: ExperimentSpec = field(repr=False)
-    paper: tuple[str, ...] = ()
-    data_sha256: str = ""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the records of its runs are records of."""
-        faces = {"data_sha256": self.data_sha256} if self.data_sha256 else {}
-        return {"experiment": describe(self.spec), "changes": self.changes, **faces}
+def base_of(sweep: Experiment) -> RunSpec:
+    """Return the run that a sweep is of, as it is without any change."""
+    return from_data(sweep.base)
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """What is swept: the experiment without its table [sweep] as plain data, its points, and the seeds of each."""
-
-    base: Mapping[str, Any] = field(repr=False)
-    points: tuple[Point, ...]
-    seeds: tuple[int, ...] = (0,)
-    paper_columns: tuple[str, ...] = ()
-
-    @property
-    def spec(self) -> ExperimentSpec:
-        """The experiment as it is without any change."""
-        return from_data(self.base)
-
-    @property
-    def num_rounds(self) -> int:
-        """Rounds of all runs."""
-        return sum(point.spec.task.rounds for point in self.points) * len(self.seeds)
+def num_rounds_of(sweep: Experiment) -> int:
+    """Return the rounds of all runs."""
+    return sum(row.spec.task.rounds for row in sweep.rows) * len(sweep.seeds)
 
 
-def load_sweep(path: Path, settings: Sequence[str] = (), num_seeds: int | None = None) -> Sweep:
+def load_sweep(path: Path, settings: Sequence[str] = (), num_seeds: int | None = None) -> Experiment:
     """Return the sweep of an experiment's file; `settings` are further grid lines FIELD=VALUE,VALUE.
 
-    `num_seeds` stands in for the file's seeds: 0, 1, ... Raises as `make_sweep` and `simulation.runs.experiment.load`.
+    `num_seeds` stands in for the file's seeds: 0, 1, ... Raises as `make_sweep` and `simulation.runs.spec.load`.
     """
     if num_seeds is not None and not 1 <= num_seeds <= MAX_RUNS:
         raise ConfigError(f"--seeds is {num_seeds}; it must lie between 1 and {MAX_RUNS}")
@@ -110,7 +79,7 @@ def make_sweep(
     table: Mapping[str, Any],
     grid: Mapping[str, Sequence[Any]] = {},
     seeds: Sequence[int] | None = None,
-) -> Sweep:
+) -> Experiment:
     """Return the sweep of a table [sweep] over an experiment, `grid` joining or replacing fields of its grid.
 
     Raises ConfigError naming the field that is wrong or unknown, for two points of one name, and for too many runs.
@@ -125,15 +94,16 @@ def make_sweep(
         total *= len(values)
     if total > MAX_RUNS:
         raise ConfigError(f"the sweep has {total} runs; more than {MAX_RUNS} are a mistake: name fewer values")
-    points = [
-        _point(data, named, {**changes, **dict(zip(axes, values, strict=True))}, tuple(axes))
+    rows = [
+        _row(data, named, {**changes, **dict(zip(axes, values, strict=True))}, tuple(axes))
         for named, changes in cases
         for values in itertools.product(*axes.values())
     ]
-    names = [point.name for point in points]
+    names = [row.name for row in rows]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two settings of the sweep are named {twice[0]!r}; give each case a name of its own")
-    return Sweep(data, tuple(points), chosen, _texts(table.get("paper_columns", []), "sweep.paper_columns"))
+    paper_columns = _texts(table.get("paper_columns", []), "sweep.paper_columns")
+    return _experiment(data, rows, chosen, paper_columns)
 
 
 def grid_line(text: str) -> tuple[str, list[Any]]:
@@ -191,18 +161,19 @@ def _case(case: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a case calls itself with the paper's figures, and its fields with their values."""
     named: dict[str, Any] = {key: str(case[key]) for key in ("name", "label") if key in case}
     named["paper"] = _texts(case.get("paper", []), "sweep.cases.paper")
-    changes = _leaves({key: value for key, value in case.items() if key not in _OF_A_CASE})
+    changes = leaves({key: value for key, value in case.items() if key not in _OF_A_CASE})
     for name in changes:
         if name in _OF_SEEDS:
             raise ConfigError(f"{name} cannot be swept; the sweep's seeds and names say it (--seeds, sweep.seeds)")
     return named, changes
 
 
-def _leaves(table: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def leaves(table: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return field -> value of a table whose fields are named by their path; a quoted path keeps what it holds."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and "." not in key:
-            found |= _leaves(value, f"{where}{key}.")
+            found |= leaves(value, f"{where}{key}.")
         else:
             found[where + key] = value
     return found
@@ -215,7 +186,7 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _point(data: Mapping[str, Any], named: Mapping[str, Any], changes: dict[str, Any], axes: tuple[str, ...]) -> Point:
+def _row(data: Mapping[str, Any], named: Mapping[str, Any], changes: dict[str, Any], axes: tuple[str, ...]) -> Row:
     varying = {name: changes[name] for name in axes}
     short = "_".join(f"{name.rpartition('.')[2]}-{_word(value)}" for name, value in varying.items())
     label = ", ".join(f"{name.rpartition('.')[2]} {_word(value)}" for name, value in varying.items())
@@ -225,7 +196,7 @@ def _point(data: Mapping[str, Any], named: Mapping[str, Any], changes: dict[str,
         slug = f"{slug[:50]}-{settings_sha256(changes)[:8]}"
     shown = " \u00b7 ".join(part for part in (named.get("label", named.get("name", "")), label) if part)
     try:
-        return Point(slug, shown or "as written", changes, from_data(changed(data, changes)), named["paper"])
+        return Row(slug, shown or "as written", _settings(data, changes), named["paper"])
     except ConfigError as error:
         has_others_options = "task.method" in changes and "task.options." in str(error)
         raise ConfigError(
@@ -251,44 +222,35 @@ def changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return new
 
 
-def rounds_done(sweep: Sweep, out: Path) -> int:
+def rounds_done(sweep: Experiment, out: Path) -> int:
     """Return how many rounds of all runs are on disk, without reading more than is needed."""
-    names = (run_name(point.name, seed) for point in sweep.points for seed in sweep.seeds)
+    names = (run_name(row.name, seed) for row in sweep.rows for seed in sweep.seeds)
     return sum(num_rounds(out / "runs" / name / "records.jsonl") for name in names)
 
 
-# Running one: a study whose rows are the points, and whose measurement is an experiment's run.
-
-
-def study_of(sweep: Sweep, measure: Measure, data_sha256: str) -> Study:
-    """Return the sweep as a study: a row a point, columns for the figures of the runs' evaluations."""
-    spec = sweep.spec
-    rows = tuple(Row(p.name, p.label, p.settings, p.paper) for p in sweep.points)
+def _experiment(
+    base: Mapping[str, Any], rows: Sequence[Row], seeds: tuple[int, ...], paper: tuple[str, ...], data: str = ""
+) -> Experiment:
+    """Return a sweep, which is run by `run_sweep`: one table, with columns for the figures of its runs' evaluations."""
+    spec = from_data(base)
     columns = (
         Column("EER before", "eer_before"),
         Column("EER", "eer"),
         *(Column(f"TAR at FMR {target * 100:g} %", f"tar_{target:g}") for target in spec.evaluation.targets),
         Column("processor time, s", "cpu_s", "number", 0),
     )
+    table = Table("Settings", tuple(rows), columns, paper)
     notes = (spec.about,) if spec.about else ()
-    return Study(
-        spec.name,
-        spec.name,
-        measure,
-        (Table("Settings", rows, columns, sweep.paper_columns),),
-        (),
-        spec.paper,
-        notes,
-        data_sha256,
-    )
+    return Experiment(spec.name, spec.name, _not_now, (table,), (), spec.paper, notes, data, base, seeds)
 
 
 def measure_run(job: Job, *, runs: Path, root: Path, events: Path | None = None) -> dict[str, Any]:
     """Return the figures of one run, made or taken up again in its folder below `runs`, its rounds also in `events`."""
     from simulation.runs.export import TensorBoard
-    from simulation.runs.runs import RunFolder, run_experiment
+    from simulation.runs.records import RunFolder
+    from simulation.runs.run import run_experiment
 
-    spec = with_changes(from_mapping(ExperimentSpec, job.settings["experiment"]), seed=job.seed)
+    spec = with_changes(from_mapping(RunSpec, job.settings["experiment"]), seed=job.seed)
     folder = runs / run_name(job.row, job.seed)
     going_on = RunFolder(folder).experiment.is_file()
     write = TensorBoard.watching(events / folder.name) if events else None
@@ -312,7 +274,7 @@ def run_name(row: str, seed: int) -> str:
 
 
 def run_sweep(
-    sweep: Sweep,
+    sweep: Experiment,
     out: Path,
     root: Path,
     *,
@@ -331,46 +293,54 @@ def run_sweep(
     """
     runs = out / "runs"
     measure = functools.partial(measure_run, runs=runs, root=root, events=events)
-    sweep, faces = _with_faces(sweep, root)
-    study = study_of(sweep, measure, faces)
-    _check_same(sweep, out, study.data_sha256)
+    sweep = replace(_with_faces(sweep, root), measure=measure)
+    _check_same(sweep, out)
     make_folder(out)
     with only_writer(out):
         make_folder(out / "records")
         make_folder(runs)
-        write_state(sweep, out, study.data_sha256, command)
-        return run_study(study, out / "records", seeds=sweep.seeds, jobs=jobs, tell=tell, tick=tick)
+        write_state(sweep, out, command)
+        return run_all(sweep, out / "records", seeds=sweep.seeds, jobs=jobs, tell=tell, tick=tick)
 
 
-def _with_faces(sweep: Sweep, root: Path) -> tuple[Sweep, str]:
-    """Return the sweep with the digests of its points' faces, and the digest of its own."""
+def _with_faces(sweep: Experiment, root: Path) -> Experiment:
+    """Return the sweep with the digest of its faces, and in its rows' settings those of others where they have them."""
     digest_of = functools.cache(lambda faces: data_sha256(faces, root))
-    own = digest_of(sweep.spec.faces)
-    points = (replace(p, data_sha256="" if (its := digest_of(p.spec.faces)) == own else its) for p in sweep.points)
-    return replace(sweep, points=tuple(points)), own
+    own = digest_of(base_of(sweep).faces)
+    (table,) = sweep.tables
+    rows = tuple(row if (its := digest_of(row.spec.faces)) == own else _on(row, its) for row in table.rows)
+    return replace(sweep, tables=(replace(table, rows=rows),), data_sha256=own)
 
 
-def read_sweep(out: Path) -> tuple[Sweep, Results, str]:
-    """Return the sweep that a folder holds, what is measured of it, and its command; nothing is run.
+def _on(row: Row, faces: str) -> Row:
+    """Return a row whose faces are others than the sweep's."""
+    return replace(row, settings={**row.settings, "data_sha256": faces}) if faces else row
+
+
+def _settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the records of a row's runs are records of."""
+    return {"experiment": describe(from_data(changed(base, changes))), "changes": changes}
+
+
+def _faces_of(row: Mapping[str, Any]) -> str:
+    """Return the digest of a row's faces in plain data, empty where they are the sweep's."""
+    return str(row.get("data_sha256", ""))
+
+
+def read_sweep(out: Path) -> tuple[Results, str]:
+    """Return what is measured of the sweep that a folder holds, and its command; nothing is run.
 
     Raises CorruptDataError for a damaged folder.
     """
     state = _read_state(out)
     try:
-        points = tuple(
-            Point(
-                p["name"],
-                p["label"],
-                p["changes"],
-                from_data(changed(state["base"], p["changes"])),
-                tuple(p["paper"]),
-                str(p.get("data_sha256", "")),
-            )
+        rows = [
+            _on(Row(p["name"], p["label"], _settings(state["base"], p["changes"]), tuple(p["paper"])), _faces_of(p))
             for p in state["points"]
-        )
-        sweep = Sweep(state["base"], points, _seeds(state["seeds"]), tuple(state["paper_columns"]))
-        study = study_of(sweep, _not_now, str(state["data_sha256"]))
-        return sweep, read_results(study, out / "records", seeds=sweep.seeds), str(state["command"])
+        ]
+        columns = tuple(state["paper_columns"])
+        sweep = _experiment(state["base"], rows, _seeds(state["seeds"]), columns, str(state["data_sha256"]))
+        return read_results(sweep, out / "records", seeds=sweep.seeds), str(state["command"])
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(f"{out / STATE} is damaged; run mien-sim sweep again") from error
 
@@ -379,18 +349,25 @@ def _not_now(_job: Job) -> dict[str, Any]:
     raise ConfigError("this study is only read; run it with mien-sim sweep")
 
 
-def write_state(sweep: Sweep, out: Path, data: str, command: str) -> None:
+def write_state(sweep: Experiment, out: Path, command: str) -> None:
     """Write what a folder's runs are runs of: settings, seeds, the digest of the faces, the command."""
+    (table,) = sweep.tables
     points = [
-        {"name": p.name, "label": p.label, "changes": dict(p.changes), "paper": p.paper, "data_sha256": p.data_sha256}
-        for p in sweep.points
+        {
+            "name": row.name,
+            "label": row.label,
+            "changes": dict(row.settings["changes"]),
+            "paper": row.paper,
+            "data_sha256": _faces_of(row.settings),
+        }
+        for row in table.rows
     ]
     state = {
         "base": sweep.base,
         "points": points,
         "seeds": sweep.seeds,
-        "paper_columns": sweep.paper_columns,
-        "data_sha256": data,
+        "paper_columns": table.paper_columns,
+        "data_sha256": sweep.data_sha256,
         "command": command,
     }
     write_atomically(out / STATE, (json.dumps(state, indent=1) + "\n").encode())
@@ -406,9 +383,9 @@ def _read_state(out: Path) -> dict[str, Any]:
     return state
 
 
-def _check_same(sweep: Sweep, out: Path, data: str) -> None:
+def _check_same(sweep: Experiment, out: Path) -> None:
     """Raise AlreadyExistsError where `out` holds runs of another experiment, of other faces, or of other settings."""
-    from simulation.runs.runs import read_json
+    from simulation.runs.records import read_json
 
     another = "and they are not mixed; name a new folder with --out"
     refuse_others(out, but=STATE)
@@ -418,14 +395,14 @@ def _check_same(sweep: Sweep, out: Path, data: str) -> None:
             raise AlreadyExistsError(
                 f"{out} holds a sweep of another experiment, or of this one before it was changed, {another}"
             )
-        if state.get("data_sha256") != data:
-            raise AlreadyExistsError(f"{out} holds runs on other faces than {sweep.spec.name} finds now, {another}")
-        faces = {point.name: point.data_sha256 for point in sweep.points}
+        if state.get("data_sha256") != sweep.data_sha256:
+            raise AlreadyExistsError(f"{out} holds runs on other faces than {sweep.name} finds now, {another}")
+        faces = {row.name: _faces_of(row.settings) for row in sweep.rows}
         for before in state.get("points", ()):
             name = before.get("name")
             if name in faces and before.get("data_sha256", faces[name]) != faces[name]:
                 raise AlreadyExistsError(f"{out} holds runs of {name} on other faces than it finds now, {another}")
-    for point, seed in itertools.product(sweep.points, sweep.seeds):
-        kept = out / "runs" / run_name(point.name, seed) / "experiment.json"
-        if kept.is_file() and read_json(kept) != describe(with_changes(point.spec, seed=seed)):
+    for row, seed in itertools.product(sweep.rows, sweep.seeds):
+        kept = out / "runs" / run_name(row.name, seed) / "experiment.json"
+        if kept.is_file() and read_json(kept) != describe(with_changes(row.spec, seed=seed)):
             raise AlreadyExistsError(f"{kept.parent} holds a run with other settings, {another}")

@@ -1,0 +1,309 @@
+"""Experiments: one TOML file says model, faces, partition, task and evaluation; records say what came of every round.
+
+    name = "phones"
+    [model]
+    source = "sface"
+    [[faces]]
+    kind = "shipped"
+    [partition]
+    scheme = "one_identity"
+    clients = 10
+    test = 20
+    [task]
+    method = "fedavg"
+    rounds = 3
+    [evaluation]
+    every = 1
+
+A run writes one JSON record a round and, sealed under a key of its own folder, what it needs to go on after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from mien.errors import ConfigError, EmptyFolderError, NotFoundError
+from mien.methods import find_method
+from mien.records import from_mapping, parse_toml, to_mapping
+from mien.specs import TaskSpec
+from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
+from simulation.faces.sources import FacesSource
+
+MAX_TOML_BYTES: Final = 1 << 20
+MAX_DIM: Final = 8192
+MAX_REPLICATES: Final = 100_000
+MapKind = Literal["pca", "tsne", "none"]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where the model comes from: pretrained `sface`, `folder` (`path` as model export writes it), or `new`.
+
+    A new model is `backbone` with `dim` numbers an embedding, its weights drawn from `seed`.
+    """
+
+    source: Literal["sface", "folder", "new"] = "sface"
+    path: str = ""
+    backbone: str = ""
+    dim: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.source == "folder") != bool(self.path) or (self.source == "new") != bool(self.backbone):
+            raise ConfigError("model.path goes with model.source 'folder', model.backbone with 'new', and both need it")
+        if not 1 <= self.dim <= MAX_DIM:
+            raise ConfigError(f"model.dim is {self.dim}; it must lie between 1 and {MAX_DIM}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"model.seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """When and how the model is measured on the partition's test people: after every `every` rounds (0: at the end).
+
+    All pairs of at most `max_people` of them (0: all) are compared; TAR is given at each of `targets`, the EER's
+    interval comes from `replicates` bootstrap replicates over identities. `map` draws the embeddings of some of them,
+    by default only where all faces are nobody's; a map of other people's faces is refused.
+    """
+
+    every: int = 0
+    max_people: int = 0
+    targets: tuple[float, ...] = (1e-1, 1e-2, 1e-3)
+    replicates: int = 200
+    map: Literal["auto", "pca", "tsne", "none"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.max_people < 0:
+            raise ConfigError("evaluation.every and evaluation.max_people must not be negative")
+        if not self.targets or any(not 0 < target <= 1 for target in self.targets):
+            raise ConfigError("evaluation.targets are false match rates; each must lie above 0 and not above 1")
+        if not 100 <= self.replicates <= MAX_REPLICATES:
+            raise ConfigError(
+                f"evaluation.replicates is {self.replicates}; it must lie between 100, which an interval needs, and "
+                f"{MAX_REPLICATES}"
+            )
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """An experiment as its TOML file says it; `paper` names the table that it is the setting of.
+
+    `control` "public_only" leaves the phones' own pictures out of their training: what is gained then is no merit of
+    theirs. It goes with methods that train on public faces. `engine` says how a round's clients are run, which changes
+    no result, and `precision` in what a GPU multiplies. `sums` "ring" adds up as secure aggregation does, with the
+    clips, rounding and noise of the task, which differential privacy needs.
+    """
+
+    name: str
+    faces: tuple[FacesSource, ...]
+    about: str = ""
+    paper: str = ""
+    control: Literal["none", "public_only"] = "none"
+    engine: Literal["auto", "sequential", "stacked", "fused", "cluster"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    sums: Literal["exact", "ring"] = "exact"
+    model: ModelSource = field(default_factory=ModelSource)
+    partition: PartitionSpec = field(default_factory=PartitionSpec)
+    task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
+    evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
+
+    def __post_init__(self) -> None:
+        if not self.faces:
+            raise ConfigError("the experiment has no faces; add a table [[faces]]")
+        method = find_method(self.task.method)
+        try:
+            from_mapping(method.options, self.task.options, where="task.options.")
+        except ConfigError as error:
+            raise ConfigError(f"{error} (options of {self.task.method})") from error
+        if not method.trains:
+            raise ConfigError(
+                f"{self.task.method} measures and trains nothing, which an experiment has no figures for; give "
+                "simulation.engines.engine.run_task phones of your own"
+            )
+        needs_public = method.requirements(self.task).public_faces
+        if needs_public and self.partition.public == 0:
+            raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
+        if self.control == "public_only" and not needs_public:
+            raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
+        if self.sums == "exact" and self.task.privacy.dp.is_on:
+            raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")
+        if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
+            raise ConfigError(
+                "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "
+                "true where they are that, or leave map out"
+            )
+
+    @property
+    def has_nobody(self) -> bool:
+        """Whether all faces are of people who do not exist."""
+        return all(source.is_nobody for source in self.faces)
+
+    @property
+    def map_kind(self) -> MapKind:
+        """How the report maps embeddings."""
+        kind = self.evaluation.map
+        return kind if kind != "auto" else "pca" if self.has_nobody else "none"
+
+
+def parse(text: str) -> RunSpec:
+    """Return the experiment in a TOML text; raises ConfigError naming a field that is wrong, unknown or missing.
+
+    The task's name is the experiment's, and its seed draws the clients' randomness. A table [sweep] is left out.
+    """
+    return from_data(parse_data(text)[0])
+
+
+def parse_data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a TOML text as plain data: the experiment, and its table [sweep] (empty where there is none)."""
+    data = parse_toml(text, "the experiment")
+    table = data.pop("sweep", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"sweep is {table!r}; it must be a table [sweep]")
+    return data, table
+
+
+def from_data(data: Mapping[str, Any]) -> RunSpec:
+    """Return the experiment in plain data as its file holds it; raises as `parse`."""
+    task = data.get("task", {})
+    if isinstance(task, Mapping) and "name" not in task:
+        data = {**data, "task": {**task, "name": data.get("name", "")}}
+    return from_mapping(RunSpec, data)
+
+
+def load(path: Path) -> RunSpec:
+    """Return the experiment in a file; raises NotFoundError where there is none, else as `parse`."""
+    return from_data(load_data(path)[0])
+
+
+def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an experiment's file as `parse_data` does; raises NotFoundError where there is none."""
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}; name an experiment's TOML file")
+    if path.stat().st_size > MAX_TOML_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_TOML_BYTES} bytes; it is no experiment")
+    try:
+        return parse_data(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who holds what in an experiment, and where the numbers come from: `generated` names the sets that are absent."""
+
+    spec: RunSpec
+    counts: Counts = field(repr=False)
+    domains: Mapping[str, str] = field(repr=False)
+    partition: Partition = field(repr=False)
+    generated: tuple[str, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a dry run says: sizes of data and partition, method, rounds, what is missing."""
+        return {
+            "experiment": self.spec.name,
+            "paper": self.spec.paper,
+            "method": self.spec.task.method,
+            "rounds": self.spec.task.rounds,
+            "found": {"identities": len(self.counts), "images": sum(self.counts.values())},
+            "partition": self.partition.summary(),
+            "generated": list(self.generated),
+        }
+
+
+def make_plan(spec: RunSpec, count: Callable[[FacesSource], Counts], generated: tuple[str, ...] = ()) -> Plan:
+    """Return the experiment's partition of the identities that `count` finds in each source.
+
+    Raises ConfigError for an identity in two sources, for too few clients, EmptyFolderError for too few people.
+    """
+    counts: dict[str, int] = {}
+    domains: dict[str, str] = {}
+    for source in spec.faces:
+        found = count(source)
+        if both := sorted(set(found) & set(counts)):
+            raise ConfigError(f"identity {both[0]} is in two data sets; rename one, or list it under faces.exclude")
+        counts.update(found)
+        domains.update({name: source.domain or name.rpartition("_")[0] for name in found})
+    if not counts:
+        raise EmptyFolderError("the data sets hold nobody; look at faces.path")
+    partition = build(spec.partition, counts, lambda name: domains[name])
+    if len(partition.clients) < spec.task.cohort.min_reports:
+        raise ConfigError(
+            f"there are {len(partition.clients)} clients and task.cohort.min_reports is "
+            f"{spec.task.cohort.min_reports}; add clients or lower it"
+        )
+    return Plan(spec, counts, domains, partition, generated)
+
+
+def generated_counts(source: FacesSource, seed: int = 0, *, least: int = 1) -> dict[str, int]:
+    """Return a made-up list of as many identities and images as the source should have, long-tailed as web sets are.
+
+    Everybody has at least `least` images, as far as there are so many. Raises NotFoundError for a source that does not
+    say how many it should have.
+    """
+    if source.identities < 1:
+        raise NotFoundError(
+            f"there are no faces at {source.path}; name their folder with --faces, or give faces.identities and "
+            "faces.images for a dry run without them"
+        )
+    weights = np.exp(0.8 * np.random.default_rng(seed).standard_normal(source.identities))
+    least = min(least, source.images // source.identities)
+    spare = source.images - least * source.identities
+    exact = weights / weights.sum() * spare
+    sizes = np.floor(exact).astype(int)
+    for i in np.argsort(sizes - exact, kind="stable")[: spare - int(sizes.sum())]:
+        sizes[i] += 1
+    prefix = source.domain or Path(source.path).stem or "made-up"
+    return {f"{prefix}_{i:06d}": int(size) + least for i, size in enumerate(sizes)}
+
+
+def dry_plan(spec: RunSpec, root: Path) -> Plan:
+    """Return the plan without reading an image; absent data sets are replaced by generated lists of their size.
+
+    Where a long tail leaves too few people with `partition.min_images`, the lists give everybody that many.
+    """
+    from simulation.faces.sources import counts_of, is_there
+
+    absent = tuple(source.path for source in spec.faces if not is_there(source, root))
+
+    def plan(least: int) -> Plan:
+        def count(source: FacesSource) -> Counts:
+            return generated_counts(source, least=least) if source.path in absent else counts_of(source, root)
+
+        return make_plan(spec, count, absent)
+
+    try:
+        return plan(1)
+    except EmptyFolderError:
+        if not absent:
+            raise
+        return plan(spec.partition.min_images)
+
+
+def with_changes(
+    spec: RunSpec,
+    *,
+    seed: int | None = None,
+    rounds: int | None = None,
+    engine: str | None = None,
+    precision: str | None = None,
+) -> RunSpec:
+    """Return the experiment with another seed (of partition and task), number of rounds, engine or precision."""
+    if engine is not None:
+        spec = from_mapping(RunSpec, {**to_mapping(spec), "engine": engine})
+    if precision is not None:
+        spec = from_mapping(RunSpec, {**to_mapping(spec), "precision": precision})
+    if seed is not None:
+        if seed < 0:
+            raise ConfigError(f"--seed is {seed}; it must not be negative")
+        spec = replace(spec, partition=replace(spec.partition, seed=seed), task=replace(spec.task, seed=seed))
+    return spec if rounds is None else replace(spec, task=replace(spec.task, rounds=rounds))
+
+
+def describe(spec: RunSpec) -> dict[str, Any]:
+    """Return the experiment as plain data: what a run keeps beside its records to know it again."""
+    return to_mapping(spec)
