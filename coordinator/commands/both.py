@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from coordinator.commands import audit
-from coordinator.commands.common import folder_option, now, read_pem, say, show_reference
+from coordinator.commands.common import folder_option, now, read_pem, show_reference
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import shown
 from mien.errors import TABLE
 from mien.shell import cli as shell
 from mien.shell import logs
+from mien.shell.cli import say
 from mien.shell.files import write_atomically
 from mien.shell.passwords import read_password
 

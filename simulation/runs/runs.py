@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.store.sealing import KEY_BYTES, Sealer
+from coordinator.store.sealing import MasterKey
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.errors import AlreadyExistsError, CorruptDataError, EmptyFolderError, MienError, NotFoundError
@@ -32,6 +32,7 @@ from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, write_atomically
 from mien.shell.keys import secret_bytes
+from mien.shell.sealing import KEY_BYTES, Sealer
 from mien.specs import ModelSpec
 from simulation.engines.budget import epsilon_spent
 from simulation.engines.choice import InWorker, Place, opened
@@ -149,7 +150,7 @@ class RunFolder:
         self._key.unlink(missing_ok=True)
 
     def _sealer(self) -> Sealer:
-        return Sealer(read_private(self._key, what="checkpoint key"), "checkpoint")
+        return MasterKey(read_private(self._key).sealer(what="checkpoint key"), "checkpoint")
 
 
 def run_experiment(
