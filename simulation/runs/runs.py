@@ -150,7 +150,7 @@ class RunFolder:
         self._key.unlink(missing_ok=True)
 
     def _sealer(self) -> Sealer:
-        return MasterKey(read_private(self._key).sealer(what="checkpoint key"), "checkpoint")
+        return MasterKey(read_private(self._key, what="checkpoint key")).sealer("checkpoint")
 
 
 def run_experiment(
