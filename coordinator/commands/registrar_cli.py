@@ -79,7 +79,9 @@ app = typer.Typer(
     help="Admit devices: invite them, sign their certificates, revoke them.\n" + FIRST_TIME,
 )
 app.add_typer(both.config_app(PROGRAM), name="config")
-app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators elsewhere."), name="operator")
+app.add_typer(
+    both.operator_app(PROGRAM, help="Credentials for operators elsewhere.", signs_first=True), name="operator"
+)
 app.add_typer(both.audit_app(PROGRAM), name="audit")
 
 _ADMIN: Final = "127.0.0.1:7441"
