@@ -35,14 +35,14 @@ from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
 from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService, add_rounds_service
-from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
+from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor, listen
 from coordinator.store import audit
 from coordinator.store.budgets import Budgets
 from coordinator.store.ownership import check_ownership
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
 from coordinator.store.thread import StoreThread
-from mien.errors import ConfigError, DrainingError, KeyStoreError, MienError
+from mien.errors import DrainingError, KeyStoreError, MienError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.protocol.v1 import models_pb2_grpc, operator_pb2_grpc
 from mien.secagg.leaves import leaf_verifier
@@ -306,13 +306,8 @@ def _server(
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
     interceptors = (ErrorInterceptor(metrics.call_ended, traces.call), AccessInterceptor(gate, limiter), *last)
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
-    try:
-        port = server.add_secure_port(config.listens_at, leaf.credentials(client_ca=client_cas))
-    except RuntimeError as error:
-        raise ConfigError(
-            f"cannot listen on {config.listens_at}; free the port, or change it in coordinator.toml"
-        ) from error
-    return server, port
+    change = "; free the port, or change it in coordinator.toml"
+    return server, listen(server, config.listens_at, leaf.credentials(client_ca=client_cas), change=change)
 
 
 def _probes(

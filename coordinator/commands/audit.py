@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from coordinator.commands.common import say
 from mien.format import moment
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

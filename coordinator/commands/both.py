@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from coordinator.commands import audit
-from coordinator.commands.common import folder_option, now, read_pem, say, show_reference
+from coordinator.commands.common import folder_option, now, read_pem, show_reference
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import shown
 from mien.errors import TABLE
 from mien.shell import cli as shell
 from mien.shell import logs
+from mien.shell.cli import say
 from mien.shell.files import write_atomically
 from mien.shell.passwords import read_password
 
@@ -173,16 +174,12 @@ def config_app(program: Program) -> typer.Typer:
     return app
 
 
-def operator_app(program: Program, *, help: str) -> typer.Typer:
-    """Return the verbs that make credentials for operators."""
+def operator_app(program: Program, *, help: str, signs_first: bool = False) -> typer.Typer:
+    """Return the verbs that make credentials for operators; their help lists `sign` first where that says so."""
     app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
     Home, Json, words = _options(program)
     Name: Any = typer.Option(..., "--name", help=words.operator_name)
 
-    @app.command(
-        help="Give this folder's owner new operator credentials, valid for a year.\n\n"
-        + program.example(f"operator renew --home {words.folder}")
-    )
     def renew(*, home: Path = Home, as_json: bool = Json) -> None:
         server = program.home(home)
         certificate = server.write_operator(server.authority(), now())
@@ -190,10 +187,6 @@ def operator_app(program: Program, *, help: str) -> typer.Typer:
         path = str(server.operator_path)
         shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
 
-    @app.command(
-        help="Sign credentials for an operator whose key stays elsewhere.\n\n"
-        + program.example("operator sign alice.csr --name alice --out alice.pem")
-    )
     def sign(
         csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
         *,
@@ -205,6 +198,20 @@ def operator_app(program: Program, *, help: str) -> typer.Typer:
         sign_operator(program.home(home), csr, name, out)
         shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
 
+    verbs = (
+        (
+            renew,
+            "Give this folder's owner new operator credentials, valid for a year.\n\n"
+            + program.example(f"operator renew --home {words.folder}"),
+        ),
+        (
+            sign,
+            "Sign credentials for an operator whose key stays elsewhere.\n\n"
+            + program.example("operator sign alice.csr --name alice --out alice.pem"),
+        ),
+    )
+    for verb, text in reversed(verbs) if signs_first else verbs:
+        app.command(help=text)(verb)
     return app
 
 

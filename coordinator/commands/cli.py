@@ -21,11 +21,12 @@ from coordinator.commands import (
     replicas,
     tasks,
 )
-from coordinator.commands.common import Home, Json, now, read_pem, say
+from coordinator.commands.common import Home, Json, now, read_pem
 from coordinator.home.config import LIMITS, CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from coordinator.home.coordinator_backup import CoordinatorBackup

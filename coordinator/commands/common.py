@@ -15,6 +15,7 @@ import typer
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 from mien.shell.files import read_limited
 
 if TYPE_CHECKING:
@@ -40,11 +41,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Task = Annotated[
     str, typer.Argument(help="The task's id (or its beginning), or its name: of several, the one not over.")
 ]
-
-
-def say(text: str) -> None:
-    """Print a line for people as it is."""
-    shell.OUT.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_reference(

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, now, say
+from coordinator.commands.common import Home, Json, now
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError
 from mien.format import moment
 from mien.shell import cli as shell
 from mien.shell import logs
+from mien.shell.cli import say
 from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:

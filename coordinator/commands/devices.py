@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, say
-from coordinator.commands.invites import draw_invite, fingerprints
+from coordinator.commands.common import Home, Json, ask
+from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
+from coordinator.commands.invites import list_devices as list_joined
 from coordinator.commands.tables import Column, listing
 from coordinator.home.home import CoordinatorHome
-from coordinator.registrar.config import invite_seconds
 from mien.errors import MienError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Invite devices, list them, shut them out.")
 
-_T = TypeVar("_T")
 _TOLD: Final = (
     *("software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms"),
     *("engines", "backbones", "objectives"),
@@ -49,16 +48,7 @@ def invite(
 
     Example: mien-coordinator device invite --note "Alice's phone"
     """
-
-    valid_s = invite_seconds(valid_hours)
-
-    async def question(registrar: RegistrarAdmin) -> tuple[str, int]:
-        issued = await registrar.create_invite(population, valid_s=valid_s, note=note)
-        return issued.url, issued.expires_unix_s
-
-    url, expires_unix_s = _ask(home, question)
-    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
-    shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
+    make_invite(_ask(home), population, valid_hours, note, as_json=as_json)
 
 
 @app.command("list")
@@ -67,11 +57,7 @@ def list_devices(home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator device list
     """
-
-    async def question(registrar: RegistrarAdmin) -> list[Device]:
-        return [device async for device in registrar.list_devices()]
-
-    devices = _ask(home, question)
+    devices = list_joined(_ask(home))
     seen, missing = _seen(home)
 
     def human() -> None:
@@ -97,30 +83,18 @@ def revoke(
 
     Example: mien-coordinator device revoke 3f0c --reason "phone lost"
     """
-
-    from coordinator.operator.registrar_client import find_device
-
-    async def question(registrar: RegistrarAdmin) -> str:
-        found = await find_device(registrar, device_id, listed_by="mien-coordinator device list")
-        await registrar.revoke_device(found, reason=reason)
-        return found
-
-    revoked = _ask(home, question)
-    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {revoked}."))
+    revoke_device(_ask(home), device_id, reason, listed_by="mien-coordinator device list", as_json=as_json)
 
 
-def _ask(folder: Path, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]]) -> _T:
-    """Return what the registrar answers to this coordinator."""
-    from coordinator.operator.registrar_client import connect_admin
+def _ask(folder: Path) -> Ask:
+    """Return what asks the registrar for this coordinator."""
 
-    home = CoordinatorHome(folder)
-    address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()
+    def ask(question: Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]) -> Any:
+        home = CoordinatorHome(folder)
+        address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()
+        return ask_registrar(address, credentials, "registrar_admin_address", question)
 
-    async def connected() -> _T:
-        async with connect_admin(address, credentials, setting="registrar_admin_address") as registrar:
-            return await question(registrar)
-
-    return asyncio.run(connected())
+    return ask
 
 
 def _seen(home: Path) -> tuple[Seen | None, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, say
+from coordinator.commands.common import Home, Json, ask
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
@@ -16,6 +16,7 @@ from mien.format import moment
 from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping, parse_toml
 from mien.shell import cli as shell
+from mien.shell.cli import say
 from mien.shell.files import read_limited
 from mien.shell.keys import secret_hex
 from mien.specs import CohortSpec

@@ -5,12 +5,76 @@ Whoever can change an invite on its way can also change the fingerprints within;
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from coordinator.commands.common import say
+from coordinator.registrar.config import invite_seconds
 from mien.format import grouped
 from mien.protocol.invite import Invite
 from mien.shell import cli as shell
+from mien.shell.cli import say
+
+if TYPE_CHECKING:
+    from coordinator.keys.credentials import OperatorCredentials
+    from coordinator.operator.registrar_client import Device, RegistrarAdmin
+
+_T = TypeVar("_T")
+Ask: TypeAlias = "Callable[[Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]], Any]"
+"""Returns what the registrar answers to a question."""
+
+
+def ask_registrar(
+    address: str,
+    credentials: OperatorCredentials,
+    setting: str,
+    question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]],
+) -> _T:
+    """Return what a running registrar answers to an operator; `setting` is where the address is from."""
+    from coordinator.operator.registrar_client import connect_admin
+
+    async def connected() -> _T:
+        async with connect_admin(address, credentials, setting=setting) as registrar:
+            return await question(registrar)
+
+    return asyncio.run(connected())
+
+
+def make_invite(ask: Ask, population: str, valid_hours: float, note: str, *, as_json: bool) -> None:
+    """Make an invite for one device and print it."""
+    valid_s = invite_seconds(valid_hours)
+
+    async def question(registrar: RegistrarAdmin) -> tuple[str, int]:
+        issued = await registrar.create_invite(population, valid_s=valid_s, note=note)
+        return issued.url, issued.expires_unix_s
+
+    url, expires_unix_s = ask(question)
+    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
+    shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
+
+
+def revoke_device(ask: Ask, device_id: str, reason: str, *, listed_by: str, as_json: bool) -> None:
+    """Revoke the device of an id or its beginning, and print its id; `listed_by` is the command that shows ids."""
+    from coordinator.operator.registrar_client import find_device
+
+    async def question(registrar: RegistrarAdmin) -> str:
+        found = await find_device(registrar, device_id, listed_by=listed_by)
+        await registrar.revoke_device(found, reason=reason)
+        return found
+
+    revoked = ask(question)
+    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {revoked}."))
+
+
+def list_devices(ask: Ask) -> list[Device]:
+    """Return the devices that joined."""
+
+    async def question(registrar: RegistrarAdmin) -> list[Device]:
+        return [device async for device in registrar.list_devices()]
+
+    devices: list[Device] = ask(question)
+    return devices
 
 
 def fingerprints(url: str) -> dict[str, str]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, say
+from coordinator.commands.common import Home, Json
 from coordinator.home.home import CoordinatorHome
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from coordinator.store.report import PopulationReport

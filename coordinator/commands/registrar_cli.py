@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from coordinator.commands import both
-from coordinator.commands.common import folder_option, now, read_pem, say
-from coordinator.commands.invites import draw_invite, fingerprints
-from coordinator.registrar.config import LIMITS, RegistrarConfig, invite_seconds
+from coordinator.commands.common import folder_option, now, read_pem
+from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
+from coordinator.commands.invites import list_devices as list_joined
+from coordinator.registrar.config import LIMITS, RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
 from mien.errors import ConfigError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
+    from coordinator.operator.registrar_client import RegistrarAdmin
     from coordinator.registrar.backup import RegistrarBackup
     from mien.shell.doctor import Finding
 
@@ -77,10 +79,11 @@ app = typer.Typer(
     help="Admit devices: invite them, sign their certificates, revoke them.\n" + FIRST_TIME,
 )
 app.add_typer(both.config_app(PROGRAM), name="config")
-app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators elsewhere."), name="operator")
+app.add_typer(
+    both.operator_app(PROGRAM, help="Credentials for operators elsewhere.", signs_first=True), name="operator"
+)
 app.add_typer(both.audit_app(PROGRAM), name="audit")
 
-_T = TypeVar("_T")
 _ADMIN: Final = "127.0.0.1:7441"
 _OPERATOR_FILES: Final = "--csr C/registrar-operator.csr --out C/registrar-operator.pem"
 
@@ -208,17 +211,7 @@ def invite(
 
     Example: mien-registrar invite --note "Alice's phone" --valid-hours 2
     """
-    from coordinator.operator.registrar_client import RegistrarAdmin
-
-    valid_s = invite_seconds(valid_hours)
-
-    async def ask(admin: RegistrarAdmin) -> tuple[str, int]:
-        issued = await admin.create_invite(population, valid_s=valid_s, note=note)
-        return issued.url, issued.expires_unix_s
-
-    url, expires_unix_s = _ask(home, ask)
-    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
-    shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
+    make_invite(_ask(home), population, valid_hours, note, as_json=as_json)
 
 
 @app.command()
@@ -232,15 +225,7 @@ def revoke(
 
     Example: mien-registrar revoke 3f0c --reason "phone lost"
     """
-    from coordinator.operator.registrar_client import RegistrarAdmin, find_device
-
-    async def ask(admin: RegistrarAdmin) -> str:
-        found = await find_device(admin, device_id, listed_by="mien-registrar list")
-        await admin.revoke_device(found, reason=reason)
-        return found
-
-    revoked = _ask(home, ask)
-    shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {revoked}."))
+    revoke_device(_ask(home), device_id, reason, listed_by="mien-registrar list", as_json=as_json)
 
 
 @app.command("list")
@@ -249,13 +234,7 @@ def list_devices(home: Home, as_json: Json = False) -> None:
 
     Example: mien-registrar list --json
     """
-    from coordinator.operator.registrar_client import Device, RegistrarAdmin
-
-    async def ask(admin: RegistrarAdmin) -> list[Device]:
-        devices: AsyncIterator[Device] = admin.list_devices()
-        return [device async for device in devices]
-
-    devices = _ask(home, ask)
+    devices = list_joined(_ask(home))
     result = {"devices": [dataclasses.asdict(device) for device in devices]}
 
     def human() -> None:
@@ -279,18 +258,15 @@ def main() -> None:
     shell.run(app)
 
 
-def _ask(home: Path, ask: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
-    """Return what a running registrar answers to this folder's operator."""
-    from coordinator.operator.registrar_client import connect_admin
+def _ask(folder: Path) -> Ask:
+    """Return what asks the running registrar for this folder's owner."""
 
-    registrar = RegistrarHome(home)
-    address, credentials = registrar.resolve().config.admin_address, registrar.operator_credentials()
+    def ask(question: Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]) -> Any:
+        home = RegistrarHome(folder)
+        address, credentials = home.resolve().config.admin_address, home.operator_credentials()
+        return ask_registrar(address, credentials, "admin_address", question)
 
-    async def connected() -> _T:
-        async with connect_admin(address, credentials, setting="admin_address") as admin:
-            return await ask(admin)
-
-    return asyncio.run(connected())
+    return ask
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.common import Json, say
+from coordinator.commands.common import Json
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The key that signs releases. Keep it off the coordinator."

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import RenderableType
 
-from coordinator.commands.common import Home, Json, say
+from coordinator.commands.common import Home, Json
 from coordinator.commands.tables import Column, listing
 from coordinator.home.home import CoordinatorHome
 from mien.format import moment
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from coordinator.replicas.registry import Replica

@@ -12,13 +12,14 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, find_task, say
+from coordinator.commands.common import Home, Json, Task, ask, find_task
 from coordinator.commands.tables import Column, listing
 from coordinator.operator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping, parse_toml
 from mien.shell import cli as shell
+from mien.shell.cli import say
 from mien.shell.files import read_limited
 from mien.shell.keys import secret_hex
 from mien.specs import TaskSpec

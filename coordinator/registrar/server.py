@@ -31,9 +31,9 @@ from coordinator.registrar.service import (
     add_registrar,
 )
 from coordinator.registrar.store import Store
-from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor
+from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor, listen
 from coordinator.store import audit
-from mien.errors import ConfigError, StorageError, UnreachableError
+from mien.errors import StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.shell.lock import exclusive
 from mien.shell.serving import serve_until_signalled
@@ -43,6 +43,7 @@ _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256
 _HANDSHAKE_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
+_CHANGE: Final = "; free the port, or change it in registrar.toml"
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,10 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         admin = _server(MAX_MESSAGE_BYTES)
         add_admin(RegistrarAdminService(registry, ca, worker, clock), admin)
         ports = Ports(
-            _listen(join, config.join_listen, leaf.credentials()),
-            _listen(admin, config.operators_listen, leaf.credentials(client_ca=authority.certificate_pem)),
+            listen(join, config.join_listen, leaf.credentials(), change=_CHANGE),
+            listen(
+                admin, config.operators_listen, leaf.credentials(client_ca=authority.certificate_pem), change=_CHANGE
+            ),
         )
         await join.start()
         await admin.start()
@@ -126,10 +129,3 @@ def _server(max_message_bytes: int) -> grpc.aio.Server:
     )
     interceptors = (ErrorInterceptor(), ReadableInterceptor())
     return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=_MAX_CALLS)
-
-
-def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials) -> int:
-    try:
-        return server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {address}; free the port, or change it in registrar.toml") from error

@@ -17,11 +17,9 @@ from cryptography import x509
 from coordinator.keys import pki
 from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.limits import FailureLimiter, network_of
-from coordinator.service.rpc import peer_host, peer_leaf_pem
+from coordinator.service.rpc import hello_reply, peer_host, peer_leaf_pem
 from mien.errors import AuthError
-from mien.protocol.status import choose_version
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
-from mien.shell.version import software
 
 MAX_JOIN_MESSAGE_BYTES: Final = 32 * 1024
 """Limit of a message from a caller that has proved nothing yet; a join needs less than 5 KiB."""
@@ -68,9 +66,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the registrar's clock."""
-        chosen = choose_version(list(request.protocol_versions))
-        unix_ms = int(self._clock().timestamp() * 1000)
-        return common_pb2.HelloReply(protocol_version=chosen, software=software("mien-registrar"), unix_ms=unix_ms)
+        return hello_reply(request, "mien-registrar", int(self._clock().timestamp() * 1000))
 
     async def Join(self, request: registrar_pb2.JoinRequest, context: Any) -> registrar_pb2.JoinReply:
         """Return a device's first certificate for a token."""

@@ -27,9 +27,8 @@ from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import Gate
 from coordinator.service.metrics import Metrics
-from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor
+from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor, listen
 from coordinator.store.thread import StoreThread
-from mien.errors import ConfigError
 from mien.protocol.v1 import replicas_pb2_grpc
 from mien.shell.clock import Clock
 from mien.shell.keys import secret_hex
@@ -87,13 +86,9 @@ class Replication:
             options=(*SERVER_OPTIONS, HANDSHAKE_LIMIT, ("grpc.so_reuseport", 0)),
         )
         leaf = ServerLeaf(authority, (host, "localhost", "127.0.0.1"), self._clock.now_utc)
-        listen = config.replica_listen or f"[::]:{port}"
-        try:
-            server.add_secure_port(listen, leaf.credentials(client_ca=authority.certificate_pem))
-        except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen on {listen} for other replicas; free the port, or change replica_listen"
-            ) from error
+        address = config.replica_listen or f"[::]:{port}"
+        change = " for other replicas; free the port, or change replica_listen"
+        listen(server, address, leaf.credentials(client_ca=authority.certificate_pem), change=change)
         add_services(server)
         replicas_pb2_grpc.add_ReplicasServicer_to_server(ReplicasService(engine, self.stores, self.keeper), server)
 

@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 
 from coordinator.rounds.block_file import BLOCK_BYTES, BlockFile, Buffers, Entries, whole_blocks
 from coordinator.store.blobs import write_errors
-from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey, Sealer
+from coordinator.store.sealing import MasterKey
 from mien.contribution import ContributionLayout
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.rounds import BlobId
 from mien.shell.files import sync_folder
 from mien.shell.keys import secret_bytes, secret_hex
+from mien.shell.sealing import OVERHEAD_BYTES, Sealer
 
 _MAGIC: Final = b"MSP2"
 _SALT_BYTES: Final = 16

@@ -16,6 +16,7 @@ from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
 from coordinator.service.messages import check_hash, check_id, manifest, roll_out_status, seen_device
+from coordinator.service.rpc import hello_reply
 from coordinator.store.blobs import BlobStore, BlobWriter
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
@@ -26,7 +27,6 @@ from mien.models.bundles import BundleManifest
 from mien.protocol.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
 from mien.protocol.messages import REPORTED_STAGES, ROLES
 from mien.protocol.rounds import BlobId
-from mien.protocol.status import choose_version
 from mien.protocol.tensors import PublicShard
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.records import from_mapping
@@ -34,7 +34,6 @@ from mien.rounds.records import BundleRecord, ModelRecord, RoundRecord, TaskReco
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
 from mien.shell.clock import Clock
-from mien.shell.version import software
 from mien.specs import ModelSpec, Threshold
 
 _MAX_TOKEN: Final = 80
@@ -64,10 +63,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
-        chosen = choose_version(list(request.protocol_versions))
-        return common_pb2.HelloReply(
-            protocol_version=chosen, software=software("mien-coordinator"), unix_ms=self._clock.now_ms()
-        )
+        return hello_reply(request, "mien-coordinator", self._clock.now_ms())
 
     # Tasks
 

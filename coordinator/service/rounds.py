@@ -16,18 +16,17 @@ from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
 from coordinator.service.messages import STEP_STAGES, blob_ref, check_hash, check_id, printable, told_json
 from coordinator.service.replies import ReplyStreams
+from coordinator.service.rpc import hello_reply
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
 from mien.protocol.messages import ROLES, STAGES, round_message
 from mien.protocol.rounds import BlobId, RoundRef, Wait
-from mien.protocol.status import choose_version
 from mien.protocol.tensors import pack_tensors
 from mien.protocol.uploads import UploadPiece, parse_piece
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 from mien.rounds.records import DeviceCall
 from mien.shell.clock import Clock, to_ms
-from mien.shell.version import software
 
 _MAX_NAMES: Final = 64
 _MAX_ROUND: Final = 2**31 - 1  # what a column of the database holds
@@ -55,10 +54,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
-        chosen = choose_version(list(request.protocol_versions))
-        return common_pb2.HelloReply(
-            protocol_version=chosen, software=software("mien-coordinator"), unix_ms=self._clock.now_ms()
-        )
+        return hello_reply(request, "mien-coordinator", self._clock.now_ms())
 
     async def CheckIn(self, request: rounds_pb2.CheckInRequest, context: Any) -> rounds_pb2.CheckInReply:
         """Return an assignment, or when to come back; held while a round may still want the device."""

@@ -12,8 +12,10 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from mien.errors import CertificateError, CorruptDataError, MienError, RateLimitedError
-from mien.protocol.status import to_status
+from mien.errors import CertificateError, ConfigError, CorruptDataError, MienError, RateLimitedError
+from mien.protocol.status import choose_version, to_status
+from mien.protocol.v1 import common_pb2
+from mien.shell.version import software
 
 _LOG = structlog.get_logger()
 
@@ -25,6 +27,20 @@ _Call: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 _Stream: TypeAlias = Callable[[Any, Any], AsyncGenerator[Any, None]]
 _Told: TypeAlias = Callable[[str], AbstractContextManager[None]]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+def hello_reply(request: common_pb2.HelloRequest, program: str, unix_ms: int) -> common_pb2.HelloReply:
+    """Return the protocol version to speak, which program answers, and its clock."""
+    chosen = choose_version(list(request.protocol_versions))
+    return common_pb2.HelloReply(protocol_version=chosen, software=software(program), unix_ms=unix_ms)
+
+
+def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, *, change: str) -> int:
+    """Return the port that a server now listens at; raises ConfigError, saying what to `change`, for one in use."""
+    try:
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {address}{change}") from error
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):

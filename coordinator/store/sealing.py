@@ -10,54 +10,15 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from mien.errors import CorruptDataError, KeyStoreError
+from mien.errors import KeyStoreError
 from mien.shell.files import create_private, read_private
 from mien.shell.keys import secret_bytes
+from mien.shell.sealing import KEY_BYTES, Sealer
 
-KEY_BYTES: Final = 32
-NONCE_BYTES: Final = 12
-OVERHEAD_BYTES: Final = NONCE_BYTES + 16
-"""How much longer sealed bytes are than plain ones: a nonce before, a tag after."""
-
-
-class Sealer:
-    """Seals and opens bytes for one purpose."""
-
-    def __init__(self, master: bytes, purpose: str, salt: bytes = b"") -> None:
-        key = HKDF(SHA256(), KEY_BYTES, salt=salt or None, info=f"mien/coordinator/{purpose}/v1".encode()).derive(
-            master
-        )
-        self._cipher = AESGCM(key)
-
-    def __repr__(self) -> str:
-        return "Sealer(***)"
-
-    def seal(self, data: bytes | bytearray | memoryview, *, place: bytes) -> bytes:
-        """Return nonce, ciphertext and tag; only `open` with the same place gives the data back."""
-        nonce = secret_bytes(NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, data, place)
-
-    def seal_into(self, out: memoryview, data: bytes | bytearray | memoryview, *, place: bytes) -> int:
-        """Lay down in `out` what `seal` returns, and return its length."""
-        nonce, end = secret_bytes(NONCE_BYTES), OVERHEAD_BYTES + len(data)
-        out[:NONCE_BYTES] = nonce
-        self._cipher.encrypt_into(nonce, data, place, out[NONCE_BYTES:end])
-        return end
-
-    def open(self, sealed: bytes | memoryview, *, place: bytes) -> bytes:
-        """Return the data; raises CorruptDataError for other bytes, another place or another key alike."""
-        view = bytes(sealed)
-        try:
-            return self._cipher.decrypt(view[:NONCE_BYTES], view[NONCE_BYTES:], place)
-        except (InvalidTag, ValueError):
-            raise CorruptDataError(
-                "sealed data of the coordinator is damaged or its key is another one; restore both from one backup"
-            ) from None
+_FAILING: Final = "sealed data of the coordinator is damaged or its key is another one; restore both from one backup"
 
 
 class MasterKey:
@@ -92,4 +53,6 @@ class MasterKey:
 
     def sealer(self, purpose: str, salt: bytes = b"") -> Sealer:
         """Return what seals for one purpose."""
-        return Sealer(self._key, purpose, salt)
+        info = f"mien/coordinator/{purpose}/v1".encode()
+        key = HKDF(SHA256(), KEY_BYTES, salt=salt or None, info=info).derive(self._key)
+        return Sealer(key, failing=_FAILING)

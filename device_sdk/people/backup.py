@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from device_sdk.storage.sealing import KEY_BYTES, SecretKey, seal, unseal
+from device_sdk.storage.sealing import SecretKey, seal, unseal
 from mien.errors import ConfigError, CorruptDataError
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.keys import RandomBytes, secret_bytes
+from mien.shell.sealing import KEY_BYTES
 
 MAGIC: Final = b"MIENGAL1"
 MIN_PASSWORD: Final = 10

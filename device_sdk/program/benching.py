@@ -19,6 +19,7 @@ from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
 from mien.models.variants import FLOAT32, Variant
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,18 @@ class Looked:
         shell.OUT.print(table)
         for engine in self.engines:
             if engine.lacks:
-                _say(f"{engine.engine}: {engine.lacks}.")
-        _say(f"{self.fastest.engine} has the shortest training step.")
+                say(f"{engine.engine}: {engine.lacks}.")
+        say(f"{self.fastest.engine} has the shortest training step.")
         forms = Table("form", "embedding (ms)", "memory (MB)", "file (MB)", "accuracy", box=None)
         for form in self.forms:
             numbers = map(_number, (form.embed_ms, form.memory_mb, form.size_mb))
             forms.add_row(form.tier, *numbers, form.lacks or form.cost or "what the others are compared with")
         shell.OUT.print(forms)
         if self.unseen:
-            _say(self.unseen)
-        _say(self._conclusion(tier, now_used, saved=saved))
+            say(self.unseen)
+        say(self._conclusion(tier, now_used, saved=saved))
         if self.threshold_by_hand is not None:
-            _say(said_of_threshold(self.threshold_by_hand, now_used or tier))
+            say(said_of_threshold(self.threshold_by_hand, now_used or tier))
 
     def _conclusion(self, tier: str, now_used: str | None, *, saved: bool) -> str:
         limit = f"{self.budget.max_ms:g} ms" + ("" if self.budget.max_mb is None else f" and {self.budget.max_mb:g} MB")
@@ -146,7 +147,3 @@ def _offered(device: Device, model_id: str) -> tuple[tuple[Variant, ...], str]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-def _say(text: str) -> None:
-    shell.OUT.print(text, markup=False, highlight=False, soft_wrap=True)

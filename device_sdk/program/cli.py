@@ -654,12 +654,12 @@ def doctor(home: Home, as_json: Json = False) -> None:
 
     with _device(home, as_json) as device:
         findings = examine(device)
-    rows = [{"what": item.what, "ok": item.ok, "detail": item.detail} for item in findings]
+    rows = [{"what": item.name, "ok": item.ok, "detail": item.detail} for item in findings]
 
     def human() -> None:
         table = Table("", "what", "finding", box=None)
         for item in findings:
-            table.add_row("[green]ok[/]" if item.ok else "[red]no[/]", item.what, item.detail)
+            table.add_row("[green]ok[/]" if item.ok else "[red]no[/]", item.name, item.detail)
         shell.OUT.print(table)
 
     shell.emit({"findings": rows}, as_json=as_json, human=human)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from device_sdk.clock import spell_duration, utc
 from device_sdk.device import Device
 from device_sdk.faces import load_detector
 from device_sdk.runtimes import resolve
 from device_sdk.server.certificates import check_period
-from mien.errors import ConfigError, MienError, NotFoundError
+from mien.errors import ConfigError, NotFoundError
 from mien.models.variants import FLOAT32, model_of, variant_of
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at: whether it is well, and what was seen or is to be done."""
-
-    what: str
-    ok: bool
-    detail: str
+from mien.shell.doctor import Finding, look
 
 
 def examine(device: Device) -> tuple[Finding, ...]:
@@ -37,14 +29,7 @@ def examine(device: Device) -> tuple[Finding, ...]:
         ("model", _model),
         ("threshold", _threshold),
     )
-    return tuple(_look(what, check, device) for what, check in checks)
-
-
-def _look(what: str, check: Callable[[Device], str], device: Device) -> Finding:
-    try:
-        return Finding(what, True, check(device))
-    except MienError as error:
-        return Finding(what, False, error.message)
+    return tuple(look(name, functools.partial(check, device)) for name, check in checks)
 
 
 def _home(device: Device) -> str:

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
-from device_sdk.storage.sealing import KEY_BYTES, SecretKey
+from device_sdk.storage.sealing import SecretKey
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, sync_folder, write_atomically
 from mien.shell.keys import RandomBytes, secret_bytes, secret_hex
+from mien.shell.sealing import KEY_BYTES
 
 KeyStoreKind = Literal["platform", "file"]
 KeyStoreChoice = Literal["auto", "platform", "file"]

@@ -1,24 +1,13 @@
-"""Bytes sealed with AES-256-GCM, bound to the place where they belong.
-
-A sealed record opens only under its key and its context: moved to another row, person or file, it does not open. Every
-failure to open gives the same error, whatever its cause.
-"""
+"""The device's keys, and records sealed under them, each bound to its place (`mien.shell.sealing`)."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-from mien.errors import CorruptDataError, KeyStoreError
+from mien.errors import KeyStoreError
 from mien.shell.keys import RandomBytes, secret_bytes
-
-KEY_BYTES: Final = 32
-NONCE_BYTES: Final = 12
-TAG_BYTES: Final = 16
+from mien.shell.sealing import KEY_BYTES, Sealer
 
 
 @dataclass(frozen=True)
@@ -53,21 +42,14 @@ def bind(*parts: str | int) -> bytes:
 
 
 def seal(key: SecretKey, plain: bytes, context: bytes, *, random_bytes: RandomBytes = secret_bytes) -> bytes:
-    """Return nonce (12 bytes), ciphertext and tag (16 bytes) of `plain`.
-
-    Nonces are random: a key may seal 2**32 records before a repeat becomes likelier than 2**-32 (NIST SP 800-38D).
-    """
-    nonce = random_bytes(NONCE_BYTES)
-    return nonce + AESGCM(key.unmasked()).encrypt(nonce, plain, context)
+    """Return nonce (12 bytes), ciphertext and tag (16 bytes) of `plain`."""
+    return Sealer(key.unmasked(), failing="", random_bytes=random_bytes).seal(plain, place=context)
 
 
 def unseal(key: SecretKey, sealed: bytes, context: bytes, *, what: str) -> bytes:
     """Return what `seal` was given; raises CorruptDataError naming `what` for any other key, context or bytes."""
-    try:
-        return AESGCM(key.unmasked()).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
-    except (InvalidTag, ValueError):
-        # ValueError: fewer bytes than a nonce or a tag.
-        raise CorruptDataError(
-            f"{what} does not open: it is damaged, was tampered with, or belongs to another key; "
-            "restore it from a copy, or wipe and enrol again"
-        ) from None
+    failing = (
+        f"{what} does not open: it is damaged, was tampered with, or belongs to another key; "
+        "restore it from a copy, or wipe and enrol again"
+    )
+    return Sealer(key.unmasked(), failing=failing).open(sealed, place=context)

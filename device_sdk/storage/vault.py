@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device_sdk.storage.keystore import KeyStore
-from device_sdk.storage.sealing import NONCE_BYTES, SecretKey, bind, seal, unseal
+from device_sdk.storage.sealing import SecretKey, bind, seal, unseal
 from mien.errors import (
     CorruptDataError,
     DiskFullError,
@@ -38,6 +38,7 @@ from mien.errors import (
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.files import storage_errors, sync_folder
 from mien.shell.keys import RandomBytes, secret_bytes
+from mien.shell.sealing import NONCE_BYTES
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4D69656E  # "Mien"

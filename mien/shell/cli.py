@@ -60,6 +60,11 @@ def emit(value: Any, *, as_json: bool, human: Callable[[], object]) -> None:
         human()
 
 
+def say(text: str) -> None:
+    """Print a line for people as it is."""
+    OUT.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def warn(message: str) -> None:
     """Print a warning on stderr."""
     ERR.print("[bold yellow]warning[/]: ", end="", highlight=False)

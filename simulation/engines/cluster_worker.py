@@ -15,7 +15,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from coordinator.store.sealing import Sealer
+from coordinator.store.sealing import MasterKey
 from mien.contribution import Arrays
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, ServerState
@@ -74,7 +74,7 @@ class Seal:
     """Seals and opens what says something of phones, under the key of a run."""
 
     def __init__(self, key: bytes) -> None:
-        self._sealer = Sealer(key, _PURPOSE)
+        self._sealer = MasterKey(key).sealer(_PURPOSE)
 
     def close(self, content: Any, what: str) -> bytes:
         """Return the content in sealed bytes."""

@@ -23,10 +23,11 @@ import torch
 from numpy.typing import NDArray
 
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES, FeatureCache, Features
-from device_sdk.storage.sealing import NONCE_BYTES, TAG_BYTES, SecretKey, seal, unseal
+from device_sdk.storage.sealing import SecretKey, seal, unseal
 from mien.errors import CorruptDataError, StorageError
 from mien.methods.base import Crops
 from mien.shell.files import storage_errors
+from mien.shell.sealing import NONCE_BYTES, TAG_BYTES
 from mien.specs import FaceInputSpec
 
 FORMAT: Final = 2

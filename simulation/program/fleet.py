@@ -17,6 +17,7 @@ from rich.table import Table
 from mien.errors import ConfigError
 from mien.records import to_mapping
 from mien.shell import cli
+from mien.shell.cli import say
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import TaskSpec
 from simulation.faces import provenance
@@ -198,16 +199,12 @@ def _print(tried: Sequence[Tried], folder: Path) -> None:
         table.add_row(row.name, *(cell(row, each.summary, tried[0].summary) for each in tried))
     cli.OUT.print(table)
     for number, each in enumerate(tried, 1):
-        _say(f"{number}  {each.policy.name}: {verdict(each)}")
+        say(f"{number}  {each.policy.name}: {verdict(each)}")
         if each.points:
-            _say(f"  EER {each.points[0].eer:.2%} before, {each.points[-1].eer:.2%} at {each.points[-1].hours:.1f} h")
-    _say(f"All were measured for {tried[0].summary.days:g} days, also beyond the rounds that a task asks for.")
-    _say("Emulated phones: compare policies, and measure your own phones before you count on a figure.")
-    _say(str(folder / "report.html"))
-
-
-def _say(text: str) -> None:
-    cli.OUT.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(f"  EER {each.points[0].eer:.2%} before, {each.points[-1].eer:.2%} at {each.points[-1].hours:.1f} h")
+    say(f"All were measured for {tried[0].summary.days:g} days, also beyond the rounds that a task asks for.")
+    say("Emulated phones: compare policies, and measure your own phones before you count on a figure.")
+    say(str(folder / "report.html"))
 
 
 def _plain(tried: Tried) -> dict[str, Any]:

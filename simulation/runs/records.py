@@ -26,13 +26,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.store.sealing import KEY_BYTES, Sealer
+from coordinator.store.sealing import MasterKey
 from mien.errors import AlreadyExistsError, CorruptDataError, MienError, NotFoundError
 from mien.methods.base import ServerState
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import create_private, make_folder, read_limited, read_private, storage_errors, write_atomically
 from mien.shell.keys import secret_bytes
+from mien.shell.sealing import KEY_BYTES, Sealer
 from simulation.engines.engine import Cohort, Step
 from simulation.faces import provenance
 from simulation.faces.partitions import MAX_SEED
@@ -426,7 +427,7 @@ class RunFolder:
         self._key.unlink(missing_ok=True)
 
     def _sealer(self) -> Sealer:
-        return Sealer(read_private(self._key, what="checkpoint key"), "checkpoint")
+        return MasterKey(read_private(self._key, what="checkpoint key")).sealer("checkpoint")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import say
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator

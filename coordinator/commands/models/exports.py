@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, now, say
+from coordinator.commands.common import Home, Json, ask, now
 from coordinator.commands.models.common import Model, tell
 from coordinator.commands.models.folder import said_of_less, write_extras, write_model
 from mien.errors import AlreadyExistsError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 from mien.shell.files import storage_errors
 
 if TYPE_CHECKING:

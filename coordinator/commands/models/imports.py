@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, now, say
+from coordinator.commands.common import Home, Json, ask, now
 from coordinator.commands.models.common import said_of_thresholds, to_plain
 from coordinator.commands.models.evaluations import add_thresholds, configured_sets, measured
 from coordinator.commands.models.folder import MAX_SPEC_BYTES, SHARD, SPEC, THETA, read_signed, write_fallbacks
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.shell import cli as shell
+from mien.shell.cli import say
 from mien.shell.files import read_limited, storage_errors, write_atomically
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, say
+from coordinator.commands.common import Home, Json, ask
 from coordinator.commands.models.common import Model, find_model, percent, said_of_thresholds, share_of, tell
 from coordinator.commands.models.folder import read_signed, said_of_less
 from mien.errors import ConfigError
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, say
+from coordinator.commands.common import Home, Json, ask
 from coordinator.commands.models.common import Model, find_model, percent, to_plain
 from coordinator.commands.tables import Column, facts, listing
 from mien.format import moment
 from mien.protocol.canonical import model_from_json
 from mien.records import to_mapping
 from mien.shell import cli as shell
+from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

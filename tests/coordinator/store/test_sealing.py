@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.store.sealing import OVERHEAD_BYTES, MasterKey
+from coordinator.store.sealing import MasterKey
 from mien.errors import AlreadyExistsError, CorruptDataError, KeyStoreError
+from mien.shell.sealing import OVERHEAD_BYTES
 
 KEY = MasterKey(bytes(range(32)))
 
