@@ -274,7 +274,7 @@ from pathlib import Path
 import numpy as np
 from device_sdk.runtimes import load_runtime
 from mien.layout import ParameterLayout
-from mien.methods.base import Objective
+from mien.methods.base import Objective, TrainingJob
 from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 layout = ParameterLayout.from_json(json.loads(sys.argv[2]))
 spec = ModelSpec("tiny", layout.sha256, FaceInputSpec(dim=8), "made up", "none", ("mix.*", "embedding.*"))
@@ -285,7 +285,8 @@ crops = rng.integers(0, 255, (3, 112, 112, 3), dtype=np.uint8)
 assert runtime.embed(theta, crops).shape == (3, 8)
 w = np.eye(8, dtype=np.float32)[0]
 objective = Objective("positive_hinge", {"class_embedding": w}, constants={"margin": 0.9})
-trained = runtime.train(theta, layout.part(spec.trainable), crops, objective, LocalSpec(lr=0.1, epochs=2), 0)
+local = LocalSpec(lr=0.1, epochs=2)
+trained = runtime.train(TrainingJob(theta, layout.part(spec.trainable), crops, objective, local, 0))
 assert trained.loss_after < trained.loss_before
 assert not {"torch", "onnx"} & set(sys.modules)
 print(type(runtime).__name__)
