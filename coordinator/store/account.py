@@ -129,15 +129,6 @@ def record_opening(db: sa.Connection, population: str, opening: Opening, device_
 # Caps of one device
 
 
-def may_device_take_part(db: sa.Connection, device_id: str, task_id: str, dp: DpSpec, round_: int) -> bool:
-    """Return whether a task's caps let a device be in one more sum, in round `round_`."""
-    if not dp.is_on:
-        return True
-    taken = PRIVACY_PARTICIPATIONS.c
-    rounds = db.scalars(sa.select(taken.round).where(taken.task_id == task_id, taken.device_id == device_id))
-    return may_take_part(dp, list(rounds), round_)
-
-
 def barred(
     db: sa.Connection, task_id: str, dp: DpSpec, round_: int, *, among: Collection[str] | None = None
 ) -> frozenset[str]:

@@ -35,20 +35,12 @@ class ClosedRound:
     measured: Mapping[str, Any] | None = None
 
 
-def close_round(
-    plan: TaskPlan, state: ServerState, contributions: Iterable[tuple[str, bytes]], *, max_step_ratio: float
-) -> ClosedRound:
-    """Return the result of a cohort's (device id, contribution) pairs, taken one at a time: memory is O(model).
-
-    The order of the pairs decides the last bits of a float64 sum: give them in order of device ids.
-    Raises NonFiniteError when the new model is not finite or has moved by more than `max_step_ratio` of its own norm.
-    """
-    total, revealed = add_up(plan, contributions)
-    return take_step(plan, state, total, revealed, max_step_ratio=max_step_ratio)
-
-
 def add_up(plan: TaskPlan, contributions: Iterable[tuple[str, bytes]]) -> tuple[Total, dict[str, Arrays]]:
-    """Return the sum of a cohort's (device id, contribution) pairs, and what its devices showed in clear, by device."""
+    """Return the sum of a cohort's (device id, contribution) pairs, and what its devices showed in clear, by device.
+
+    Pairs are taken one at a time: memory is O(model). Their order decides the last bits of a float64 sum: give them in
+    order of device ids.
+    """
     total = Total.empty(plan.contribution)
     revealed: dict[str, Arrays] = {}
     for device_id, data in contributions:
@@ -64,7 +56,7 @@ def take_step(
 ) -> ClosedRound:
     """Return the result of a cohort's total, and of what its devices showed in clear, by device.
 
-    Raises NonFiniteError as `close_round` does.
+    Raises NonFiniteError when the new model is not finite or has moved by more than `max_step_ratio` of its own norm.
     """
     after = plan.method.server_step(plan.task, plan.part, state, total, revealed)
     closed = _closed(plan, state, after, total.num_reports, scalar_means(total), max_step_ratio)
@@ -86,7 +78,7 @@ def take_judged_step(
 ) -> ClosedRound:
     """Return the result of the trainers' total and of the validators', the mean score of each candidate its metrics.
 
-    Raises NonFiniteError as `close_round` does.
+    Raises NonFiniteError as `take_step` does.
     """
     after = _stage(plan).server_step(plan.task, plan.part, state, total, scores)
     (judged,) = (scores.mean(lane.name) for lane in scores.layout.summed if lane.size > 1)

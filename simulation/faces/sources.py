@@ -299,18 +299,6 @@ class _Lazy(Mapping[str, T]):
         return len(self._keys)
 
 
-class _ClientCrops(_Lazy[Crops]):
-    """Clients' crops, which can be counted before they are read: images that give no face are counted too."""
-
-    def __init__(self, clients: Mapping[str, tuple[Holding, ...]], make: Callable[[str], Crops]) -> None:
-        super().__init__(clients, make)
-        self._clients = clients
-
-    def num_images(self, name: str) -> int:
-        """Return how many images a client holds."""
-        return sum(len(holding.images) for holding in self._clients[name])
-
-
 class _LazyCrops(_Lazy[Crops]):
     """Crops of clients, decoded when they are asked for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods.base import ServerState
 from mien.protocol.canonical import model_from_json, model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.rounds.server_step import add_up, check_step, close_round, make_candidates, take_judged_step
+from mien.rounds.server_step import ClosedRound, add_up, check_step, make_candidates, take_judged_step, take_step
 from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, PrivacySpec, ServerSpec, TaskSpec, Threshold
 
 LAYOUT = ParameterLayout((ParameterEntry("a", (2,)), ParameterEntry("b", (1, 2))))
@@ -51,6 +52,13 @@ def upload(weight: float, losses: tuple[float, float], delta: tuple[float, float
 def start(task: TaskSpec = TASK) -> ServerState:
     made = plan(task)
     return made.method.server_start(task, made.part, THETA)
+
+
+def close_round(
+    plan: TaskPlan, state: ServerState, contributions: Iterable[tuple[str, bytes]], *, max_step_ratio: float
+) -> ClosedRound:
+    """Return what a cohort's (device id, contribution) pairs make of a state."""
+    return take_step(plan, state, *add_up(plan, contributions), max_step_ratio=max_step_ratio)
 
 
 def test_a_hand_computed_round() -> None:
