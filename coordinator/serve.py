@@ -23,7 +23,7 @@ from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
-from coordinator.rounds.task import RunnerSettings
+from coordinator.rounds.task import TaskSettings
 from coordinator.rounds.traces import NO_TRACES, RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import AccessInterceptor, Gate
@@ -233,7 +233,7 @@ def _spool(home: CoordinatorHome, config: CoordinatorConfig, key: MasterKey) -> 
 
 
 def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
-    runner = RunnerSettings(
+    tasks = TaskSettings(
         max_step_ratio=config.max_step_ratio,
         max_aborted=config.max_aborted,
         restart_grace_s=config.restart_grace_s,
@@ -244,7 +244,7 @@ def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
     return EngineSettings(
         config.check_in_hold_s,
         config.retry_after_s,
-        runner,
+        tasks,
         config.sets.names,
         check_ins_per_s=config.check_ins_per_s,
     )

@@ -17,9 +17,6 @@ from coordinator.replicas.registry import check_engine, limit_idle_transactions
 from coordinator.service.measured import MeasuredStore
 from coordinator.store.tables import LEASES, TASKS
 from mien.errors import DrainingError
-from mien.protocol.rounds import Role
-from mien.rounds.records import RoundChange, RoundRecord, TaskRecord
-from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
 
 _RETRY_AFTER_S: Final = 0.5
@@ -36,7 +33,6 @@ class FencedStore(MeasuredStore):
         super().__init__(engine, clock)
         self.held: dict[str, int] = {}
         self.on_lost: Callable[[str], None] = lambda _population: None
-        self._guarded: str | None = None
 
     def limit_idle(self, limit_s: float) -> None:
         """Let no transaction of a replica that was stopped hold its locks for longer."""
@@ -44,11 +40,10 @@ class FencedStore(MeasuredStore):
         self._engine.dispose()  # connections that are open already have no limit
 
     @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        guarded, self._guarded = self._guarded, None  # the first transaction of a call is the one that writes
+    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
         with super()._transaction() as db:
-            if guarded is not None:
-                self._require_lease(db, guarded)
+            if of_task is not None:
+                self._require_lease(db, of_task)
             yield db
 
     def _require_lease(self, db: sa.Connection, task_id: str) -> None:
@@ -60,33 +55,3 @@ class FencedStore(MeasuredStore):
             if population is not None:
                 self.on_lost(population)
             raise DrainingError("another replica runs this task now; try again", retry_after_s=_RETRY_AFTER_S)
-
-    @contextmanager
-    def _guarding(self, task_id: str) -> Iterator[None]:
-        self._guarded = task_id
-        try:
-            yield
-        finally:
-            self._guarded = None
-
-    def save_task(self, task: TaskRecord, *, actor: str, action: str) -> None:
-        """Commit a task's new state, as its owner."""
-        with self._guarding(task.task_id):
-            super().save_task(task, actor=actor, action=action)
-
-    def save_verdict(self, decision: Decision, verdict: Verdict) -> None:
-        """Commit what the gates say of a candidate, as its task's owner."""
-        with self._guarding(decision.task.task_id):
-            super().save_verdict(decision, verdict)
-
-    def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Role = Role.TRAIN
-    ) -> RoundRecord:
-        """Return a new attempt of a round, opened by its task's owner."""
-        with self._guarding(task.task_id):
-            return super().open_attempt(task, round_number=round_number, attempt=attempt, deadline=deadline, duty=duty)
-
-    def save_round(self, change: RoundChange) -> RoundRecord:
-        """Commit one transition of a round, as its task's owner."""
-        with self._guarding(change.record.task_id):
-            return super().save_round(change)

@@ -1,4 +1,4 @@
-"""Keeps a replica's leases, and starts and ends its runners as they come and go.
+"""Keeps a replica's leases, and begins and ends its tasks as they come and go.
 
 A replica that cannot reach the database for as long as a lease lasts lets all its tasks go: somebody else may run them
 now, and devices are told to ask again. What was committed is the database's; nothing else is believed.
@@ -38,7 +38,7 @@ class Tasks(Protocol):
         """Go on with a population's tasks."""
 
     async def let_go(self, population: str) -> None:
-        """End the runners of a population's tasks."""
+        """End a population's tasks here."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Keeper:
     # What others ask
 
     def owns(self, population: str) -> bool:
-        """Return whether this replica runs a population's tasks, and its runners are there."""
+        """Return whether this replica runs a population's tasks, and they are there."""
         return population in self._ready
 
     async def owner(self, population: str, *, is_sure: bool = True) -> Owner | None:
@@ -228,7 +228,7 @@ class Keeper:
     def _change(
         self, population: str, change: Callable[[], Coroutine[Any, Any, None]], *, cuts_short: bool = False
     ) -> None:
-        """Run a change of a population's runners behind the one before it; what is let go is not begun to its end."""
+        """Run a change of a population's tasks behind the one before it; what is let go is not begun to its end."""
         before = self._changes.get(population)
 
         async def run() -> None:

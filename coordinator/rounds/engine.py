@@ -19,7 +19,7 @@ from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.masked import MAX_STEP_BYTES
 from coordinator.rounds.pacer import Pacer
 from coordinator.rounds.pulse import Pulse, in_thread
-from coordinator.rounds.task import RunnerSettings, Task
+from coordinator.rounds.task import Task, TaskSettings
 from coordinator.store import audit
 from mien.contribution import Arrays
 from mien.errors import (
@@ -122,6 +122,7 @@ class _Held:
     """A check-in that is being held; `stays_out` once its device has asked to be left out."""
 
     device_id: str
+    offered: Cohort | None = None
     stays_out: bool = False
 
 
@@ -159,7 +160,7 @@ class EngineSettings:
 
     check_in_hold_s: float = 20.0
     retry_after_s: float = 5.0
-    runner: RunnerSettings = field(default_factory=RunnerSettings)
+    tasks: TaskSettings = field(default_factory=TaskSettings)
     evaluation_sets: tuple[str, ...] = ()
     pick_up_s: float = 5.0
     check_ins_per_s: float = 50.0
@@ -294,7 +295,7 @@ class Engine:
                 self._arrivals.beat()
 
         verify = self._vouch(record.population)
-        task = Task(record, plan, self._stores, self._clock, self._settings.runner, verify, on_change)
+        task = Task(record, plan, self._stores, self._clock, self._settings.tasks, verify, on_change)
         await task.pick_up()  # before anybody can ask for the round that goes on
         self._tasks[record.task_id] = task
         return task
@@ -366,40 +367,47 @@ class Engine:
         of their pauses.
         """
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
-        offered: Cohort | None = None
         held = _Held(caller.device_id)
         self._held.add(held)
         try:
             while True:
-                if self.is_draining:
-                    raise DrainingError(
-                        "the coordinator is shutting down; check in again", retry_after_s=self._pause_after_drain()
-                    )
-                if caller.population in self._let_go:
-                    raise UnreachableError("another replica runs this task now; check in again", retry_after_s=0.5)
+                self._check_here(caller.population)
                 count = self._arrivals.count
-                if (assigned := await self._assigned(caller)) is not None:
-                    return assigned
-                if held.stays_out:
-                    if offered is not None:
-                        await _withdraw(offered, caller.device_id)
-                    return await self._assigned(caller) or STAYS_OUT
-                offered = self._cohort_for(caller)
-                if offered is not None:
-                    await offered.post(CheckedIn(frozenset({caller.device_id})), duty=caller.duty)
-                    if (assigned := await self._assigned(caller)) is not None:
-                        return assigned
+                if (answer := await self._answer(caller, held)) is not None:
+                    return answer
                 left_s = give_up - self._clock.now()
                 if left_s <= 0:
-                    waiting = await self._waiting(caller, offered)
+                    waiting = await self._waiting(caller, held.offered)
                     return replace(waiting, cannot_train=self._is_passed_over(caller))
                 await self._arrivals.after(count, left_s)
         except (asyncio.CancelledError, DrainingError):
-            if offered is not None:
-                offered.tell(Withdrew(caller.device_id))
+            if held.offered is not None:
+                held.offered.tell(Withdrew(caller.device_id))
             raise
         finally:
             self._held.discard(held)
+
+    def _check_here(self, population: str) -> None:
+        """Raise DrainingError or UnreachableError unless this process goes on with a population's tasks."""
+        if self.is_draining:  # not all come back at once, or the new process would be busy with greetings
+            pause_s = self._settings.retry_after_s * SYSTEM_RANDOM.uniform(1.0, 3.0)
+            raise DrainingError("the coordinator is shutting down; check in again", retry_after_s=pause_s)
+        if population in self._let_go:
+            raise UnreachableError("another replica runs this task now; check in again", retry_after_s=0.5)
+
+    async def _answer(self, caller: Caller, held: _Held) -> Assigned | Wait | None:
+        """Return what a check-in is told, after it was offered to a cohort; None where it is held on."""
+        if (assigned := await self._assigned(caller)) is not None:
+            return assigned
+        if held.stays_out:
+            if held.offered is not None:
+                await _withdraw(held.offered, caller.device_id)
+            return await self._assigned(caller) or STAYS_OUT
+        held.offered = self._cohort_for(caller)
+        if held.offered is None:
+            return None
+        await held.offered.post(CheckedIn(frozenset({caller.device_id})), duty=caller.duty)
+        return await self._assigned(caller)
 
     async def leave_out(self, device_id: str, population: str, *, stays_out: bool) -> None:
         """Return once no round that forms from now on chooses a device that stays out, held check-ins included."""
@@ -413,10 +421,6 @@ class Engine:
         for cohort in self._of_population(population):
             if cohort.attempt is not None and device_id in cohort.attempt.state.candidates:
                 await _withdraw(cohort, device_id)
-
-    def _pause_after_drain(self) -> float:
-        """Return when a device is to come back: not all at once, or the new process would be busy with greetings."""
-        return self._settings.retry_after_s * SYSTEM_RANDOM.uniform(1.0, 3.0)
 
     async def _assigned(self, caller: Caller) -> Assigned | None:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
@@ -613,6 +617,28 @@ class Engine:
 
     async def submit(self, task: TaskSpec, *, token: str, actor: str) -> TaskRecord:
         """Return a new running task, or the one that the token made before; raises ConfigError, NotFoundError."""
+        model_id = await self._checked_model(task)
+        record = TaskRecord(
+            task_id=secret_hex(8),
+            name=task.name,
+            population=task.population,
+            task_json=task_to_json(task),
+            idempotency_token=token,
+            state=TaskState.RUNNING,
+            base_model_id=model_id,
+            model_id=model_id,
+            submitted_by=actor,
+            created_ms=to_ms(self._clock.now()),
+        )
+        kept = await self._stores.thread.run(self._stores.store.add_task, record)
+        if kept.task_id == record.task_id:
+            self._populations[kept.task_id] = kept.population
+            self._keep(kept, await self._load(kept))
+            self._arrivals.beat()
+        return kept
+
+    async def _checked_model(self, task: TaskSpec) -> str:
+        """Return the model that a task begins with, once everything that it names is there and may be used."""
         thread, store = self._stores.thread, self._stores.store
         model_id = task.model_id
         if model_id == "released":
@@ -631,24 +657,7 @@ class Engine:
             check_comparable(model, other)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
         await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)
-        record = TaskRecord(
-            task_id=secret_hex(8),
-            name=task.name,
-            population=task.population,
-            task_json=task_to_json(task),
-            idempotency_token=token,
-            state=TaskState.RUNNING,
-            base_model_id=model_id,
-            model_id=model_id,
-            submitted_by=actor,
-            created_ms=to_ms(self._clock.now()),
-        )
-        kept = await thread.run(store.add_task, record)
-        if kept.task_id == record.task_id:
-            self._populations[kept.task_id] = kept.population
-            self._keep(kept, await self._load(kept))
-            self._arrivals.beat()
-        return kept
+        return model_id
 
     async def command(self, task_id: str, state: TaskState, *, actor: str) -> TaskRecord:
         """Return a task after it was paused, resumed or cancelled; again changes nothing, and what is over stays so.

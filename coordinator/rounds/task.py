@@ -36,7 +36,7 @@ _LOG: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class RunnerSettings:
+class TaskSettings:
     """What an operator may change about running rounds."""
 
     max_step_ratio: float = 1.0
@@ -83,7 +83,7 @@ class Task(CohortRules):
         plan: TaskPlan,
         stores: Stores,
         clock: Clock,
-        settings: RunnerSettings,
+        settings: TaskSettings,
         verify: VerifyLeaf,
         on_change: Callable[[bool], None],
     ) -> None:

@@ -83,7 +83,8 @@ class Store(RollOutStore):
         self._engine.dispose()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
+        """Hold a transaction; `of_task` is the id of the task that it changes, rounds included."""
         with database_errors(), self._engine.begin() as connection:
             yield connection
 
@@ -174,7 +175,7 @@ class Store(RollOutStore):
 
     def save_task(self, task: TaskRecord, *, actor: str, action: str) -> None:
         """Commit a task's new state."""
-        with self._transaction() as db:
+        with self._transaction(task.task_id) as db:
             _update_task(db, task)
             self._log(db, actor, action, task.task_id, {"reason": task.reason})
 
@@ -186,7 +187,7 @@ class Store(RollOutStore):
         """
         task, candidate, offer = decision.task, decision.candidate, verdict.candidate
         detail: dict[str, object] = {"task": task.task_id, "round": offer.round}
-        with self._transaction() as db:
+        with self._transaction(task.task_id) as db:
             if candidate is not None:
                 releases.decide(db, candidate)
                 detail["reason"] = candidate.reason
@@ -242,7 +243,7 @@ class Store(RollOutStore):
             base_version=task.rounds_closed,
         )
         name = (ROUNDS.c.task_id == record.task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
-        with self._transaction() as db:
+        with self._transaction(task.task_id) as db:
             if (there := db.execute(sa.select(ROUNDS).where(*name)).first()) is not None:
                 return _opened_before(_round(there), record)
             values = _round_values(record)
@@ -258,7 +259,7 @@ class Store(RollOutStore):
         changed the round since it was read, BudgetExceededError when the privacy ledger does not permit the sum to be
         opened.
         """
-        with self._transaction() as db:
+        with self._transaction(change.record.task_id) as db:
             now_ms = self._clock.now_ms()
             if (landed := self._landed(db, change)) is not None:
                 return landed

@@ -192,7 +192,7 @@ def test_a_take_over_waits_for_a_commit_that_has_begun_but_not_for_one_that_was_
     time.sleep(2 * SHORT_S)
 
     def stop_in_the_middle() -> None:
-        with store._guarding(TASK.task_id), store._transaction():
+        with store._transaction(TASK.task_id):
             assert second.beat().held == {"east": 2}
 
     with pytest.raises(UnreachableError):  # the stopped replica's transaction was in the way, and was ended

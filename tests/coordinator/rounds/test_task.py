@@ -19,7 +19,7 @@ from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
-from coordinator.rounds.task import RunnerSettings
+from coordinator.rounds.task import TaskSettings
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url
@@ -41,7 +41,7 @@ AWAY = UnreachableError("the database does not answer", retry_after_s=5.0)
 
 
 SETTINGS = EngineSettings(
-    check_in_hold_s=0.2, retry_after_s=0.1, pick_up_s=0.05, runner=RunnerSettings(keep_round_models=0)
+    check_in_hold_s=0.2, retry_after_s=0.1, pick_up_s=0.05, tasks=TaskSettings(keep_round_models=0)
 )
 
 
@@ -167,9 +167,7 @@ async def rounds(folder: Path, *, has_gates: bool = False, hold_s: float = 0.2) 
     stores = Stores(store, thread, blobs, states, Spool(folder / "spool", key))
     theta = blobs.put(THETA.astype("<f4").tobytes())
     store.add_model(ModelRecord(MODEL, model_to_json(SPEC, LAYOUT), LAYOUT.sha256, theta, 1), actor="alice")
-    settings = replace(
-        SETTINGS, check_in_hold_s=hold_s, runner=RunnerSettings(has_gates=has_gates, keep_round_models=0)
-    )
+    settings = replace(SETTINGS, check_in_hold_s=hold_s, tasks=TaskSettings(has_gates=has_gates, keep_round_models=0))
     engine = Engine(stores, Clock(), settings, lambda _: _no_leaf)
     await engine.start()
     try:

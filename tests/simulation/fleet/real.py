@@ -15,7 +15,7 @@ from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Assigned, Caller, Engine, EngineSettings, StageNews
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
-from coordinator.rounds.task import RunnerSettings
+from coordinator.rounds.task import TaskSettings
 from coordinator.rounds.traces import RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.store.blobs import BlobStore
@@ -346,7 +346,7 @@ async def house(folder: Path, loop: VirtualLoop, settings: CoordinatorSettings) 
         EngineSettings(
             settings.check_in_hold_s,
             settings.retry_after_s,
-            RunnerSettings(max_aborted=settings.max_aborted, max_step_ratio=1e9),
+            TaskSettings(max_aborted=settings.max_aborted, max_step_ratio=1e9),
             check_ins_per_s=settings.check_ins_per_s,
         ),
         lambda _population: verify,
