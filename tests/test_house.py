@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -62,6 +66,145 @@ FORBIDDEN = {
 }
 
 
+def room(path: Path) -> str:
+    """Return the room of a module: its folder below the package, or itself where it stands loose."""
+    below = path.relative_to(ROOT).parts[1:]
+    return below[0].removesuffix(".py")
+
+
+def room_imports(package: str) -> Mapping[str, set[str]]:
+    """Return which rooms each room of a package imports, wherever in a file the import stands."""
+    rooms = {name: room(path) for name, path in modules(package)}
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, path in modules(package):
+        found[rooms[name]] |= {rooms[other] for other in imports(path) if other in rooms} - {rooms[name]}
+    return found
+
+
+ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
+    "mien": {
+        "_door": "",
+        "errors": "",
+        "format": "",
+        "template_protection": "",
+        "layout": "errors",
+        "log": "errors",
+        "objectives": "errors",
+        "records": "errors",
+        "shell": "errors",
+        "contribution": "errors layout",
+        "specs": "errors records",
+        "dp": "errors log specs",
+        "evaluation": "contribution errors layout specs",
+        "protocol": "contribution errors layout log specs",
+        "models": "errors protocol records specs",
+        "secagg": "contribution dp errors protocol specs",
+        "backbones": "errors layout models specs",
+        "methods": "contribution errors evaluation layout records secagg specs",
+        "__init__": "_door contribution errors layout methods specs",
+        "rounds": "contribution dp errors evaluation layout methods protocol records secagg specs",
+    },
+    "coordinator": {
+        "__init__": "",
+        "keys": "",
+        "migrations": "",
+        "store": "",
+        "home": "keys store",
+        "operator": "keys",
+        "rounds": "store",
+        "release": "home rounds store",
+        "service": "keys operator release rounds store",
+        "dashboard": "home keys operator service store",
+        "registrar": "home keys service store",
+        "replicas": "home keys rounds service store",
+        "serve": "home keys release replicas rounds service store",
+        "commands": "__init__ dashboard home keys operator registrar release replicas serve service store",
+    },
+    "device_sdk": {
+        "clock": "",
+        "faces": "",
+        "runtimes": "",
+        "status": "",
+        "storage": "",
+        "server": "clock storage",
+        "models": "clock runtimes server storage",
+        "export": "faces models runtimes",
+        "people": "faces models storage",
+        "rounds": "clock faces models people server storage",
+        "config": "faces people rounds runtimes",
+        "device": "clock config faces models people rounds runtimes server status storage",
+        "__init__": "device people rounds server status",
+        "program": "clock config device faces models people rounds runtimes server status storage",
+    },
+    "simulation": {
+        "__init__": "",
+        "centralised": "",
+        "engines": "",
+        "synthetic": "",
+        "bench": "engines",
+        "faces": "engines synthetic",
+        "runs": "engines faces",
+        "fleet": "engines faces runs",
+        "pages": "runs",
+        "demo": "faces pages synthetic",
+        "phones": "demo faces runs synthetic",
+        "program": "bench demo faces fleet pages phones runs",
+        "__main__": "program",
+        "papers": "centralised demo engines faces program runs synthetic",
+    },
+}
+"""Which rooms each room of a package may import, from the ground up; a new arrow is a decision."""
+
+MOST_LOOSE: Final = 8
+"""Modules that may stand in a package beside its rooms."""
+
+TWICE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("Assignment", "Entry", "Identity", "Kind", "Left", "Masked", "Opening", "Shared"),
+        "secure aggregation speaks of bytes where the programs speak of tasks and people",
+    ),
+    **dict.fromkeys(
+        ("Addends", "Attempt", "Cohort", "Engine", "Fleet", "Registry", "RoundRecord", "Step", "Work", "Worker"),
+        "the server's, and its stand-in or namesake in the simulator or the protocol",
+    ),
+    **dict.fromkeys(
+        (
+            "Column",
+            "Choice",
+            "Estimate",
+            "Faces",
+            "Failure",
+            "Failures",
+            "Options",
+            "Order",
+            "Person",
+            "Phones",
+            "Plan",
+            "Point",
+            "Population",
+            "Reader",
+            "Row",
+            "Setting",
+            "Table",
+            "Trainer",
+            "Variant",
+        ),
+        "a plain noun of a program's own, never imported by another one's code",
+    ),
+    **dict.fromkeys(
+        ("Graph", "KnownModel", "Manifest", "Model", "Tail"), "the model on a phone, on disk, or in a simulator"
+    ),
+    **dict.fromkeys(("Judged", "Measured", "Monitors", "Summary"), "what is measured, and how the dashboard shows it"),
+    **dict.fromkeys(("Device", "DeviceRecord", "Session", "Stage", "Store"), "each program has its own"),
+    **dict.fromkeys(
+        ("Policy", "Profile", "Role", "Verdict"), "attestation, certificates, secure aggregation and fleets"
+    ),
+    **dict.fromkeys(("Event", "Spent", "Trained", "RoundCost", "Part"), "one of training and one of its account"),
+    **dict.fromkeys(("Backoff", "Clock", "Pulse"), "a loop's and a blocking call's"),
+}
+"""Names of classes that two modules have, and why; a name that is there once is struck."""
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_import_only_what_they_may(package: str) -> None:
     found = modules(package)
@@ -70,6 +213,54 @@ def test_packages_import_only_what_they_may(package: str) -> None:
         f"{name} imports {other}" for name, path in found for other in FORBIDDEN[package] if uses(imports(path), other)
     ]
     assert not broken
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_rooms_import_only_what_the_table_says(package: str) -> None:
+    """A new arrow between rooms is a decision: it needs a line here, and may close no circle."""
+    there, allowed = room_imports(package), ROOMS[package]
+    assert set(allowed) == {room(path) for _, path in modules(package)}, "the table names other rooms than there are"
+    broken = [
+        f"{name} imports {other}" for name, others in there.items() for other in others - set(allowed[name].split())
+    ]
+    assert not broken
+    stale = [
+        f"{name} imports no {other}" for name, each in allowed.items() for other in set(each.split()) - there[name]
+    ]
+    assert not stale
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_rooms_form_no_circle_and_import_nothing_upward(package: str) -> None:
+    """The table lists rooms from the ground up: each imports rooms above its own line only."""
+    order = list(ROOMS[package])
+    tuple(graphlib.TopologicalSorter(room_imports(package)).static_order())  # raises CycleError
+    upward = [
+        f"{name} imports {other}"
+        for name, others in room_imports(package).items()
+        for other in others
+        if order.index(other) > order.index(name)
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_few_modules_stand_loose(package: str) -> None:
+    loose = [path.name for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
+    assert len(loose) <= MOST_LOOSE, f"{sorted(loose)}: give them a room"
+
+
+def test_a_class_name_means_one_thing_or_has_a_reason() -> None:
+    """Private names belong to their module; generated stubs are the wire's."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for package in PACKAGES:
+        for name, path in modules(package):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].add(name)
+    twice = {name: sorted(where) for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in twice.items() if name not in TWICE} == {}
+    assert set(TWICE) <= set(twice), "these names are there once: strike them from the list"
 
 
 def test_the_core_is_pure() -> None:

@@ -12,6 +12,7 @@ from mien.shell import cli
 from mien.shell.files import write_atomically
 from simulation.program import reproduce
 from simulation.program.sweep_commands import write_sweep
+from simulation.runs import reproduced
 from simulation.runs.experiment import markdown as markdown_of
 from simulation.runs.grid import STATE as SWEEP_STATE
 from simulation.runs.progress import said_when_interrupted, watching
@@ -99,12 +100,12 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
     if (folder / "experiment.json").is_file():
         pages.append(_write_page(folder))
     else:
-        studies = [folder] if (folder / reproduce.STATE).is_file() else _studies(folder)
+        studies = [folder] if (folder / reproduced.STATE).is_file() else _studies(folder)
         sweeps = [folder] if (folder / SWEEP_STATE).is_file() else _sweeps(folder)
         if not studies and not sweeps:
             raise NotFoundError(f"{folder} holds no records; start with mien-sim run, sweep or reproduce")
         for each in studies:
-            results, options = reproduce.read(each)
+            results, options = reproduced.read(each)
             reproduce.write(results, options, each)
             pages.append(each / REPORT)
             sections.append(markdown_of(results, command=options.command))
@@ -122,7 +123,7 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
 
 def _studies(folder: Path) -> list[Path]:
     """Return the reproductions in a folder, in the order in which they are listed."""
-    return [folder / name for name in reproduce.EXPERIMENTS if (folder / name / reproduce.STATE).is_file()]
+    return [folder / name for name in reproduced.EXPERIMENTS if (folder / name / reproduced.STATE).is_file()]
 
 
 def _sweeps(folder: Path) -> list[Path]:

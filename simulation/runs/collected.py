@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mien.errors import NotFoundError
-from simulation.program import reproduce
+from simulation.runs import reproduced
 from simulation.runs.grid import STATE, read_sweep, run_name
 from simulation.runs.records import RunFolder
 
@@ -41,7 +41,7 @@ def collect(folder: Path) -> list[CollectedRun]:
     """Return the runs in a folder of mien-sim run, sweep or reproduce; raises NotFoundError where there are none."""
     if (folder / STATE).is_file():
         found = _of_sweep(folder)
-    elif (folder / reproduce.STATE).is_file():
+    elif (folder / reproduced.STATE).is_file():
         found = _of_study(folder)
     elif (folder / "experiment.json").is_file():
         spec = RunFolder(folder).spec()
@@ -65,7 +65,7 @@ def _of_sweep(folder: Path) -> list[CollectedRun]:
 
 
 def _of_study(folder: Path) -> list[CollectedRun]:
-    results, _ = reproduce.read(folder)
+    results, _ = reproduced.read(folder)
     labels = {row.name: row.label for row in results.experiment.rows}
     runs = []
     for (row, seed), record in results.records.items():

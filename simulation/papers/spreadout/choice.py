@@ -23,8 +23,9 @@ from mien.shell import cli
 from mien.shell.files import write_atomically
 from mien.shell.pages import Column, Prose, Report, Table, render
 from simulation.papers.spreadout import NAME
-from simulation.program.reproduce import OUT, read
+from simulation.program.reproduce import OUT
 from simulation.runs.experiment import Estimate, Results
+from simulation.runs.reproduced import read
 
 BOUND: Final = 0.01
 """One point of EER."""

@@ -107,11 +107,11 @@ NO_READER: Final = {
     "simulation.runs.spec:load_data": "a file of simulation.runs.spec:parse_data",
     "simulation.runs.grid:load_sweep": "a file of simulation.runs.spec:parse_data",
     "simulation.runs.tables:read_tables": "a file that comes with the package",
-    "simulation.runs.grid:read_sweep": "a folder that the same program wrote, as simulation.program.reproduce:read",
+    "simulation.runs.grid:read_sweep": "a folder that the same program wrote, as simulation.runs.reproduced:read",
     "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
     "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
     "simulation.engines.cluster:ClusterEngine.opened": "opens what the run's own key has sealed, and nothing else",
-    "simulation.program.reproduce:read": "a folder that the same program wrote, of simulation.runs.records:read_json",
+    "simulation.runs.reproduced:read": "a folder that the same program wrote, of simulation.runs.records:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
 }

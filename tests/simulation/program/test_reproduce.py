@@ -12,6 +12,7 @@ from mien.errors import ConfigError, MienError, NotFoundError
 from simulation.program import reproduce
 from simulation.program.cli import app
 from simulation.program.commands import report
+from simulation.runs import reproduced
 from simulation.runs.experiment import Results
 
 
@@ -23,14 +24,14 @@ def test_the_list_names_papers_for_machines() -> None:
     assert all(each["paper"] and each["shows"] for each in listed.values())
 
 
-@pytest.mark.parametrize("name", reproduce.EXPERIMENTS)
+@pytest.mark.parametrize("name", reproduced.EXPERIMENTS)
 def test_every_experiment_has_a_study_at_both_scales(name: str) -> None:
-    quick = reproduce.Options(name, quick=True).study()
+    quick = reproduced.Options(name, quick=True).study()
     assert quick.name == name
     assert quick.rows
     assert quick.tables
     assert quick.claims == ()
-    assert quick.notes[-1] == reproduce.TOY
+    assert quick.notes[-1] == reproduced.TOY
 
 
 @pytest.mark.parametrize("command", [["run"], ["report"], ["reproduce"]])
@@ -43,7 +44,7 @@ def test_every_command_has_an_example(command: list[str]) -> None:
 def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MIEN_DATA", raising=False)
     with pytest.raises(ConfigError, match="did you mean 'fedface'"):
-        reproduce.known("fedfase")
+        reproduced.known("fedfase")
     with pytest.raises(ConfigError, match="--seeds is 0"):
         reproduce.seeds_of(0)
     with pytest.raises(ConfigError, match="--seeds is 1000000000; more than 1000"):
@@ -59,7 +60,7 @@ def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_results_are_rendered_again_from_records(tmp_path: Path) -> None:
     """Made-up records in the places of real ones: what is written is what they say, and nothing is run."""
-    options = reproduce.Options("fedgc", quick=True, seeds=(0, 1))
+    options = reproduced.Options("fedgc", quick=True, seeds=(0, 1))
     study = options.study()
     folder = tmp_path / "fedgc"
     (folder / "records").mkdir(parents=True)
@@ -77,6 +78,6 @@ def test_results_are_rendered_again_from_records(tmp_path: Path) -> None:
     assert "12.50 ± 0.00" in page
     assert "What the paper claims" not in page
     assert "does not hold" not in text + page
-    assert reproduce.TOY in text
-    results, again = reproduce.read(folder)
+    assert reproduced.TOY in text
+    results, again = reproduced.read(folder)
     assert (again, len(results.records)) == (options, 2 * len(study.rows))

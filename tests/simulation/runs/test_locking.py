@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mien.errors import AlreadyExistsError
 from simulation.program import reproduce
 from simulation.program.cli import app
+from simulation.runs import reproduced
 from simulation.runs.folders import LOCK, only_writer
 from tests.simulation.runs.test_experiment import SMALL
 
@@ -75,5 +76,5 @@ def test_a_reproduction_leaves_the_records_of_another_command_alone(tmp_path: Pa
     (tmp_path / "fedgc").mkdir()
     (tmp_path / "fedgc" / "sweep.json").write_text(json.dumps({}))
     with pytest.raises(AlreadyExistsError, match=r"holds a sweep.*--out"):
-        reproduce.reproduce(reproduce.Options("fedgc", quick=True, seeds=(0,)), tmp_path, jobs=1, tell=print)
+        reproduce.reproduce(reproduced.Options("fedgc", quick=True, seeds=(0,)), tmp_path, jobs=1, tell=print)
     assert [path.name for path in (tmp_path / "fedgc").iterdir()] == ["sweep.json"]
