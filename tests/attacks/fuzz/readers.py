@@ -107,6 +107,7 @@ NO_READER: Final = {
     "simulation.runs.spec:load_data": "a file of simulation.runs.spec:parse_data",
     "simulation.runs.grid:load_sweep": "a file of simulation.runs.spec:parse_data",
     "simulation.runs.tables:read_tables": "a file that comes with the package",
+    "simulation.runs.experiment:read_record": "a file that the same program wrote, as read_sweep reads",
     "simulation.runs.grid:read_sweep": "a folder that the same program wrote, as simulation.runs.reproduced:read",
     "simulation.fleet.traces:read_behaviour": "a file of simulation.fleet.traces:parse_behaviour",
     "simulation.fleet.traces:read_speeds": "a file of simulation.fleet.traces:parse_speeds",
@@ -350,8 +351,8 @@ def _of_the_core() -> dict[str, Reader]:
         "+mien.models.bundles:verify": Reader(
             lambda data: bundles.verify(bundles.name_of(RELEASE_KEY), data, bundles.sign(RELEASE_KEY, data)), [manifest]
         ),
-        "device_sdk.program.owner_status:LastRound.from_text": Reader(
-            texts("device_sdk.program.owner_status:LastRound.from_text"),
+        "device_sdk.people.enrolled:LastRound.from_text": Reader(
+            texts("device_sdk.people.enrolled:LastRound.from_text"),
             [LastRound(1, counted=True).to_text().encode()],
         ),
         "mien.models.variants:VariantList.from_json": Reader(
