@@ -37,7 +37,7 @@ MIN_STRIPPED_BYTES = 8 << 20
 LEFT_OUT = ("report.html", "lock")
 """A report is 5 MB, most of them a library, and is written anew from the records."""
 
-TAIL_BYTES = 4 * 16_512
+TAIL_BYTES, HEAD_BYTES, TAG_BYTES = 4 * 16_512, 80 << 10, 16
 HOMES = ("phone", "coordinator", "registrar", "small-coordinator", "run", "sweep", "unfinished")
 
 TASK = """
@@ -62,6 +62,14 @@ momentum = 0.9
 [privacy]
 min_cohort = 3
 secure_aggregation = "malicious_server"
+max_weight = 1
+l2_clip = 0.001
+[privacy.dp]
+mechanism = "central_gaussian"
+noise_multiplier = 1.0
+epsilon = 100.0
+delta = 1e-5
+max_participations = 5
 """
 
 EXPERIMENT = """
@@ -155,7 +163,8 @@ def main(venv: Path, out: Path) -> None:
         for name in ("gallery.mien", "registrar.mien", "coordinator.mien"):
             shutil.copy(folder / name, out / name)
         told["parameters"] = tails
-        (out / "story.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        text = json.dumps(told, indent=1, sort_keys=True).replace(str(folder), "FOLDER")
+        (out / "story.json").write_text(text + "\n", encoding="utf-8")
 
 
 # The fleet
@@ -201,7 +210,7 @@ def make_fleet(programs: Programs, faces: Path, recogniser: Path, password: Path
         told["counted"] = train(programs)
         (told["task"],) = operator("task", "list")["tasks"]
         made = told["task"]["model_id"]
-        told["evaluation"] = operator("model", "evaluate", made, "--data", faces / "test", "--keep-thresholds")
+        operator("model", "evaluate", made, "--data", faces / "test", "--keep-thresholds")
         operator("model", "release", made)
         told["updated"] = programs.call("mien-device", "update", "--home", phone)
         told["personal"] = programs.call("mien-device", "personalise", "--home", phone)
@@ -230,7 +239,7 @@ def train(programs: Programs) -> int:
     """Let the three phones take part until both rounds counted for each; returns how many phones that were."""
     running = {
         name: programs.start(f"{name}-participate", "mien-device", "participate", "--rounds", 2, "--min-cohort", 3,
-                             "--person", "Ada", "--home", programs.folder / name)
+                             "--max-epsilon", 100, "--person", "Ada", "--home", programs.folder / name)
         for name in OWNERS
     }  # fmt: skip
     try:
@@ -277,15 +286,20 @@ def make_simulations(programs: Programs) -> dict[str, Any]:
     file.write_text(EXPERIMENT, encoding="utf-8")
     run = programs.call("mien-sim", "run", file, "--out", folder / "run")
     sweep = programs.call("mien-sim", "sweep", file, "--out", folder / "sweep")
-    process = programs.start("unfinished-run", "mien-sim", "run", file, "--rounds", 40, "--out", folder / "unfinished")
-    records = folder / "unfinished" / "records.jsonl"
-    while not records.is_file() or records.read_bytes().count(b"\n") < 2:
+    leave_unfinished(programs, file)
+    return {"run": run, "sweep": sweep}
+
+
+def leave_unfinished(programs: Programs, file: Path) -> None:
+    """Start a run and kill it once it has something to go on from."""
+    folder = programs.folder / "unfinished"
+    process = programs.start("unfinished-run", "mien-sim", "run", file, "--rounds", 8, "--out", folder)
+    while not (folder / "checkpoint.bin").is_file():
         if process.poll() is not None:
-            raise SystemExit((folder / "unfinished-run.log").read_text())
-        time.sleep(0.05)
+            raise SystemExit((programs.folder / "unfinished-run.log").read_text())
+        time.sleep(0.01)
     process.kill()
     process.wait()
-    return {"run": run, "sweep": sweep}
 
 
 # What they share
@@ -325,6 +339,11 @@ def serving(programs: Programs, program: str, home: Path, address: str) -> Itera
         process.wait(120)
 
 
+def ends_of(data: bytes, *, is_sealed: bool) -> bytes:
+    """Return what is kept of parameters: what training changes; of a sealed checkpoint also its head and its tag."""
+    return data[:HEAD_BYTES] + data[-TAIL_BYTES - TAG_BYTES :] if is_sealed else data[-TAIL_BYTES:]
+
+
 def pack(folder: Path, tar: tarfile.TarFile, tails: dict[str, str]) -> None:
     """Add a home to an archive; of a recogniser's parameters only the last ones, which training changes."""
     for path in sorted(folder.rglob("*")):
@@ -334,8 +353,8 @@ def pack(folder: Path, tar: tarfile.TarFile, tails: dict[str, str]) -> None:
         if path.stat().st_size >= MIN_STRIPPED_BYTES:
             data = path.read_bytes()
             tails[name] = hashlib.sha256(data).hexdigest()
-            name, kept = f"{name}.tail", path.with_suffix(".tail")
-            kept.write_bytes(data[-TAIL_BYTES:])
+            name, kept = f"{name}.ends", path.with_suffix(".ends")
+            kept.write_bytes(ends_of(data, is_sealed=path.suffix == ".bin"))
         info = tar.gettarinfo(kept, name)
         info.uid = info.gid = 0
         info.uname = info.gname = ""

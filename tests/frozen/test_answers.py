@@ -7,21 +7,18 @@ to run. After a change that is meant, run `python -m tests.frozen.test_answers` 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from scripts.write_cli_snapshot import entry_point
 from tests.frozen.make import Programs, free_ports, serving
+from tests.frozen.programs import run
 from tests.frozen.test_cli import changes
 
 HERE = Path(__file__).resolve().parent
@@ -35,27 +32,13 @@ SMALL_TASK = 'name = "small"\nmethod = "fedavg"\nrounds = 3\n[cohort]\nsize = 16
 def answered(line: str, names: dict[str, str]) -> dict[str, Any]:
     """Return a command's exit code, and the keys of what it printed for machines or of its error."""
     program, *arguments = shlex.split(line)
-    arguments = [each.format_map(names) for each in arguments if each not in ("--again", "--joined")]
-    out, err, mask = io.StringIO(), io.StringIO(), os.umask(0o077)
-    with (
-        mock.patch.object(sys, "argv", [program, *arguments, "--json"]),
-        mock.patch.object(sys, "stdin", io.StringIO()),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            entry_point(program)()
-        except SystemExit as ended:
-            code = ended.code
-        finally:
-            os.umask(mask)
-    answer: dict[str, Any] = {"exit": code}
-    if out.getvalue().strip():
-        told = json.loads(out.getvalue().splitlines()[-1])
-        answer["prints"] = shape(told)
-        if "url" in told:
-            names["invite"] = told["url"]
-    if told := err.getvalue().splitlines():
+    done = run(program, *(each.format_map(names) for each in arguments if each not in ("--again", "--joined")))
+    answer: dict[str, Any] = {"exit": done.code}
+    if done.out.strip():
+        answer["prints"] = shape(done.told)
+        if "url" in done.told:
+            names["invite"] = done.told["url"]
+    if told := done.err.splitlines():
         with contextlib.suppress(ValueError):  # the usage, for people alone
             failed = json.loads(told[-1])
             answer["error"] = {"code": failed["error"], "keys": sorted(failed)}

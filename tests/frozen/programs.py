@@ -1,0 +1,53 @@
+"""The programs in this process, started as their users start them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from scripts.write_cli_snapshot import entry_point
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed for machines, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> Any:
+        """The JSON of its last line."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+def run(program: str, *arguments: object) -> Answer:
+    """Run a command with --json to its end; nobody can be asked."""
+    out, err, mask = io.StringIO(), io.StringIO(), os.umask(0o077)
+    with (
+        mock.patch.object(sys, "argv", [program, *map(str, arguments), "--json"]),
+        mock.patch.object(sys, "stdin", io.StringIO()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            entry_point(program)()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            os.umask(mask)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def call(program: str, *arguments: object) -> Any:
+    """Return what a command that succeeds prints for machines."""
+    answer = run(program, *arguments)
+    assert answer.code == 0, answer.err
+    return answer.told
