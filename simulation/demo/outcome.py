@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,6 +20,7 @@ from mien.shell import cli
 from mien.specs import TaskSpec, to_mapping
 from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
 from simulation.demo.stage import Stage
+from simulation.faces import provenance
 from simulation.faces.datasets import LabelledCrops, read_people
 from simulation.faces.models import Model
 from simulation.pages.demo_page import DemoReport, OwnPopulation, PhoneCheck, Population, RoundCost
@@ -63,8 +61,8 @@ def measure(
         reveals=stage.task.privacy.reveals,
         masked=stage.task.privacy.is_masked,
         phone=phone,
-        reproduce=_command(),
-        commit=_commit(),
+        reproduce=provenance.command("mien-sim"),
+        commit=provenance.commit(),
         machine=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         duration_s=time.monotonic() - started,
@@ -192,21 +190,3 @@ def _in_words(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return str(value)
-
-
-def _command() -> str:
-    return shlex.join(["mien-sim", *sys.argv[1:]])
-
-
-def _commit() -> str:
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parent,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.stdout.strip()
