@@ -338,7 +338,7 @@ def _backup(program: Program, home: Path, password_file: Path | None, *, confirm
 
     os.umask(0o077)
     of = program.backup()(program.home(home), Clock())
-    return read_password(password_file, confirm=confirm, can_ask=sys.stdin.isatty()), of
+    return read_password(password_file, confirm=confirm), of
 
 
 def _tell(summary: Summary, what: str, *, as_json: bool, **more: object) -> None:

@@ -123,7 +123,7 @@ def add_user(name: Name, home: Home, password_file: PasswordFile = None, as_json
 
     Example: mien-coordinator dashboard user add alice --home C
     """
-    password = read_password(password_file, confirm=True, can_ask=sys.stdin.isatty())
+    password = read_password(password_file, confirm=True)
     with _accounts(home) as accounts:
         accounts.add(name, password, actor=_actor())
     shell.emit({"name": name}, as_json=as_json, human=lambda: say(f"{name} may sign in."))
@@ -135,7 +135,7 @@ def set_password(name: Name, home: Home, password_file: PasswordFile = None, as_
 
     Example: mien-coordinator dashboard user password alice --home C
     """
-    password = read_password(password_file, confirm=True, can_ask=sys.stdin.isatty())
+    password = read_password(password_file, confirm=True)
     with _accounts(home) as accounts:
         accounts.set_password(name, password, actor=_actor())
     shell.emit({"name": name}, as_json=as_json, human=lambda: say(f"{name} has another password, and is signed out."))

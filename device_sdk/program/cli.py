@@ -28,7 +28,7 @@ from mien.errors import (
     NoFaceError,
 )
 from mien.shell import cli as shell
-from mien.shell.passwords import read_password
+from mien.shell.passwords import can_ask, read_password
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ def gallery_export(
 
     Example: mien-device gallery export backup.mien
     """
-    if not agreed and not _somebody_is_there():
+    if not agreed and not can_ask():
         raise ConfigError("everybody in the file has to agree to a copy of their pictures; give --agreed when they do")
     if not agreed:
         typer.confirm("Has everybody enrolled here agreed to a copy of their pictures?", abort=True)
@@ -860,7 +860,7 @@ def _verification(threshold: float | None, max_fmr: float | None, runtime: str |
 
 
 def _password(file: Path | None, *, confirm: bool) -> str:
-    return read_password(file, confirm=confirm, can_ask=_somebody_is_there())
+    return read_password(file, confirm=confirm)
 
 
 def _say_told(*, told: bool, is_out: bool) -> None:
@@ -877,17 +877,12 @@ def _say_told(*, told: bool, is_out: bool) -> None:
 
 def _ask_consent(name: str) -> bool:
     """Ask whether the person agrees; where nobody can answer, they have not."""
-    if not _somebody_is_there():
+    if not can_ask():
         return False
     return typer.confirm(
         f"Does {name} agree that their pictures train the shared model on this device, and measure new ones? "
         "(No picture leaves it; the model's update does, and how often which score came out, both only in sums.)"
     )
-
-
-def _somebody_is_there() -> bool:
-    """Tell whether questions can be answered. Python has no stdin at all where it was closed."""
-    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _read_line() -> str:
@@ -897,7 +892,7 @@ def _read_line() -> str:
 def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
-    if not _somebody_is_there():
+    if not can_ask():
         raise ConfigError("nobody can answer here; give --yes if you mean it")
     typer.confirm(question, abort=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +13,15 @@ from mien.errors import ConfigError, NotFoundError
 _MAX_PASSWORD_BYTES: Final = 4096
 
 
-def read_password(file: Path | None, *, confirm: bool, can_ask: bool) -> str:
+def can_ask() -> bool:
+    """Return whether somebody can answer a question. Python has no standard input at all where it was closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def read_password(file: Path | None, *, confirm: bool) -> str:
     """Return the first line of a file, or what somebody types; raises ConfigError where nobody can."""
     if file is None:
-        if not can_ask:
+        if not can_ask():
             raise ConfigError("nobody can type a password here; give --password-file")
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
     password = _first_line(file).rstrip(b"\r\n")
