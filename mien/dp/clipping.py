@@ -21,21 +21,22 @@ MIN_CLIP: Final = 1e-6
 def bit_noise(num_devices: int, noise_multiplier: float) -> float:
     """Return sigma_b, the standard deviation of the noise in the count of unclipped updates.
 
-    n / 20 as in the paper (section 3.1), but at least z: below z / 2 no noise of the update could make up for it.
+    n / 20 as in the paper (section 3.1), but at least 2 z: the update's noise then grows by 15 % at the most, and at z
+    no noise of the update could make up for the bit.
     """
-    return max(num_devices / 20, noise_multiplier)
+    return max(num_devices / 20, 2 * noise_multiplier)
 
 
 def update_multiplier(noise_multiplier: float, sigma_b: float) -> float:
-    """Return z_delta = (z^-2 - (2 sigma_b)^-2)^-1/2, so that update and bit together cost what z costs (theorem 1).
+    """Return z_delta = (z^-2 - sigma_b^-2)^-1/2, so that update and bit together cost what z costs.
 
-    The bit counts as +-1/2, hence its sensitivity of 1/2. Raises ConfigError where 2 sigma_b <= z.
+    Neighbours are "zero-out": in place of an update beyond the clip, whose bit is 0, stands an empty one, whose norm is
+    within it and whose bit is 1. So the count moves by 1 with the bit, where theorem 1 of the paper has 1/2: there the
+    device is absent, and a bit of +-1/2 is centred on its absence. Raises ConfigError where sigma_b <= z.
     """
-    if not 2 * sigma_b > noise_multiplier > 0:
-        raise ConfigError(
-            f"bit noise {sigma_b} is too small for noise multiplier {noise_multiplier}; it must exceed z/2"
-        )
-    return 1 / math.sqrt(noise_multiplier**-2 - (2 * sigma_b) ** -2)
+    if not sigma_b > noise_multiplier > 0:
+        raise ConfigError(f"bit noise {sigma_b} is too small for noise multiplier {noise_multiplier}; it must exceed z")
+    return 1 / math.sqrt(noise_multiplier**-2 - sigma_b**-2)
 
 
 def next_clip(l2_clip: float, unclipped_share: float, target_quantile: float, clip_lr: float) -> float:

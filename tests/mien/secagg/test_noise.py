@@ -116,7 +116,7 @@ def test_an_adaptive_clip_uses_the_noised_count_only() -> None:
     assert all(each.opened.num_unclipped == 0 for each in used)
     shares = np.array([each.unclipped_share for each in used])
     assert shares.mean() == pytest.approx(1.0, abs=0.02)
-    assert shares.std() == pytest.approx(1.0 / 20, rel=0.2)  # sigma_b = max(20 / 20, z) in units of 20 devices
+    assert shares.std() == pytest.approx(2.0 / 20, rel=0.2)  # sigma_b = max(20 / 20, 2 z) in units of 20 devices
     assert clip_after(config, dp, [0.9, 1.1]) == pytest.approx(2.0 * math.exp(-0.2 * 0.5))
     assert clip_after(config, CENTRAL, []) == 2.0
 
