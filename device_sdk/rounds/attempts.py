@@ -41,15 +41,38 @@ class Progress(IntEnum):
 def promised(dp: DpSpec, max_epsilon: float | None) -> Budget:
     """Return the budget that a task promises this device, and the owner's own limit where there is one.
 
-    The owner's limit is over every sum that this device was in since its home was made, of whatever task.
+    A promised epsilon is over all tasks of the population, and the smallest one holds: the noised sums that this device
+    was in are composed, whatever their tasks were called. The owner's limit is over every sum that it was in since its
+    home was made.
     """
 
     def check(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> None:
         check_promise(dp, [sum_.round for sum_ in earlier if sum_.task_id == terms.task_id], terms.round)
         if max_epsilon is not None:
             check_device([_participation(sum_) for sum_ in earlier], _participation(terms), max_epsilon=max_epsilon)
+        _check_population(terms, earlier)
 
     return check
+
+
+def _check_population(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> None:
+    """Raise BudgetExceededError for a sum after which a promise that this population's tasks made would not hold.
+
+    A sum without noise keeps no promise: after one was made, none is taken part in any more. The coordinator's ledger
+    refuses the same (`mien.dp.ledger`); this is the phone's own count, which a coordinator that lies cannot change.
+    """
+    noised = [sum_ for sum_ in earlier if sum_.noise.mechanism is not Mechanism.NONE]
+    promising = noised if terms.noise.mechanism is Mechanism.NONE else [*noised, terms]
+    past, coming = [_participation(sum_) for sum_ in noised], _participation(terms)
+    for epsilon, delta in sorted({(sum_.noise.target_epsilon, sum_.noise.delta) for sum_ in promising}):
+        try:
+            # Terms carry epsilon and delta in float32, and sums of many costs round: neither is a broken promise.
+            check_device(past, coming, max_epsilon=epsilon * (1 + 1e-6), delta=delta)
+        except BudgetExceededError as error:
+            raise BudgetExceededError(
+                f"the tasks of this phone's population promised epsilon {epsilon:.4g} at delta {delta:.3g} over all "
+                f"their sums, and one more after {len(noised)} with noise would break it; it stays out of this one"
+            ) from error
 
 
 def check_promise(dp: DpSpec, past_rounds: Sequence[int], round_number: int) -> None:

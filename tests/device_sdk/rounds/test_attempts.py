@@ -14,8 +14,11 @@ import pytest
 from device_sdk.people.gallery import Gallery
 from device_sdk.rounds.attempts import Attempts, promised
 from device_sdk.storage.keystore import FileKeyStore
+from mien.dp.accountant import epsilon_rdp
+from mien.dp.ledger import Participation
 from mien.errors import BudgetExceededError, CorruptDataError, KeyStoreError, ReplayError
 from mien.secagg import AttemptId, Mechanism, NoiseTerms, RoundConfig
+from mien.secagg.noise import release
 from mien.specs import DpSpec
 from tests.mien.secagg.cohort import NUMBERS, make_config
 
@@ -190,3 +193,47 @@ def test_an_owners_limit_counts_every_sum_and_ends_with_one_without_noise(attemp
     assert 1 < len(log.participations()) < 100
     with pytest.raises(BudgetExceededError, match="any epsilon"):
         attempts.under(promised(DpSpec(), max_epsilon=1e6)).begin(OTHER_TASK)
+
+
+def called(name: str, round_number: int, noise: NoiseTerms = NOISE) -> RoundConfig:
+    return replace(noisy(round_number), task_id=name.encode().ljust(16, b"."), noise=noise)
+
+
+def test_a_promise_holds_over_all_tasks_of_the_population_whatever_they_are_called(attempts: Attempts) -> None:
+    """A coordinator that begins the same task under another name gets no more sums than the promise has room for."""
+    dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=10, min_separation=1)
+    log = attempts.under(promised(dp, None))
+    with pytest.raises(BudgetExceededError, match="over all their sums"):
+        take_part(log, *(called(f"task {task}", number) for task in range(30) for number in range(1, 11)))
+    releases = [(Participation("skellam", *told), 1) for told in costs(log)]
+    assert epsilon_rdp([(each.release, times) for each, times in releases], 1e-6) <= 8.0 * (1 + 1e-6)
+    assert epsilon_rdp([(releases[0][0].release, len(releases) + 1)], 1e-6) > 8.0
+
+
+def test_the_smallest_promise_holds_and_none_survives_a_sum_without_noise(attempts: Attempts) -> None:
+    dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1000, min_separation=1)
+    log = attempts.under(promised(dp, None))
+    small = called("small", 1, replace(NOISE, target_epsilon=2.0))
+    take_part(log, small, called("large", 1))
+    with pytest.raises(BudgetExceededError, match="promised epsilon 2 at"):
+        take_part(log, *(called("large", number) for number in range(2, 100)))
+    with pytest.raises(BudgetExceededError, match="promised epsilon 2 at"):
+        log.begin(OTHER_TASK)  # without noise
+
+
+def test_sums_without_noise_before_any_promise_keep_nobody_out(attempts: Attempts) -> None:
+    log = attempts.under(promised(DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1, min_separation=1), None))
+    take_part(log, OTHER_TASK, noisy(1))
+
+
+def take_part(log: Attempts, *sums: RoundConfig) -> None:
+    """Begin these sums, and send a masked vector into each."""
+    for terms in sums:
+        log.begin(terms)
+        log.record_masked(terms.attempt_id)
+
+
+def costs(log: Attempts) -> list[tuple[float, float, int]]:
+    """Return noise multiplier, sensitivity and size of each sum in the log, as the rounds' terms give them."""
+    found = [release(sum_, DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1)) for sum_ in log.participations()]
+    return [(each.noise_multiplier, each.l2_steps, each.size) for each in found if each is not None]
