@@ -43,7 +43,7 @@ class Opening:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Which attempt this is."""
+        """Key of the attempt: task, round, attempt."""
         return self.task_id, self.round, self.attempt
 
 
@@ -88,7 +88,7 @@ class Event:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Which attempt this is."""
+        """Key of the attempt: task, round, attempt."""
         return self.task_id, self.round, self.attempt
 
     @property
@@ -138,7 +138,7 @@ class Ledger:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether every sum so far was noised."""
+        """True while every sum so far was noised."""
         return all(event.mechanism != "none" for event in self.events)
 
     def composition(self, *, of_task: str | None = None) -> list[tuple[Release, int]]:

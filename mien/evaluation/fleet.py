@@ -36,7 +36,7 @@ _DECIMALS: Final = 9
 """Of a histogram that is kept: finer than what a phone's share in the largest cohort is rounded to."""
 _Z: Final = 1.959963984540054
 _TOLERANCE: Final = 1e-3
-"""How far a sum may be off what honest phones add up to, for each phone: rounding is far smaller."""
+"""Largest deviation of a sum from that of honest phones, for each phone: rounding is far smaller."""
 
 
 # On a phone
@@ -152,7 +152,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """How far the interval reaches to either side."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
 
@@ -193,7 +193,7 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class FleetFigures:
-    """What a fleet says of a model and, where it compared two, of the reference and of the difference.
+    """A fleet's figures for a model and, where it compared two, for the reference and the difference.
 
     `num_phones` are in the sum, `num_mated_phones` had a mated comparison. `tar_drop` and `fmr_rise` are means of the
     phones' own differences at the two models' own thresholds.

@@ -1,4 +1,4 @@
-"""Is a new model good enough to take the place of the released one? Evidence in, reasons against it out.
+"""Release gates: evidence on a candidate and the released model in, reasons against the candidate out.
 
 Legend: N samples, D dimensions.
 """
@@ -38,7 +38,7 @@ class Monitors:
 
 @dataclass(frozen=True)
 class SetEvidence:
-    """What one evaluation set says of a candidate beside its reference, the model that it would replace.
+    """Figures of one evaluation set for a candidate and its reference, the model that it would replace.
 
     `problem` says why the candidate has no figures there; without one they are all present. `chance` is the largest
     drop of TAR that a bootstrap by identity puts down to the choice of people, None where nobody asked for it.
@@ -122,7 +122,7 @@ def relative_change(reference: Vector, candidate: Vector) -> float:
 
 
 def judge(gates: GateSpec, evidence: Evidence) -> tuple[str, ...]:
-    """Return everything that speaks against releasing the candidate, in words; nothing means that it passes.
+    """Return all reasons against releasing the candidate, in words; an empty tuple means that it passes.
 
     A figure that is not finite is none: whatever compares with it would say that nothing speaks against the candidate.
     """

@@ -23,7 +23,7 @@ _BLOCK: Final = 1024
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What one gallery answered: mate's score and rank per mated probe, best score per non-mated probe.
+    """Scores of one gallery: the mate's score and rank per mated probe, the best score per non-mated probe.
 
     `num_failed_mated` and `num_failed_non_mated` count probes that gave no template: the first are missed at every
     threshold and rank, the second never alarm; both stay in the denominators. `num_excluded` probes were left out
@@ -189,7 +189,7 @@ def _not_enrolled(
 
 @dataclass(frozen=True, eq=False)
 class _Owners:
-    """Which identity (I,) owns which gallery template (G,), sorted so that one reduction finds each one's best."""
+    """Owner, an identity (I,), of each gallery template (G,), sorted so that one reduction finds each one's best."""
 
     identities: NDArray[Any]
     order: NDArray[np.int64]

@@ -60,7 +60,7 @@ class Comparisons:
 
 @dataclass(frozen=True, eq=False)
 class ScoreHistogram:
-    """How many mated and non-mated scores fall into each of B equal bins of [-1, 1]: an addend.
+    """Number of mated and non-mated scores in each of B equal bins of [-1, 1]: an addend.
 
     Bin b holds the scores s with `edges[b] <= s < edges[b + 1]`; a score of exactly 1 is in the last one. Histograms of
     many devices, or of many blocks of one comparison matrix, sum to the histogram of all of them.

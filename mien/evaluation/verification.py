@@ -66,7 +66,7 @@ class NotMeasurable:
 
 @dataclass(frozen=True)
 class EqualErrorRate:
-    """Where FMR and FNMR meet (`value`), and the observed score whose two rates are nearest (`at`)."""
+    """Crossing of FMR and FNMR (`value`), and the observed score whose two rates are nearest (`at`)."""
 
     value: float
     at: OperatingPoint

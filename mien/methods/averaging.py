@@ -1,4 +1,4 @@
-"""What methods that average updates share: the addends of an update, and the server's step on their mean."""
+"""Shared parts of methods that average updates: the addends of an update, and the server's step on their mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server tells a device's half, checked for its form before anything is computed with it."""
+"""Form checks on a server's reply to a device's half, before anything is computed with it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class PublishedOptions(HingeOptions):
 
     @property
     def server_spread_out(self) -> SpreadOutSpec:
-        """What the server does with the class embeddings that it was shown."""
+        """Server's spread-out step on the class embeddings that it was shown."""
         return {"own": self.spread_out, "paper": PAPER, "released_code": RELEASED_CODE}[self.preset]
 
 

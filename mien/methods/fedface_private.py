@@ -44,7 +44,7 @@ P: Final = "public_embeddings"
 
 @dataclass(frozen=True)
 class PublicSpec:
-    """How the private form uses public faces: `identities` nearest to the device's own, `images` of them a batch.
+    """Use of public faces in the private form: `identities` nearest to the device's own, `images` of them a batch.
 
     `scale` s and `margin` m are CosFace's; `weight` is what a public image counts in the loss, an own image counting 1.
     """
@@ -64,7 +64,7 @@ class PublicSpec:
 
 @dataclass(frozen=True)
 class FedFaceOptions(fedface.PublishedOptions):
-    """Those of the published form, then the private ones'.
+    """Options of the published form, then of the private ones.
 
     `private_form` is what a phone minimises that shows nothing: a softmax with `public` people, or the positive hinge
     alone. `public_step` and `moment` are the steps that it takes by itself afterwards.

@@ -55,7 +55,7 @@ PresetName = Literal["recommended", "paper", "released_code"]
 
 @dataclass(frozen=True)
 class FedFrOptions:
-    """What FedFR minimises, and on what. Fields that a task leaves out come from its `preset`.
+    """FedFR's objective and training data. Fields that a task leaves out come from its `preset`.
 
     `public_classes` is the number of identities in the model's public shard. `alpha` weighs L_cos, L_con and L_BCE;
     `scale` and `margin` are CosFace's, `branch_*`, `exponent` and `balance` the branch's (s', m', t', lambda).

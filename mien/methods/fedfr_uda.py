@@ -41,7 +41,7 @@ MAX_SCALE: Final = 1e4
 
 @dataclass(frozen=True)
 class ClusteringSpec:
-    """How a target numbers its faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
+    """Clustering of a target's faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
 
     `metric` says what d measures between normalised centroids. Clusters of fewer than `min_images` are not trained on.
     """

@@ -75,7 +75,7 @@ class HeadOptions:
 
     @property
     def is_normalised(self) -> bool:
-        """Whether class embeddings have length 1."""
+        """True if class embeddings have length 1."""
         return self.kind != "softmax"
 
 

@@ -99,7 +99,7 @@ class PfmFvOptions(LocalLoss):
 
     @property
     def validates(self) -> bool:
-        """Whether validators take part."""
+        """True if validators take part."""
         return self.validation != "off"
 
 

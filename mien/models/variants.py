@@ -22,7 +22,7 @@ from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec, Threshold
 
 FLOAT32: Final = "float32"
-"""What the model itself is called among its forms."""
+"""Name of the model itself among its forms."""
 ONNXRUNTIME: Final = "onnxruntime"
 VERSION: Final = 1
 _TIER: Final = re.compile(r"[a-z][a-z0-9-]{0,15}")
@@ -32,7 +32,7 @@ _LONGEST_VERSION: Final = 64
 
 @dataclass(frozen=True)
 class VariantCost:
-    """What a variant costs in accuracy, measured beside float32 on the same comparisons of `dataset`.
+    """Accuracy cost of a variant, measured beside float32 on the same comparisons of `dataset`.
 
     `fnmr` is that at its own threshold for a false match rate of `fmr`, `fnmr_float32` that of the model at the
     model's; `fnmr_crossed` and `fmr_crossed` are the variant's at the model's threshold, which phones do not use.
@@ -96,7 +96,7 @@ class Variant:
 
     @property
     def form_id(self) -> str:
-        """What its templates and thresholds are named after."""
+        """Id of the form, in the names of its templates and thresholds."""
         return form_id(self.model_id, self.sha256)
 
 

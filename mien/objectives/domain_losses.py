@@ -1,4 +1,4 @@
-"""What classic domain adaptation adds to a classifier's loss: DAN's maximum mean discrepancy, DANN's adversary.
+"""Losses of classic domain adaptation: DAN's maximum mean discrepancy, DANN's adversary.
 
 Both look at source and target faces in one batch, so only pooled systems can train with them (FedFR-UDA, Table 2).
 

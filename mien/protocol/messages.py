@@ -28,7 +28,7 @@ TOLD_STAGES: Final = {number: stage for stage, number in STAGES.items() if stage
 """Stages that a device knows by their number; it does without those that a newer server has."""
 
 ROLES: Final = {Role.TRAIN: rounds_pb2.TRAIN, Role.VALIDATE: rounds_pb2.VALIDATE}
-"""What a round asks of its devices, as the wire names it."""
+"""Protocol values of a round's roles."""
 
 
 def round_message(ref: RoundRef) -> rounds_pb2.RoundRef:

@@ -38,7 +38,7 @@ from mien.specs import TaskSpec
 
 
 class Step(enum.StrEnum):
-    """How far one selected device got."""
+    """Progress of one selected device."""
 
     SELECTED = "selected"
     TRAINED = "trained"
@@ -60,7 +60,7 @@ STEP_OF: Final[Mapping[Stage, Step]] = {
     Stage.CONSISTENCY: Step.AGREED,
     Stage.UNMASK: Step.RELEASED,
 }
-"""What a device has reached once it has done a stage's part."""
+"""Step that a device has reached once it has done a stage's part."""
 
 ORDER: Final = (Step.SELECTED, *STEP_OF.values())
 COUNTED: Final = frozenset({Step.UPLOADED, Step.AGREED, Step.RELEASED, Step.GONE})
@@ -84,7 +84,7 @@ STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)
 
 @dataclass(frozen=True)
 class RoundRules:
-    """What one attempt of a round wants: who, how many, how long.
+    """Rules of one attempt of a round: role, numbers of devices, deadlines.
 
     `num_selected` devices are asked, `size` of them may report, `min_reports` is the quorum of every stage. From
     `soft_s` of a stage on, where it has one, the quorum is enough. A candidate that has not been heard of for `lease_s`
@@ -212,7 +212,7 @@ class Left:
 
 @dataclass(frozen=True)
 class TimePassed:
-    """Nothing else happened; the deadline may have."""
+    """Passing of time, without another event; the deadline may have passed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""When devices that nobody needs now are to come back (pace steering): as often as they are wanted, never all at once.
+"""Pace steering: idle devices come back as often as they are wanted, never all at once.
 
 A small population comes back every `shortest_s`, so that enough of them are there together when a round gathers them; a
 large one is spread over so long a time that no more than `check_ins_per_s` come, on average, whatever made them come
@@ -21,10 +21,10 @@ ACTIVE_S: Final = 7 * 86400.0
 """Devices that have not been seen for so long are not reckoned with."""
 
 COUNT_EVERY_S: Final = 60.0
-"""How old a count of devices may be."""
+"""Largest age of a count of devices."""
 
 _MARGIN: Final = 2.0
-"""How many more come than are wanted: not every one is idle, charging and eligible when it does."""
+"""Ratio of devices that come to those wanted: not every one is idle, charging and eligible when it does."""
 
 _GATHERING_S: Final = 1.0
 

@@ -23,7 +23,7 @@ from mien.specs import ModelSpec, TaskSpec
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a task means for one model; `validators` is what it means for those who judge its candidates, if any do."""
+    """Plan of a task for one model; `validators` is the plan for those who judge its candidates, if any do."""
 
     task: TaskSpec
     method: Method
@@ -35,7 +35,7 @@ class TaskPlan:
 
     @cached_property
     def requirements(self) -> Requirements:
-        """What the task's rounds need."""
+        """Requirements of the task's rounds."""
         return self.method.requirements(self.task)
 
     def round_config(

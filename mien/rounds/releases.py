@@ -1,4 +1,4 @@
-"""Which model is whose: releases to all or to a share of the phones, and the way back, read off their history.
+"""Release history: which model is released to all or a share of the phones, and the way back.
 
 A history is the releases that concern one population (its own, and those for all), oldest first. Nothing here changes
 one: releasing and rolling back append.
@@ -18,11 +18,11 @@ from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, Re
 History = Sequence[ReleaseRecord]
 
 UNJUDGED: Final = "no evaluation set has judged it"
-"""What there is to say of a candidate of a coordinator without gates."""
+"""Verdict on a candidate of a coordinator without gates."""
 
 
 class ModelState(StrEnum):
-    """Where a model stands: `ROUND` is a round's by-product, never offered for release."""
+    """State of a model: `ROUND` is a round's by-product, never offered for release."""
 
     ROUND = "round"
     CANDIDATE = "candidate"

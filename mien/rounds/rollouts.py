@@ -20,7 +20,7 @@ _PREFIX: Final = "roll-out/"
 
 
 class RollOutState(StrEnum):
-    """Where a roll-out stands.
+    """State of a roll-out.
 
     `EVALUATING`: phones of the stage's share compare the model with the one before. `PASSED`: it held, and an operator
     is to say that it goes on. `HELD`: nothing can be said of it, or what was said cannot be carried out; an operator is
@@ -38,7 +38,7 @@ class RollOutState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the roll-out can never go on."""
+        """True if the roll-out can never go on."""
         return self not in (RollOutState.EVALUATING, RollOutState.PASSED, RollOutState.HELD)
 
 
@@ -67,7 +67,7 @@ class RollOutRecord:
 
     @property
     def spec(self) -> RollOutSpec:
-        """What the operator said of it."""
+        """Specification that the operator gave."""
         return spec_from_json(self.spec_json)
 
     @property
@@ -151,7 +151,7 @@ def id_in_token(token: str) -> int | None:
 
 @dataclass(frozen=True)
 class Move:
-    """What is committed at once: the roll-out afterwards, and a release to a larger share, or the way back."""
+    """Changes committed at once: the roll-out afterwards, and a release to a larger share, or the way back."""
 
     after: RollOutRecord
     widens: bool = False

@@ -28,7 +28,7 @@ from mien.specs import DpSpec
 
 @dataclass
 class Draft:
-    """What a device says on its way out: its addends, what scales its update, and the vector that is made of both."""
+    """Draft of a contribution: its addends, what scales its update, and the vector that is made of both."""
 
     addends: Addends = field(repr=False)
     layout: VectorLayout

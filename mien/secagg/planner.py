@@ -78,7 +78,7 @@ def _fraction_bits(steps: int, bound: float) -> int:
 
 @dataclass(frozen=True)
 class RoundIds:
-    """Which attempt of which round, over which files: raw ids and hashes as `RoundConfig` holds them."""
+    """Ids of an attempt, its round and their files: raw ids and hashes as `RoundConfig` holds them."""
 
     task_id: bytes
     round: int
@@ -186,7 +186,7 @@ def plan_round(
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round of `n` devices costs: bytes a device sends and receives, mask expansions on either side.
+    """Cost of a round of `n` devices: bytes a device sends and receives, mask expansions on either side.
 
     Certificates are counted with `certificate_bytes` each; `server_masks` is for `lost` devices between shares and
     upload. `fewest_survivors` is how many must stay to the end in a complete graph: small cohorts tolerate few losses.
@@ -205,7 +205,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class StageBytes:
-    """What a device receives at the beginning of a stage, and then sends."""
+    """Bytes that a device receives at the beginning of a stage, and then sends."""
 
     received: int
     sent: int

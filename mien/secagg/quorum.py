@@ -1,4 +1,4 @@
-"""Who must be there for a sum to be opened: decisions over roster indices, apart from keys and messages.
+"""Quorum of a masked sum: decisions over roster indices, apart from keys and messages.
 
 The protocol's server (`server.ServerRound`) decides by these, and so does a simulator that sends no messages.
 """

@@ -57,7 +57,7 @@ class Kind(enum.IntEnum):
 
 
 class ShareKind(enum.IntEnum):
-    """Which share of a neighbour a device releases: never both."""
+    """Kind of a neighbour's share that a device releases: never both."""
 
     NONE = 0
     SELF_MASK = 1
@@ -65,7 +65,7 @@ class ShareKind(enum.IntEnum):
 
 
 class _Reader:
-    """Takes a message apart from the front."""
+    """Parser that takes a message apart from the front."""
 
     def __init__(self, data: bytes, kind: Kind) -> None:
         self._data, self._at, self._name = data, 2, kind.name.lower()
@@ -93,7 +93,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """Number of bytes left."""
         return len(self._data) - self._at
 
     def end(self) -> None:

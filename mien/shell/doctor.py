@@ -1,4 +1,4 @@
-"""What a program's doctor found, piece by piece: each check says what it saw, or raises what is to be done."""
+"""Findings of a program's doctor, piece by piece: each check says what it saw, or raises what is to be done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """True if all is well."""
         return self.error is None
 
     def to_mapping(self) -> dict[str, object]:

@@ -31,7 +31,7 @@ _BLOCK: Final = 65536
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """Which image (N,) belongs to which template (N,) and medium (N,): what `pool_templates` takes."""
+    """Template (N,) and medium (N,) of each image (N,): the input of `pool_templates`."""
 
     images: tuple[str, ...] = field(repr=False)
     template_ids: NDArray[np.int64] = field(repr=False)
