@@ -84,7 +84,7 @@ RENEWAL_RETRY_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class ModelUpdate:
-    """What `Device.update` did: the model now in use and as what (`tier`: float32, or a variant's name), whether that
+    """Result of `Device.update`: the model now in use and as what (`tier`: float32, or a variant's name), whether that
     is another one than before, and how many templates it made.
     """
 
@@ -186,7 +186,7 @@ class Device:
 
     @property
     def identity(self) -> Identity:
-        """Who this device is in its fleet; raises InviteError before it has joined."""
+        """Identity of this device in its fleet; raises InviteError before it has joined."""
         return self._identity_files.load()
 
     # --- people ---
@@ -378,7 +378,7 @@ class Device:
         return self._recogniser(self.models.load(model_of(form)), variant)
 
     def _holds(self, form: str) -> bool:
-        """Tell whether a form can be loaded without a network."""
+        """Return whether a form can be loaded without a network."""
         return self.models.has(model_of(form)) and (not variant_of(form) or self.variants.has(form))
 
     def operating_point(self, model: KnownModel, variant: Variant | None = None) -> Operating:

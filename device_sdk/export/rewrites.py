@@ -1,4 +1,4 @@
-"""What is changed in a traced step so that it takes less memory, or runs faster: its numbers stay the same."""
+"""Rewrites of a traced step that save memory or time: its numbers stay the same."""
 
 from __future__ import annotations
 

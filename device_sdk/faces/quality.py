@@ -1,4 +1,4 @@
-"""Whether a face is good enough to recognise, in measured components, each rejection with its reason.
+"""Face quality in measured components, each rejection with its reason.
 
 Nothing here compares brightness of skin: darkness is judged by the brightest parts of the face, so that well-lit dark
 skin passes and an unlit light face does not.
@@ -37,7 +37,7 @@ _BLUR_WINDOW: Final = 7
 
 @dataclass(frozen=True)
 class QualityPolicy:
-    """What a face must fulfil; the defaults were measured on photographs and on renders (see the tests).
+    """Limits of the quality gate; the defaults were measured on photographs and on renders (see the tests).
 
     `min_score`: detector's score, 0..1. `min_eye_distance_px`: of a frontal face of this size, in the image.
     `min_sharpness`: 1 - perceptual blur, 0..1. `min_highlight`: 95th percentile of the face's grey levels, 0..255.
@@ -71,7 +71,7 @@ DEFAULT_POLICY: Final = QualityPolicy()
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a face lies in its image: what the detector and the five landmarks tell.
+    """Pose and position of a face in its image, from the detector and the five landmarks.
 
     Angles in degrees: yaw is positive towards the right of the image, pitch upwards, roll clockwise.
     """
@@ -99,7 +99,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Appearance:
-    """How an aligned crop looks: sharpness in [0, 1], the rest in grey levels 0..255 or a share of the pixels."""
+    """Appearance of an aligned crop: sharpness in [0, 1], the rest in grey levels 0..255 or a share of the pixels."""
 
     sharpness: float
     highlight: float
@@ -129,7 +129,7 @@ class Quality:
 
     @property
     def accepted(self) -> bool:
-        """Whether the face passes."""
+        """True if the face passes."""
         return not self.reasons
 
     @property

@@ -1,4 +1,4 @@
-"""Which models a device can train, said at check-in: the coordinator chooses it for no others."""
+"""Models that a device can train, sent at check-in: the coordinator chooses it for no others."""
 
 from __future__ import annotations
 

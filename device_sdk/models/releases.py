@@ -1,4 +1,4 @@
-"""Which releases a device accepts: signed by the pinned key, whole, and never an older one than it has seen.
+"""Acceptance of releases: signed by the pinned key, whole, and never older than one that the device has seen.
 
 What was accepted last is remembered in one file, before it is used. A coordinator, whoever runs it, can therefore not
 bring back a release that the operator has replaced, unless the newest signature names that very one as one to fall back

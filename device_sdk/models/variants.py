@@ -75,7 +75,7 @@ class VariantStore:
         write_atomically(self._described(variant.sha256), to_canonical_json(to_mapping(variant)), private=True)
 
     def has(self, form: str) -> bool:
-        """Tell whether a form's variant can be loaded without a network."""
+        """Return whether a form's variant can be loaded without a network."""
         sha256 = variant_of(form)
         return self._described(sha256).is_file() and self._blob(sha256).is_file()
 
@@ -154,7 +154,7 @@ class VariantStore:
 
 
 class Session(Protocol):
-    """What runs a variant."""
+    """Session that runs a variant."""
 
     def run(self, input_N3HW: NDArray[np.float32]) -> Embeddings:
         """Return embeddings (N, dim) of a network's input."""

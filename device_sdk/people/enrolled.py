@@ -1,4 +1,4 @@
-"""Who is enrolled, as it lies in the gallery's records: people, their templates and their crops."""
+"""Enrolled people in the gallery's records, with their templates and their crops."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Person:
 
     @property
     def trains(self) -> bool:
-        """Whether this person's images may be used for training."""
+        """True if this person's images may be used for training."""
         return self.consent_unix_s is not None
 
 

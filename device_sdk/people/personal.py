@@ -42,7 +42,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Personalised:
-    """What personalising did: for whom, with which thresholds by name, and whether it is in use from now on.
+    """Result of personalising: the people, the thresholds by name, and whether it is in use from now on.
 
     `gain` is by how much more non-mated standard deviations left-out pictures lie above the threshold than under the
     released model; None for the local form, which nothing was left out of.
@@ -63,7 +63,7 @@ class PersonalRecogniser:
     stored: StoredPersonal = field(repr=False)
 
     def covers(self, person: Person) -> bool:
-        """Tell whether the personal model was made for a person."""
+        """Return whether the personal model was made for a person."""
         return person.id in self.stored.thresholds
 
     def embed(self, crops: Crops) -> Embeddings:

@@ -39,12 +39,12 @@ class Recogniser:
 
     @property
     def form_id(self) -> str:
-        """What its templates are named after: those of another form are never compared with its embeddings."""
+        """Id of the form that its templates are named after: other forms' are never compared with its embeddings."""
         return self.model_id if self.variant is None else self.variant.form_id
 
     @property
     def input(self) -> FaceInputSpec:
-        """What the model expects of a crop."""
+        """Face input that the model expects of a crop."""
         return self.model.spec.input
 
     def embed(self, crops: Crops) -> Embeddings:

@@ -17,7 +17,7 @@ from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import from_mapping, to_mapping
 
 Form = Literal["released", "local"]
-"""What a personal model is made on: the released backbone, or the one that training left on this phone."""
+"""Base of a personal model: the released backbone, or the one that training left on this phone."""
 
 _WHAT: Final = "the personal model"
 

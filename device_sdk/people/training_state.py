@@ -1,4 +1,4 @@
-"""What training keeps on a phone, by whose it is: each person's own rows, and what is of all of them together.
+"""Training state on a phone, by owner: each person's own rows, and what is of all of them together.
 
 A method numbers identities from 0 and keeps arrays with one row for each (`Method.per_identity`). A phone keeps rows by
 person, so that one can leave and the others' vectors stay; what was trained on everybody's pictures goes with anybody

@@ -1,4 +1,4 @@
-"""What `mien-device bench` does: measures engines and forms of the model, keeps the choice, and changes over."""
+"""Work of `mien-device bench`: measures engines and forms of the model, keeps the choice, and changes over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mien.shell.cli import say
 
 @dataclass(frozen=True)
 class Looked:
-    """What was measured, the fastest engine, the form that the budget chooses, and what kept variants from it."""
+    """Measurements, the fastest engine, the form that the budget chooses, and what kept variants from it."""
 
     engines: tuple[EngineFigures, ...]
     fastest: EngineFigures

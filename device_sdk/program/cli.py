@@ -864,7 +864,7 @@ def _password(file: Path | None, *, confirm: bool) -> str:
 
 
 def _say_told(*, told: bool, is_out: bool) -> None:
-    """Say what the coordinator knows of a device on which nobody agrees any more."""
+    """Print what the coordinator knows of a device on which nobody agrees any more."""
     if not is_out:
         return
     if told:
@@ -886,7 +886,7 @@ def _ask_consent(name: str) -> bool:
 
 
 def _somebody_is_there() -> bool:
-    """Tell whether questions can be answered. Python has no stdin at all where it was closed."""
+    """Return whether questions can be answered. Python has no stdin at all where it was closed."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

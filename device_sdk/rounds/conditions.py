@@ -1,4 +1,4 @@
-"""Whether the phone may work now: what an operating system's job scheduler would ask for."""
+"""Conditions under which the phone may work: those that an operating system's job scheduler would ask for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _METERED_PROPERTY: Final = (
 
 
 class Conditions(Protocol):
-    """Whether the phone may work now."""
+    """Conditions under which the phone may work now."""
 
     def unmet(self) -> tuple[str, ...]:
         """Return what is missing ("charging"), nothing when the phone may work."""

@@ -83,7 +83,7 @@ FAILED_PAUSE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the owner may want to see: a stable `kind`, a sentence, and the facts behind it."""
+    """Event that the owner may want to see: a stable `kind`, a sentence, and the facts behind it."""
 
     kind: str
     text: str
@@ -92,7 +92,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Transfer:
-    """How far a download or upload is."""
+    """Progress of a download or upload."""
 
     what: str
     done_bytes: int
@@ -172,7 +172,7 @@ class Plan:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What all devices of the round are told alike, by name."""
+        """Names of the reply arrays that all devices of the round are told alike."""
         return self.work.shared(self.method, self.task)
 
 
@@ -499,7 +499,7 @@ class Participant:
         return None
 
     def _follow(self, pending: Pending, events: Iterator[StageEvent], *, counts: bool) -> RoundOutcome | Failed:
-        """Say what each stage asks for until the round is over; `counts` tells whether the upload was accepted before.
+        """Answer each stage until the round is over; `counts` tells whether the upload was accepted before.
 
         Errors are the server's; what this device itself finds wrong is an outcome.
         """
@@ -538,7 +538,7 @@ class Participant:
         return MaskedPart(party, terms, _ref(pending), pending.contribution)
 
     def _has_begun(self, pending: Pending) -> bool:
-        """Tell whether this device has spoken of keys that it no longer has."""
+        """Return whether this device has sent keys that it no longer has."""
         return pending.terms is not None and self.attempts.has_begun(pending.terms.attempt_id(_ref(pending)))
 
     def _say(self, ref: RoundRef, stage: Stage, answer: bytes | Upload | None, *, counts: bool) -> bool:
@@ -609,13 +609,13 @@ class Participant:
 
 @dataclass
 class Failures:
-    """What has been said of rounds that a phone left to itself had to leave, and how long it pauses after the next."""
+    """Failures reported of rounds that a phone left to itself had to leave, and the pause after the next."""
 
     said: set[tuple[str, str]] = field(default_factory=set)
     in_a_row: int = 0
 
     def pause_after(self, failed: Failed, tell: Listener) -> float:
-        """Say what happened, once for each task, and return the pause: a minute, doubled with every one in a row."""
+        """Report a failure, once for each task, and return the pause: a minute, doubled with every one in a row."""
         pause_s = min(FAILED_PAUSE_S * 2.0**self.in_a_row, MAX_PAUSE_S)
         self.in_a_row = min(self.in_a_row + 1, 32)
         if (failed.round.task_id, failed.error.code) not in self.said:

@@ -1,4 +1,4 @@
-"""What a round has a device do: train, measure models, or judge candidates; one record each."""
+"""Work of a device in a round: train, measure models, or judge candidates; one record each."""
 
 from __future__ import annotations
 
@@ -67,4 +67,4 @@ JUDGING: Final = Work(
 )
 
 WORK_OF: Final[Mapping[Role, Work]] = {Role.TRAIN: TRAINING, Role.VALIDATE: JUDGING}
-"""What a device's role has it do in a task that trains."""
+"""Work of each role in a task that trains."""

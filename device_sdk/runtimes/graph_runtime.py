@@ -48,7 +48,7 @@ Flags = NDArray[np.bool_]
 
 
 class Engine(Protocol):
-    """What runs a graph: named tensors in, named tensors out."""
+    """Engine of a graph: named tensors in, named tensors out."""
 
     def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name; `feed` may hold more than its inputs.

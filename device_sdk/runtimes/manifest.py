@@ -1,4 +1,4 @@
-"""What lies in a folder of exported graphs, and finding the right one. Imports no torch.
+"""Manifest of a folder of exported graphs, and the search for the right one. Imports no torch.
 
 ::
 
@@ -38,7 +38,7 @@ MAX_MANIFEST_BYTES: Final = 2**22
 GraphKind = Literal["embed", "trunk", "tail", "train", "loss"]
 GraphEngine = Literal["onnxruntime", "executorch"]
 SUFFIXES: Final[dict[GraphEngine, str]] = {"onnxruntime": ".onnx", "executorch": ".pte"}
-"""How the files of an engine end."""
+"""File name suffix of each engine."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Cut:
 
     @property
     def word(self) -> str:
-        """How files call what is trained: the full network, or its tail."""
+        """Name in files of what is trained: the full network, or its tail."""
         return "full" if self.trunk is None else "tail"
 
 

@@ -107,7 +107,7 @@ class TorchRuntime:
 
     @property
     def device(self) -> str:
-        """Where the arithmetic is done: "cpu" or "cuda"."""
+        """Device of the arithmetic: "cpu" or "cuda"."""
         return self._device.type
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
@@ -285,7 +285,7 @@ class Trunk:
 
     @property
     def device(self) -> torch.device:
-        """Where the backbone's tensors are."""
+        """Device of the backbone's tensors."""
         return next(self.backbone.parameters()).device
 
     @property
@@ -487,7 +487,7 @@ class Sgd:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a step is nothing but the gradient's."""
+        """True if a step is nothing but the gradient's."""
         return not (self.weight_decay or self.offsets or self.proximal or self.velocities)
 
     @torch.no_grad()

@@ -123,7 +123,7 @@ def check_clock(skew_s: float, tolerance_s: float, *, server: str) -> None:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Tell whether `authority` signed `certificate`; says nothing of its period."""
+    """Return whether `authority` signed `certificate`; says nothing of its period."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

@@ -1,4 +1,4 @@
-"""Where a device keeps the keys that open everything else.
+"""Key store of a device, with the keys that open everything else.
 
 A key store holds key-encryption keys by label. `platform` is the operating system's (Secret Service, KWallet, macOS
 Keychain, Windows Credential Locker); `file` is a folder of files that only their owner may read, for systems that have
@@ -43,11 +43,11 @@ class KeyStore(Protocol):
 
     @property
     def kind(self) -> KeyStoreKind:
-        """Which of the two kinds this is."""
+        """Kind of this key store."""
         ...
 
     def exists(self, label: str) -> bool:
-        """Tell whether there is a key of that label."""
+        """Return whether there is a key of that label."""
         ...
 
     def create(self, label: str) -> SecretKey:
