@@ -124,7 +124,7 @@ class ContributionLayout:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One device's addends (and, where the task opted in, what it reveals)."""
+    """Addends of one device (and, where the task opted in, what it reveals)."""
 
     layout: ContributionLayout
     vector: Vector = field(repr=False)

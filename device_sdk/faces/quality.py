@@ -85,7 +85,7 @@ class Geometry:
     landmark_error_px: float
 
     def reasons(self, policy: QualityPolicy) -> tuple[Reason, ...]:
-        """Return what `policy` rejects about it."""
+        """Return the reasons for which `policy` rejects it."""
         return _failed(
             (self.eye_distance_px >= policy.min_eye_distance_px, Reason.TOO_SMALL),
             (abs(self.yaw_deg) <= policy.max_yaw_deg, Reason.TURNED),
@@ -107,7 +107,7 @@ class Appearance:
     contrast: float
 
     def reasons(self, policy: QualityPolicy) -> tuple[Reason, ...]:
-        """Return what `policy` rejects about it."""
+        """Return the reasons for which `policy` rejects it."""
         return _failed(
             (self.sharpness >= policy.min_sharpness, Reason.BLURRED),
             (self.highlight >= policy.min_highlight, Reason.TOO_DARK),
@@ -141,7 +141,7 @@ class Quality:
 def assess(
     image_shape: tuple[int, ...], face: Face | None, crop: Pixels, policy: QualityPolicy | None = DEFAULT_POLICY
 ) -> Quality:
-    """Return the quality of a face and what `policy` rejects about it; a policy of None rejects nothing.
+    """Return the quality of a face and the reasons for which `policy` rejects it; a policy of None rejects nothing.
 
     `image_shape` is the (height, width, ...) of the image in which `face` was found, `crop` the aligned crop (H, W, 3)
     uint8 RGB. A `face` of None stands for a crop that came aligned.
@@ -170,7 +170,7 @@ def _appearance(crop: Pixels) -> Appearance:
 
 
 def _perceptual_blur(grey: NDArray[np.float32]) -> float:
-    """Return how blurred an image looks, 0 (sharp) .. 1: the share of its gradients that one more blur leaves alone.
+    """Return the blur of an image, 0 (sharp) .. 1: the share of its gradients that one more blur leaves alone.
 
     Crete et al., "The Blur Effect: Perception and Estimation with a New No-Reference Perceptual Blur Metric", HVEI
     2007, with a window of 7 for their 9, as crops are small. A ratio of gradients, so light and contrast cancel.

@@ -77,7 +77,7 @@ class ModelStore:
         return stored.spec_json == manifest.spec_json and stored.public_shard == manifest.public_shard
 
     def known(self, model: str) -> KnownModel:
-        """Return what is known of a stored model besides its parameters; raises NotFoundError."""
+        """Return the facts about a stored model besides its parameters; raises NotFoundError."""
         return KnownModel(model, _described(self._manifest(model))[0])
 
     def load(self, model: str) -> Model:
@@ -119,7 +119,7 @@ class ModelStore:
             raise
 
     def refresh(self, manifest: Manifest) -> None:
-        """Take over what became known of a stored model since it was fetched: its thresholds above all."""
+        """Adopt news about a stored model since it was fetched: its thresholds above all."""
         self._check(manifest)
         stored = self._manifest(manifest.model_id)
         if (stored.theta, _described(stored)[1]) != (manifest.theta, _described(manifest)[1]):

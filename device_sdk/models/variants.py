@@ -80,7 +80,7 @@ class VariantStore:
         return self._described(sha256).is_file() and self._blob(sha256).is_file()
 
     def load(self, form: str) -> Variant:
-        """Return what a form's variant is; raises NotFoundError where it is not here, CorruptDataError for another."""
+        """Return a form's variant; raises NotFoundError where it is not here, CorruptDataError for another."""
         path = self._described(variant_of(form))
         if not path.is_file():
             raise NotFoundError("that variant of the model is not on this device; run `mien-device update`")

@@ -398,7 +398,7 @@ class Gallery:
         return there_was
 
     def latest_shared_state(self) -> Arrays:
-        """Return what the newest task that kept any has left in private of all people together; empty at first."""
+        """Return the private state of all people together from the newest task that kept any; empty at first."""
         with self._vault.reading() as view:
             records = list(view.select("states", person=TOGETHER))
         return opened(records[-1], STATE)[0] if records else {}
@@ -406,7 +406,7 @@ class Gallery:
     # --- what training keeps ---
 
     def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
-        """Return what a round trains on: these people's crops, and what their last counted rounds of a task left.
+        """Return a round's training faces: these people's crops, and the state that their last counted rounds left.
 
         Raises ConfigError where one of them was removed or does not agree (any more).
         """
@@ -422,12 +422,12 @@ class Gallery:
         return TrainingFaces(numbered, np.concatenate(crops), labels)
 
     def private_state(self, person_id: int, task_id: str) -> Arrays:
-        """Return what is a person's own of what their last counted round of a task left in private; empty at first."""
+        """Return a person's own private state from their last counted round of a task; empty at first."""
         with self._vault.reading() as view:
             return kept_of(view, (person_id,), task_id).own.get(person_id, {})
 
     def source_state(self, source: str, task_id: str) -> Arrays:
-        """Return what a task's last counted round left in private of a source's faces; empty for another source."""
+        """Return the private state of a source's faces from a task's last counted round; empty for another source."""
         with self._vault.reading() as view:
             for record in view.select("states", person=SOURCE, tag=task_id):
                 tensors, facts = opened(record, STATE)
@@ -442,7 +442,7 @@ class Gallery:
         return None
 
     def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
-        """Return what these people, or any of these crops (N, 112, 112, 3), have done in a task so far.
+        """Return the roles that these people, or any of these crops (N, 112, 112, 3), have had in a task so far.
 
         It is asked by person and by crop: one person may have other pictures now, the same pictures another name.
         """

@@ -125,7 +125,7 @@ def operating_point(
 
 
 def _remedy(variant: Variant | None, *, signed: bool) -> str:
-    """Return what an operator does so that phones get thresholds; those of a variant are measured when it is made."""
+    """Return advice to an operator on giving phones thresholds; those of a variant are measured when it is made."""
     if variant is not None:
         return "make the variant anew from more public faces (`mien-coordinator model import --int8-faces`)"
     measure = "run `mien-coordinator model evaluate released --data FACES --keep-thresholds`"

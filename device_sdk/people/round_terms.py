@@ -35,7 +35,7 @@ class SumTerms:
     shared: str = ""
 
     def assignment(self, ref: RoundRef) -> Assignment:
-        """Return what message 0 must agree with."""
+        """Return the assignment that message 0 must agree with."""
         ids, vector = self._ids(ref), ContributionMap(self.layout).vector_layout
         return Assignment(
             task_id=ids.task_id,
@@ -52,7 +52,7 @@ class SumTerms:
         return AttemptId(self._ids(ref).task_id, ref.round, ref.attempt)
 
     def policy(self, min_cohort: int) -> DevicePolicy:
-        """Return what message 0 is held to: the owner's floor, and what the task itself promises."""
+        """Return the policy for message 0: the owner's floor, and what the task itself promises."""
         return DevicePolicy(
             min_cohort=max(min_cohort, smallest_sum(self.task)),
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),

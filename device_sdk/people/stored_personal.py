@@ -48,7 +48,7 @@ class StoredPersonal:
 
     @classmethod
     def from_bytes(cls, model_id: str, data: bytes) -> StoredPersonal:
-        """Return what `to_bytes` gave; raises CorruptDataError for anything else."""
+        """Return the input of `to_bytes`; raises CorruptDataError for anything else."""
         tensors, facts = (
             unpack_tensors(data, what=_WHAT),
             parse_json(unpack_metadata(data)["facts"].encode(), what=_WHAT),

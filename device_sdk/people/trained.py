@@ -66,7 +66,7 @@ class TrainingFaces:
 
 
 def kept_of(view: Reader, people: Sequence[int], task_id: str) -> Kept:
-    """Return what training kept of people, and of several together."""
+    """Return the training state of people, and of several together."""
     own: dict[int, Arrays] = {}
     together: Arrays = {}
     members: tuple[int, ...] = ()

@@ -58,7 +58,7 @@ class Numbered:
 
 
 def for_round(kept: Kept, people: Sequence[int], per_identity: Sequence[str]) -> Numbered:
-    """Return how a round numbers people: whoever has rows keeps their place before whoever is new.
+    """Return a round's numbering of people: whoever has rows keeps their place before whoever is new.
 
     What is of several together counts only while all of them take part.
     """

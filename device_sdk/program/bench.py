@@ -45,7 +45,7 @@ class EngineFigures:
 
 
 def measure_engines(model: Model, graphs: Path, *, threads: int = 1) -> tuple[EngineFigures, ...]:
-    """Return what each engine costs with a model, in the order of `ENGINES`."""
+    """Return each engine's cost with a model, in the order of `ENGINES`."""
     return tuple(_measure(engine, model, graphs, threads) for engine in ENGINES)
 
 

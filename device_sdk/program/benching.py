@@ -92,7 +92,7 @@ class Looked:
 
 
 def looked_at(device: Device) -> Looked:
-    """Return what engines and forms cost on this device."""
+    """Return the cost of engines and forms on this device."""
     settings = device.config.values
     model = device.recogniser().model
     engines = measure_engines(model, device.home.graphs, threads=settings.threads)

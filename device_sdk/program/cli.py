@@ -886,7 +886,7 @@ def _ask_consent(name: str) -> bool:
 
 
 def _somebody_is_there() -> bool:
-    """Return whether questions can be answered. Python has no stdin at all where it was closed."""
+    """Tell whether questions can be answered. Python has no stdin at all where it was closed."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

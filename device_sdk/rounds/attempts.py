@@ -62,7 +62,7 @@ def check_promise(dp: DpSpec, past_rounds: Sequence[int], round_number: int) -> 
 
 
 def _participation(terms: RoundConfig) -> Participation:
-    """Return what a sum under these terms tells of a device, as an accountant sees it."""
+    """Return the privacy accountant's record of a sum under these terms."""
     noise = terms.noise
     if noise.mechanism is Mechanism.NONE:
         return Participation()

@@ -65,11 +65,11 @@ class MemoryEstimate:
     forward_bytes: int
 
     def bytes_for(self, num_images: int) -> int:
-        """Return what a step on so many images takes, or the forward pass before it where that is more."""
+        """Return the memory of a step on so many images, or of the forward pass before it where that is more."""
         return self.fixed_bytes + max(num_images * self.image_bytes, self.forward_bytes)
 
     def most_images(self, limit_bytes: float) -> int:
-        """Return how many images of a batch fit, 0 where not even one does."""
+        """Return the number of images of a batch that fit, 0 where not even one does."""
         left = limit_bytes - self.fixed_bytes
         return 0 if left < self.forward_bytes else int(left // self.image_bytes)
 
@@ -132,11 +132,11 @@ class MannerlyRuntime:
     tell: Callable[[int, int], None] = lambda _done, _total: None
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return what the runtime embeds."""
+        """Return the runtime's embeddings."""
         return self.runtime.embed(theta, crops)
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what the runtime trains.
+        """Return the runtime's training result.
 
         Raises LateError when the watch or `should_stop` says so, ConfigError where the batch does not fit into memory.
         """

@@ -33,7 +33,7 @@ class Conditions(Protocol):
     """Conditions under which the phone may work now."""
 
     def unmet(self) -> tuple[str, ...]:
-        """Return what is missing ("charging"), nothing when the phone may work."""
+        """Return the unmet conditions ("charging"), none when the phone may work."""
         ...
 
 
@@ -83,7 +83,7 @@ class SystemConditions:
         return tuple(name for name in NAMES if told[name] is False or not getattr(self._stated, name))
 
     def told(self) -> dict[str, bool | None]:
-        """Return what the machine says of each condition; None where it cannot tell."""
+        """Return the machine's answer for each condition; None where it cannot tell."""
         metered = self._metered()
         return {
             "idle": self._idle(),

@@ -104,7 +104,7 @@ class MaskedPart:
         return f"MaskedPart({self._ref}, {self._round})"
 
     def forget(self) -> None:
-        """Destroy the secrets and the answers: this device says nothing more in this attempt."""
+        """Destroy the secrets and the answers: this device sends nothing more in this attempt."""
         self._answers.clear()
         if self._round is not None:
             self._round.forget()
@@ -164,6 +164,6 @@ class MaskedPart:
 
 
 def sum_identity(identity: Identity) -> SumIdentity:
-    """Return who the device is in a private sum: id, leaf certificate and the key that signs."""
+    """Return the device's identity in a private sum: id, leaf certificate and the key that signs."""
     leaf = identity.certificate.public_bytes(Encoding.DER)
     return SumIdentity(bytes.fromhex(identity.device_id), leaf, EcdsaSigner.of(identity.key))

@@ -38,15 +38,15 @@ class TrainingGallery(Protocol):
         ...
 
     def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
-        """Return what a round trains on."""
+        """Return the training faces of a round."""
         ...
 
     def source_state(self, source: str, task_id: str) -> Arrays:
-        """Return what a task's last counted round left in private of a source's faces."""
+        """Return the private state of a source's faces from a task's last counted round."""
         ...
 
     def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
-        """Return what these faces have done in a task so far."""
+        """Return the roles that these faces have had in a task so far."""
         ...
 
     def pending(self) -> Pending | None:

@@ -68,7 +68,7 @@ class Pool:
             )
 
     def faces(self, gallery: TrainingGallery, task_id: str, method: Method) -> RoundFaces:
-        """Return what a round of a task trains on; raises ConfigError where somebody does not agree any more."""
+        """Return a task's training faces of a round; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)
             crops, duties = self.source.crops, gallery.duties(task_id, (), self.source.crops)
@@ -83,7 +83,7 @@ _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"
 
 
 def pool_of(gallery: TrainingGallery, person: str, source: SourceFaces | None) -> Pool:
-    """Return whose pictures may train: a source's, one named person's, or those of everybody who agreed.
+    """Return the pool of training pictures: a source's, one named person's, or those of everybody who agreed.
 
     Raises ConfigError when nobody agreed, or a person is named beside a source.
     """

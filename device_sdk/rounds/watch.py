@@ -69,7 +69,7 @@ class TrainingWatch:
         return self.error is not None
 
     def _over_budget(self, steps_left: int) -> MienError | None:
-        """Return what is wrong once the budget is used up, or half of it is and the rest at its fastest will not do."""
+        """Return an error once the budget is used up, or half of it is and the rest at its fastest will not do."""
         if self._max_s is None:
             return None
         spent_s = self.trained_s
@@ -111,7 +111,7 @@ class TrainingWatch:
         return self._round_over()
 
     def _round_over(self) -> MienError | None:
-        """Return why the round is over for this phone; None while there is time, or nobody can tell."""
+        """Return the reason why the round is over for this phone; None while there is time, or nobody can tell."""
         try:
             event = self._client.glance(self._ref)
         except UnavailableError:

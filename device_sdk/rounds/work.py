@@ -25,7 +25,7 @@ class Disclosure(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of work: its words, what an owner is told before it, and what of a method and its task it goes by.
+    """Kind of work: its words, the notice to an owner before it, and what of a method and its task it goes by.
 
     `name` and `done` are the kinds of the events at its beginning and end. `task` gives the task as the work's own sum
     sees it, `layout` the contribution's form, `shared` what all devices of the round are told alike.

@@ -164,7 +164,7 @@ class GraphFolder:
 
 
 def folder_for(root: Path, layout: ParameterLayout) -> Path:
-    """Return where in `root` the graphs of an architecture lie."""
+    """Return the folder in `root` of an architecture's graphs."""
     return root / layout.sha256
 
 
@@ -197,7 +197,7 @@ class Cut:
 
 
 def cut_for(part: ParameterPart) -> Cut:
-    """Return how a model is cut to train `part`: before the first stage that holds some of it."""
+    """Return the model's cut for training `part`: before the first stage that holds some of it."""
     layout = part.layout
     stages = list(dict.fromkeys(stage_of(entry.name) for entry in layout.entries))
     first = min(stages.index(stage_of(name)) for name in part.names)

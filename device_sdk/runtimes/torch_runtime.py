@@ -124,7 +124,7 @@ class TorchRuntime:
             return _finite(self._images(theta, crops).embed_all())
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
+        """Return SGD's result on the job's part and private tensors, on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,

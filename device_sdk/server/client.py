@@ -55,7 +55,7 @@ UNSAID_PAUSE_S: Final = 60.0
 T = TypeVar("T")
 _ONCE: Final = RetryPolicy(give_up_s=0.0)
 Progress = Callable[[int, int], None]
-"""Told (bytes done, bytes in all) as a transfer goes on."""
+"""Callback on (bytes done, bytes in all) as a transfer goes on."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class CoordinatorClient:
         engines: Iterable[str] = (),
         parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
     ) -> Assignment | Wait:
-        """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
+        """Return an assignment or a pause. The server may take its time: it answers once a round has its devices.
 
         `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
         no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
@@ -247,7 +247,7 @@ class CoordinatorClient:
         return Manifest(plain_words(reply.model_id), reply.spec_json, theta, shard, reply.released, changes, *signed)
 
     def glance(self, ref: RoundRef) -> StageEvent:
-        """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""
+        """Return a round's stage now, from one short call: raises UnreachableError at once if there is no answer."""
         request = rounds_pb2.FollowRoundRequest(round=round_message(ref))
         stream = self._rounds.FollowRound(request, timeout=GLANCE_S)
         try:
@@ -433,7 +433,7 @@ class CoordinatorClient:
         return Backoff(self._settings.retry, self._clock, self._rng)
 
     def _explain(self, error: UnreachableError) -> MienError:
-        """Return what is behind a connection that fails: a certificate, a clock, another server, or just no server."""
+        """Return the cause of a connection that fails: a certificate, a clock, another server, or just no server."""
         identity = self.identity
         try:
             check_period(identity.certificate, utc(self._clock), whose="this device's own")

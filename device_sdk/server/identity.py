@@ -74,7 +74,7 @@ class IdentityKeeper(Protocol):
         ...
 
     def save(self, identity: Identity) -> None:
-        """Keep what joining or renewing gave."""
+        """Keep the results of joining or renewing."""
         ...
 
 

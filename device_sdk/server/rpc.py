@@ -72,7 +72,7 @@ def call(
     rng: random.Random,
     final: tuple[type[UnavailableError], ...] = (),
 ) -> T:
-    """Return what a call that may be repeated answers, repeating it while its error says that this can help.
+    """Return the answer of a call that may be repeated, repeating it while its error says that this can help.
 
     Errors in `final` are an answer to the caller, not a reason to repeat.
     """
@@ -88,7 +88,7 @@ def call(
 
 
 def told_by(error: grpc.RpcError, peer: str) -> MienError:
-    """Return what a failed call means to a device: a server whose own disk or database fails is one that is away."""
+    """Return a failed call's error for a device: a server whose own disk or database fails is one that is away."""
     known = from_rpc_error(error, peer=peer)
     if isinstance(known, StorageError):
         return UnreachableError(f"{peer} cannot store anything now ({known.message}); this is for its operator to mend")

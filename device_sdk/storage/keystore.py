@@ -39,7 +39,7 @@ TRUSTED_BACKENDS: Final = (
 
 
 class KeyStore(Protocol):
-    """Holds 256-bit keys by label."""
+    """Store of 256-bit keys by label."""
 
     @property
     def kind(self) -> KeyStoreKind:
@@ -234,7 +234,7 @@ def _choose(
 
 
 def _read_choice(home: Path) -> dict[str, str] | None:
-    """Return what `open_key_store` noted for this home, or None where it is new."""
+    """Return the note of `open_key_store` for this home, or None where it is new."""
     path = home / CHOICE_FILE
     if not path.exists():
         return None

@@ -305,7 +305,7 @@ class Reader:
         return [int(row[0]) for row in self._connection.execute(f"SELECT id FROM {table} ORDER BY id")]  # noqa: S608
 
     def counts(self, table: str) -> dict[int, int]:
-        """Return how many records a table holds, by person."""
+        """Return the number of records that a table holds, by person."""
         self._check_table(table)
         return dict(self._connection.execute(f"SELECT person, count(*) FROM {table} GROUP BY person"))  # noqa: S608
 

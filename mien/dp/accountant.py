@@ -131,7 +131,7 @@ def epsilon_pld(releases: Composition, delta: float) -> float | None:
 
 
 def spent(releases: Composition, delta: float) -> Spent:
-    """Return what a composition costs, by both accountants."""
+    """Return the cost of a composition, by both accountants."""
     return Spent(delta, epsilon_rdp(releases, delta), epsilon_pld(releases, delta))
 
 

@@ -85,7 +85,7 @@ def monitors(embeddings: ArrayLike, comparisons: Comparisons) -> Monitors:
 
 
 def effective_rank(embeddings: ArrayLike) -> float:
-    """Return how many directions unit embeddings (N, D) spread over: exp of the entropy of their spectrum.
+    """Return the effective rank of unit embeddings (N, D): exp of the entropy of their spectrum.
 
     The spectrum is that of the centred embeddings' covariance, normalised to sum 1; the result lies between 1 and
     min(N - 1, D), and is 0 where all embeddings are the same. Roy and Vetterli, EUSIPCO 2007 (on eigenvalues, which are
@@ -101,7 +101,7 @@ def effective_rank(embeddings: ArrayLike) -> float:
 
 
 def drop_by_chance(reference: Comparisons, candidate: Comparisons, fmr: float, *, rng: np.random.Generator) -> float:
-    """Return the largest drop of TAR at an FMR that is no evidence of a worse model, given whose faces were compared.
+    """Return the largest drop of TAR at an FMR that is no evidence of a worse model, given the owners of the faces.
 
     Both hold the same comparisons in the same order. Identities are drawn again, the same ones for both models; a drop
     is put down to chance unless the 95 % interval of the difference lies below 0. So the allowance is the distance from

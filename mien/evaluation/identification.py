@@ -83,7 +83,7 @@ def search(
     probe_ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
 ) -> SearchResult:
-    """Return how each probe (P, D) fares against the gallery (G, D), in blocks of 1024 probes.
+    """Return the search results of probes (P, D) in the gallery (G, D), computed in blocks of 1024 probes.
 
     A probe is mated iff its label is among the gallery's; an identity may have several templates. With sample ids for
     both sides, probes whose own sample is enrolled are excluded and counted.

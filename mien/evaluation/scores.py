@@ -242,7 +242,7 @@ def _score_array(scores: ArrayLike, what: str) -> Scores:
 
 
 def _counts(scores: Scores, bins: int) -> NDArray[np.int64]:
-    """Return how many scores fall into each of `bins` bins of [-1, 1]."""
+    """Return the number of scores in each of `bins` bins of [-1, 1]."""
     if scores.size and (scores.min() < -1 - _ROUNDING or scores.max() > 1 + _ROUNDING):
         raise ConfigError("a score lies outside [-1, 1]; histograms hold cosines only")
     exact, edges = np.clip(scores.astype(np.float64), -1.0, 1.0), _edges(bins)

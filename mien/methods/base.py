@@ -115,7 +115,7 @@ class Runtime(Protocol):
         ...
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what local training makes of a job.
+        """Return the result of local training for a job.
 
         `should_stop` is asked before every step; raises LateError once it says so, and nothing has changed.
         """
@@ -178,7 +178,7 @@ class ServerState:
 
 
 def objective_name(objective: str, margin: float = 0.5) -> str:
-    """Return what graphs call an objective whatever its tensors' shapes; that of arcface has its margin built in."""
+    """Return an objective's name in graphs, whatever its tensors' shapes; that of arcface has its margin built in."""
     return f"{objective}_margin{float(margin)!r}" if objective == "arcface" else objective
 
 
@@ -294,7 +294,7 @@ class Preset(Generic[Options]):
 
 @dataclass(frozen=True)
 class Method:
-    """One paper's method, both halves side by side.
+    """A method of one paper, both halves side by side.
 
     `reply` is what a device is told with its assignment, `requirements` what a task's rounds need, `properties` what
     holds for every task. `per_identity` names the private arrays that have a row for each number of `labels`, so that a
@@ -328,7 +328,7 @@ CANDIDATES: Final = "candidates"
 
 
 def shared_words(reply: Arrays, names: tuple[str, ...]) -> bytes:
-    """Return the hash of the arrays of a reply that all devices of a round are told alike; empty where none is."""
+    """Return the hash of those arrays of a reply that are alike for all devices of a round; empty where none is."""
     told = [(name, np.ascontiguousarray(reply[name], "<f4")) for name in names if name in reply]
     if not told:
         return b""

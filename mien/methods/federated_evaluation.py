@@ -184,7 +184,7 @@ def _named(layout: ContributionLayout, vector: NDArray[np.float64]) -> dict[str,
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public faces, the other model, and the phones that the task asks; raises ConfigError."""
+    """Return the rounds' requirements: public faces, the other model, the phones to ask; raises ConfigError."""
     options = options_of(task)
     others = (options.reference,) if options.is_paired else ()
     return Requirements(public_faces=True, other_models=others, share=options.share)

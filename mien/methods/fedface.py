@@ -63,7 +63,7 @@ def device_round(inp: DeviceInput, runtime: Runtime, options: PublishedOptions) 
 
 
 def positive_step(inp: DeviceInput, runtime: Runtime, margin: float) -> Trained:
-    """Return what lines 2 and 6 make of theta and w_i, which the server may have spread out (line 4)."""
+    """Return theta and w_i after lines 2 and 6; the server may have spread w_i out (line 4)."""
     answered = told(inp.reply, W, (inp.dim,))
     w = inp.private.get(W) if answered is None else answered
     if w is None:

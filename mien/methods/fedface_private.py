@@ -146,7 +146,7 @@ def _softmax_objective(w: Vector, p_KD: Vector, public_classes: Indices, num_own
 def _output(
     inp: DeviceInput, runtime: Runtime, options: FedFaceOptions, trained: Trained, w: Vector, private: Arrays
 ) -> DeviceOutput:
-    """Return what a phone that shows nothing sends, after the steps that it takes on w_i by itself."""
+    """Return the output of a phone that shows nothing, after the steps that it takes on w_i by itself."""
     # What is summed is w_i as it was trained, which is also what the published form's server spreads out.
     lane, kept = moments.addends(inp, options.moment, w[None])
     if options.public_step is not None:
@@ -182,7 +182,7 @@ def server_step(
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public people where phones tell themselves from them, or step away from them."""
+    """Return the rounds' requirements: public people where phones train against them or step away from them."""
     options, shows = options_of(task), reveals_class_embeddings(task)
     is_softmax = options.private_form == "softmax" and not shows
     return Requirements(

@@ -146,7 +146,7 @@ def _large_enough(label_N: Indices, min_images: int) -> Indices:
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: cohorts that do not overlap."""
+    """Return the rounds' requirements: cohorts that do not overlap."""
     options = options_of(task)
     return Requirements(
         objective=objective_name(options.head, options.margin),

@@ -147,7 +147,7 @@ def _after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: To
 
 
 def reply(state: ServerState, device: str) -> Arrays:
-    """Return the device's own class embeddings as the server moved them, or what every device is told of the sum."""
+    """Return the device's own class embeddings as the server moved them, and the sum's arrays, the same for all."""
     return {**_told(state), **state.revealed.get(device, {})}
 
 

@@ -65,7 +65,7 @@ class BundleFile:
 
     @classmethod
     def of(cls, name: str, data: bytes) -> BundleFile:
-        """Return how a file with that content is listed."""
+        """Return the listing of a file with that content."""
         return cls(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
@@ -170,7 +170,7 @@ def is_extra(name: str) -> bool:
 
 
 def hash_of(manifest_json: bytes) -> str:
-    """Return how `fallbacks` names a manifest: the SHA-256 of its bytes, as sha256sum prints it."""
+    """Return a manifest's name in `fallbacks`: the SHA-256 of its bytes, as sha256sum prints it."""
     return hashlib.sha256(manifest_json).hexdigest()
 
 

@@ -118,7 +118,7 @@ class VariantList:
 
     @classmethod
     def from_json(cls, data: bytes, *, software: str | None = None) -> VariantList:
-        """Return what `to_json` gave; of a program version `software` only what it can run, the rest is not read.
+        """Return the variants that `to_json` gave; of a program version `software` only those that it can run are read.
 
         Raises VersionError for the list of a newer program, CorruptDataError for anything else.
         """
@@ -142,7 +142,7 @@ class VariantList:
 
 
 def form_id(model_id: str, variant_sha256: str = "") -> str:
-    """Return what templates of a model, or of a variant of it, are named after."""
+    """Return the id after which templates of a model, or of a variant of it, are named."""
     return f"{model_id}:{variant_sha256}" if variant_sha256 else model_id
 
 
@@ -157,7 +157,7 @@ def variant_of(form: str) -> str:
 
 
 def check_tier(tier: str) -> str:
-    """Return what a form is called; raises ConfigError for what cannot be."""
+    """Return the name of a form; raises ConfigError for what cannot be."""
     if not _TIER.fullmatch(tier):
         raise ConfigError(f"{tier[:40]!r} is no name of a form; write {FLOAT32}, or a variant's name such as int8")
     return tier

@@ -35,7 +35,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RoundRef:
-    """One attempt of one round of a task."""
+    """Reference to one attempt of one round of a task."""
 
     task_id: str
     round: int

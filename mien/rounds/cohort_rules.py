@@ -61,7 +61,7 @@ class CohortRules:
                 cohort.tell(TimePassed())
 
     def has_changed(self) -> None:
-        """Hear that the record of an asynchronous task has changed."""
+        """Note that the record of an asynchronous task has changed."""
 
     def wants_devices(self, cohort: Cohort) -> bool:
         """Return whether a device that checks in with a cohort now could be chosen."""

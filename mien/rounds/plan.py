@@ -48,7 +48,7 @@ class TaskPlan:
         *,
         shared: bytes = b"",
     ) -> RoundConfig:
-        """Return what the devices of an attempt agree on; raises ConfigError where its numbers do not fit.
+        """Return the configuration of an attempt for its devices; raises ConfigError where its numbers do not fit.
 
         `shared` are the words that the method's server tells all of them alike.
         """
@@ -107,7 +107,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 
 
 def _validators(plan: TaskPlan) -> TaskPlan | None:
-    """Return what a task means for its validators; raises ConfigError where it and its method differ about them."""
+    """Return the validators' plan of a task; raises ConfigError where it and its method differ about them."""
     task, stage = plan.task, plan.method.validation
     if stage is None or not plan.requirements.validators:
         if task.validators is not None:

@@ -92,12 +92,12 @@ def before(history: History) -> str | None:
 
 
 def history_of(releases: Iterable[ReleaseRecord], population: str | None) -> History:
-    """Return those of all releases that concern a population (None: those for all)."""
+    """Return the releases that concern a population (None: those for all)."""
     return [release for release in releases if release.population in (None, population)]
 
 
 def rolled_back(releases: History, population: str | None) -> list[tuple[str, ReleaseRecord]]:
-    """Return what takes back the newest release of a population, each release with the newest one's model before it.
+    """Return the releases that take back a population's newest one, each with the newest one's model before it.
 
     `releases` are all there are. Where the newest one is for all, every population goes back to what it had itself,
     and one that was released something of its own since keeps it. Empty where there is nothing to go back to.
@@ -123,7 +123,7 @@ def rolled_back(releases: History, population: str | None) -> list[tuple[str, Re
 def standings(
     models: Iterable[ModelRecord], releases: History, candidates: Iterable[CandidateRecord]
 ) -> dict[str, Standing]:
-    """Return where each model stands, by id, given all releases and all candidates, oldest first."""
+    """Return each model's standing, by id, given all releases and all candidates, oldest first."""
     shares = _shares(releases)
     offered = {candidate.model_id: candidate for candidate in candidates}
     once = {release.model_id for release in releases}

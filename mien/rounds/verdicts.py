@@ -70,7 +70,7 @@ def after_abort(task: TaskRecord, reason: str, *, duty: Role, max_aborted: int) 
 def decide(
     spec: TaskSpec, task: TaskRecord, verdict: Verdict, passed_before: CandidateRecord | None, now_ms: int
 ) -> Decision:
-    """Return what a verdict makes of its task; `passed_before` is what there is to go back to besides its first model.
+    """Return the decision on a task; `passed_before` is what there is to go back to besides its first model.
 
     A task that somebody paused meanwhile stays so unless it is over. Rounds that are taken back count: they were run,
     and what they opened stays in the privacy ledger.

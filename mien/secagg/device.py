@@ -219,7 +219,7 @@ _S = TypeVar("_S", Invited, Advertised, Shared, Masked, Agreed)
 
 
 class DeviceRound:
-    """One device in one attempt of a round; the module's diagram gives the order of calls."""
+    """Device's side of one attempt of a round; the module's diagram gives the order of calls."""
 
     def __init__(
         self,
@@ -384,7 +384,7 @@ class DeviceRound:
         return replace(unsigned, signature=signature)
 
     def _open(self, state: Shared, message: Delivered) -> tuple[frozenset[int], dict[int, bytearray]]:
-        """Return who shared, and the neighbours' shares that open.
+        """Return the sharers, and the neighbours' shares that open.
 
         A neighbour's shares that do not open are left out: one device that seals nonsense must not take its neighbours
         out of the round. The server cannot gain by spoiling them: fewer shares open less.

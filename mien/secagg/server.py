@@ -380,7 +380,7 @@ class ServerRound:
     # Bookkeeping
 
     def _secrets_needed(self) -> list[int]:
-        """Return the members of whom one secret is needed: survivors, and sharers that were lost beside a survivor."""
+        """Return the members of which one secret is needed: survivors, and sharers that were lost beside a survivor."""
         return secrets_needed(self.topology.graph, self._commitments, self._masked)
 
     def _shares_of(self, owner: int) -> dict[int, bytes]:

@@ -46,7 +46,7 @@ Point = tuple[float, float]
 
 
 def probit(rate: float) -> float:
-    """Return how many standard deviations a rate lies from one half."""
+    """Return a rate's distance from one half in standard deviations."""
     return NormalDist().inv_cdf(rate)
 
 
@@ -63,7 +63,7 @@ class Axis:
     scale: Literal["linear", "log", "probit"] = "linear"
 
     def place(self, value: float) -> float:
-        """Return where a value lies, 0 to 1; what is beyond an end lies on it."""
+        """Return a value's position, 0 to 1; what is beyond an end lies on it."""
         scaled = _SCALES[self.scale]
         low, high = scaled(self.low), scaled(self.high)
         return (scaled(min(max(value, self.low), self.high)) - low) / ((high - low) or 1.0)
