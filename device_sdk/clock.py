@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and waits."""
+    """Clock that a program reads and waits by."""
 
     def unix_s(self) -> float:
         """Return seconds since the Unix epoch, as this device believes."""

@@ -1,4 +1,4 @@
-"""What the owner of a device decides: defaults, then device.toml in the home folder, then options of a command."""
+"""Settings of a device's owner: defaults, then device.toml in the home folder, then options of a command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEAKER_PROFILES: Final = ("honest_but_curious",)
 
 @dataclass(frozen=True)
 class ParticipationConfig:
-    """What the device agrees to. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
+    """Settings of participation. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
     it may see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do.
     `allow_plain_sums`: the coordinator may see this device's updates. `allow_evaluation`: these images also measure
     models, by sums of scores. `max_epsilon`: the most that all sums together may tell, None without limit. `person`:
@@ -84,7 +84,7 @@ class VerificationConfig:
 
 @dataclass(frozen=True)
 class InferenceConfig:
-    """How faces are embedded for verification. `tier`: which form of the model, `float32` or a variant that comes with
+    """Settings of embedding for verification. `tier`: which form of the model, `float32` or a variant that comes with
     it; `mien-device bench --save` chooses. `max_ms` and `max_mb`: what float32 may take before a variant is chosen in
     its place, milliseconds of the processor a face and memory, None without limit.
     """

@@ -84,7 +84,7 @@ RENEWAL_RETRY_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class ModelUpdate:
-    """What `Device.update` did: the model now in use and as what (`tier`: float32, or a variant's name), whether that
+    """Result of `Device.update`: the model now in use and as what (`tier`: float32, or a variant's name), whether that
     is another one than before, and how many templates it made.
     """
 
@@ -186,7 +186,7 @@ class Device:
 
     @property
     def identity(self) -> Identity:
-        """Who this device is in its fleet; raises InviteError before it has joined."""
+        """Identity of this device in its fleet; raises InviteError before it has joined."""
         return self._identity_files.load()
 
     # --- people ---
@@ -243,7 +243,7 @@ class Device:
         return verify(name, image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
 
     def identify(self, image: ImageSource) -> Outcome:
-        """Return who of all enrolled people the face in an image is, or Unknown."""
+        """Return the enrolled person whose face is in an image, or Unknown."""
         recogniser = self.recogniser()
         at = self.operating_point(recogniser.model, recogniser.variant)
         return identify(image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
@@ -378,7 +378,7 @@ class Device:
         return self._recogniser(self.models.load(model_of(form)), variant)
 
     def _holds(self, form: str) -> bool:
-        """Tell whether a form can be loaded without a network."""
+        """Return whether a form can be loaded without a network."""
         return self.models.has(model_of(form)) and (not variant_of(form) or self.variants.has(form))
 
     def operating_point(self, model: KnownModel, variant: Variant | None = None) -> Operating:
@@ -493,7 +493,7 @@ class Device:
     def _refresh(
         self, client: CoordinatorClient, manifest: Manifest, variant: Variant | None, remember: Callable[[], None]
     ) -> None:
-        """Take over what is new of the form in use: its thresholds, which are in force once they are fetched."""
+        """Adopt news about the form in use: its thresholds, which are in force once they are fetched."""
         remember()
         if variant is not None:
             self.variants.keep(variant)
@@ -550,7 +550,7 @@ class Device:
         )
 
     def _abilities(self) -> Abilities:
-        """Return what this device can train; nothing is said of an engine that a program brought itself."""
+        """Return this device's abilities; unsaid for an engine that a program brought itself."""
         if self._load_runtime != self._default_runtime:
             return UNSAID
         return abilities_of(self.config.values.runtime, self.home.graphs)
@@ -721,11 +721,11 @@ class Device:
     # --- looking ---
 
     def _num_private_sums(self) -> int:
-        """Return how many masked vectors were sent; looking makes no log where there is none yet."""
+        """Return the number of masked vectors sent; looking makes no log where there is none yet."""
         return len(self.attempts.participations()) if self._attempts or self.home.attempts.exists() else 0
 
     def status(self) -> DeviceStatus:
-        """Return where this device stands, without asking the network."""
+        """Return this device's status, without asking the network."""
         identity = self.identity if self._identity_files.joined() else None
         people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
         last = self.gallery.last_round
@@ -758,7 +758,7 @@ class Device:
         )
 
     def _tier(self) -> str | None:
-        """Return what the form of the model is called that the templates are of."""
+        """Return the name of the form that made the templates."""
         form = self.gallery.form_id
         if form is None or not variant_of(form):
             return None if form is None else FLOAT32

@@ -1,4 +1,4 @@
-"""Where a device stands, as its owner and programs are told."""
+"""Status of a device for its owner and for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """Where a device stands; `pending_round` is a round that it trained for and that has not ended.
+    """Status of a device; `pending_round` is a round that it trained for and that has not ended.
 
     `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
     of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.

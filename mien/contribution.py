@@ -1,4 +1,4 @@
-"""What leaves a phone: named addends in one flat vector, and their sum over a cohort.
+"""A contribution: the named addends that leave a phone, in one flat vector, and their sum over a cohort.
 
 A contribution is one float32 vector whose lanes are laid end to end; the server needs nothing but the sum of these
 vectors. Lanes outside the sum ("revealed") exist only where the task opted in, and say so in their layout.
@@ -83,7 +83,7 @@ class ContributionLayout:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where each lane lies in the vector."""
+        """Position of each lane in the vector."""
         slices, position = {}, 0
         for lane in (*self.summed, *self.revealed):
             slices[lane.name] = slice(position, position + lane.size)
@@ -124,7 +124,7 @@ class ContributionLayout:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One device's addends (and, where the task opted in, what it reveals)."""
+    """Addends of one device (and, where the task opted in, what it reveals)."""
 
     layout: ContributionLayout
     vector: Vector = field(repr=False)
@@ -139,7 +139,7 @@ class Contribution:
         return self.vector[: self.layout.summed_size]
 
     def revealed(self) -> dict[str, Vector]:
-        """What the server sees in clear, by lane name; empty for tasks that reveal nothing."""
+        """Vectors that the server sees in clear, by lane name; empty for tasks that reveal nothing."""
         return {lane.name: self.vector[self.layout.slices[lane.name]] for lane in self.layout.revealed}
 
 
@@ -153,7 +153,7 @@ class Total:
 
     @classmethod
     def empty(cls, layout: ContributionLayout) -> Total:
-        """Return the sum over nobody."""
+        """Return the sum over an empty cohort."""
         return cls(layout, np.zeros(layout.summed_size), 0)
 
     def __getitem__(self, lane: str) -> NDArray[np.float64]:

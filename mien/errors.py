@@ -71,7 +71,7 @@ class MienError(Exception):
 
 
 class InputError(MienError):
-    """What the user gave cannot be used."""
+    """The user's input cannot be used."""
 
 
 class ConfigError(InputError):

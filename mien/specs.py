@@ -42,7 +42,7 @@ TEMPLATE_112: Final = (
 
 @dataclass(frozen=True)
 class FaceInputSpec:
-    """What a recogniser expects of an aligned crop: size, colour order and scaling.
+    """Face input of a recogniser: size, colour order and scaling of an aligned crop.
 
     A crop is uint8 (height, width, 3) in RGB. A network's input is `(crop - mean) / scale` as float32 (3, height,
     width), colour planes ordered as `colour` says. `dim` is the length of the embedding.
@@ -106,7 +106,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is known of a model besides its parameters; becomes the bundle's manifest."""
+    """Facts about a model besides its parameters; becomes the bundle's manifest."""
 
     backbone: str
     layout_sha256: str
@@ -119,7 +119,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class CohortSpec:
-    """Who takes part in a round: `size` reports are wanted, `over_selection` times as many devices are asked."""
+    """Cohort of a round: `size` reports are wanted, `over_selection` times as many devices are asked."""
 
     size: int = 20
     min_reports: int = 16
@@ -141,7 +141,7 @@ class CohortSpec:
 
 @dataclass(frozen=True)
 class DeadlineSpec:
-    """How long each stage of a round may take, in seconds.
+    """Deadlines of a round's stages, in seconds.
 
     From `*_soft_s` on a stage goes on as soon as `min_reports` devices are there, and waits no longer for the others;
     with 0 it waits for them until its deadline.
@@ -246,7 +246,7 @@ class LocalSpec:
             raise ConfigError(f"local.batch_norm is {self.batch_norm!r}; known: eval, train")
 
     def num_steps(self, num_images: int) -> int:
-        """Return how many steps a round takes on that many images."""
+        """Return the number of steps of a round on that many images."""
         if self.steps:
             return self.steps
         size = self.batch_size or max(num_images, 1)
@@ -321,12 +321,12 @@ class DpSpec:
 
     @property
     def is_on(self) -> bool:
-        """Whether any noise is promised."""
+        """True if any noise is promised."""
         return self.mechanism != "none"
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the clip follows a quantile of the norms."""
+        """True if the clip follows a quantile of the norms."""
         return self.target_quantile > 0
 
     def _check_off(self) -> None:
@@ -351,7 +351,7 @@ class DpSpec:
 
 @dataclass(frozen=True)
 class PrivacySpec:
-    """What a task shows the server besides sums, and the smallest cohort whose sum it may see.
+    """Privacy of a task: what the server sees besides sums, and the smallest cohort whose sum it may see.
 
     `reveals` names what devices send in clear, e.g. ("class_embeddings",). Each device enforces its own floor on
     `min_cohort` and its own list of what it agrees to reveal.
@@ -388,7 +388,7 @@ class PrivacySpec:
 
     @property
     def is_masked(self) -> bool:
-        """Whether sums are taken under secure aggregation."""
+        """True if sums are taken under secure aggregation."""
         return self.secure_aggregation != "off"
 
     def _check_dp(self) -> None:
@@ -444,7 +444,7 @@ def check_stages(stages: tuple[float, ...], name: str) -> None:
 
 @dataclass(frozen=True)
 class GateSpec:
-    """When a task's model is a candidate for release, and what it has to pass on the operator's evaluation sets.
+    """Release gates of a task: which models are candidates, and what they have to pass on the evaluation sets.
 
     Candidates are the task's last model and, with `every` above 0, the model of every so many closed rounds. One passes
     if on each of `sets` (empty: all that the coordinator has) its TAR at `fmr` is below the released model's by no more

@@ -96,7 +96,7 @@ Serialiser = Callable[[Function], Serialised]
 
 
 def _serialisers(engines: Sequence[GraphEngine], limits: Mapping[str, int] | None) -> dict[GraphEngine, Serialiser]:
-    """Return how a function becomes a file, by engine."""
+    """Return the serialisers by engine."""
     made: dict[GraphEngine, Serialiser] = {}
     for engine in engines:
         if engine == "onnxruntime":

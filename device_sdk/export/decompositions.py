@@ -1,4 +1,4 @@
-"""How the operators of a training step become ones that every inference runtime has.
+"""Decompositions of a training step's operators into ones that every inference runtime has.
 
 `table()` is for `make_fx`. Formulas of convolution's backward pass are Conv, MatMul and sums, no attribute of them
 holds the batch size, and none needs a gradient operator. Each is checked against autograd in float64 by the tests.

@@ -1,4 +1,4 @@
-"""How a training step becomes operators that ExecuTorch runs fast, where its convolutions are plain loops.
+"""Rewriting of a training step into operators that ExecuTorch runs fast: its convolutions are plain loops.
 
 `table()` is for `make_fx`, `rewrites.keep_turned` and `products_of_rows` for what comes of it. Convolutions, forwards
 and backwards, become matrix products and shifted sums. They work on maps whose channels come first, then the batch:

@@ -74,7 +74,7 @@ class _Writer:
     # --- inputs, outputs, constants ---
 
     def read_inputs(self, module: GraphModule, names: Sequence[str]) -> list[onnx.ValueInfoProto]:
-        """Take the graph's placeholders as inputs of these names; where a symbol is first seen it will be read off."""
+        """Read the graph's placeholders as inputs of these names; where a symbol is first seen it will be read off."""
         infos = []
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for node, name in zip(placeholders, names, strict=True):

@@ -1,4 +1,4 @@
-"""What is changed in a traced step so that it takes less memory, or runs faster: its numbers stay the same."""
+"""Rewrites of a traced step that save memory or time: its numbers stay the same."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def keep_turned(module: GraphModule) -> None:
 
 
 def _turned_from(node: Any) -> Node | None:
-    """Return what a node is turned from, or None."""
+    """Return the source that a node is turned from, or None."""
     if not isinstance(node, Node) or node.target is not aten.clone.default:
         return None
     permuted = node.args[0]

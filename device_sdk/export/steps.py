@@ -138,7 +138,7 @@ class Tail:
         return {name: t.detach().requires_grad_(True) for name, t in _cut(at["trained"], self._trained).items()}
 
     def features(self, at: Values, stop: int) -> Tensor:
-        """Return what enters stage `stop`, nothing being trained."""
+        """Return the input of stage `stop`, nothing being trained."""
         return _call(self._backbone, self._constants(at), at["x"], self.split, stop)
 
     def embeddings(self, at: Values, trained: Values) -> Tensor:
@@ -260,7 +260,7 @@ class _Stages(torch.nn.Module):
         self._start, self._stop = start, stop
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the stages make of `x`."""
+        """Return the stages' output for `x`."""
         return self.backbone.forward_stages(x, self._start, self._stop)
 
 

@@ -11,7 +11,7 @@ from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
 
 MASTER: Final = FaceInputSpec()
-"""How crops are aligned and kept, whatever the model: 112x112. A narrower model takes the middle of it."""
+"""Format of crops as they are kept, whatever the model: 112x112. A narrower model takes the middle of it."""
 
 
 def fit_crops(crops: Crops, spec: FaceInputSpec) -> Crops:

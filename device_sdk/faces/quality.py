@@ -1,4 +1,4 @@
-"""Whether a face is good enough to recognise, in measured components, each rejection with its reason.
+"""Face quality in measured components, each rejection with its reason.
 
 Nothing here compares brightness of skin: darkness is judged by the brightest parts of the face, so that well-lit dark
 skin passes and an unlit light face does not.
@@ -37,7 +37,7 @@ _BLUR_WINDOW: Final = 7
 
 @dataclass(frozen=True)
 class QualityPolicy:
-    """What a face must fulfil; the defaults were measured on photographs and on renders (see the tests).
+    """Limits of the quality gate; the defaults were measured on photographs and on renders (see the tests).
 
     `min_score`: detector's score, 0..1. `min_eye_distance_px`: of a frontal face of this size, in the image.
     `min_sharpness`: 1 - perceptual blur, 0..1. `min_highlight`: 95th percentile of the face's grey levels, 0..255.
@@ -71,7 +71,7 @@ DEFAULT_POLICY: Final = QualityPolicy()
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a face lies in its image: what the detector and the five landmarks tell.
+    """Pose and position of a face in its image, from the detector and the five landmarks.
 
     Angles in degrees: yaw is positive towards the right of the image, pitch upwards, roll clockwise.
     """
@@ -85,7 +85,7 @@ class Geometry:
     landmark_error_px: float
 
     def reasons(self, policy: QualityPolicy) -> tuple[Reason, ...]:
-        """Return what `policy` rejects about it."""
+        """Return the reasons for which `policy` rejects it."""
         return _failed(
             (self.eye_distance_px >= policy.min_eye_distance_px, Reason.TOO_SMALL),
             (abs(self.yaw_deg) <= policy.max_yaw_deg, Reason.TURNED),
@@ -99,7 +99,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Appearance:
-    """How an aligned crop looks: sharpness in [0, 1], the rest in grey levels 0..255 or a share of the pixels."""
+    """Appearance of an aligned crop: sharpness in [0, 1], the rest in grey levels 0..255 or a share of the pixels."""
 
     sharpness: float
     highlight: float
@@ -107,7 +107,7 @@ class Appearance:
     contrast: float
 
     def reasons(self, policy: QualityPolicy) -> tuple[Reason, ...]:
-        """Return what `policy` rejects about it."""
+        """Return the reasons for which `policy` rejects it."""
         return _failed(
             (self.sharpness >= policy.min_sharpness, Reason.BLURRED),
             (self.highlight >= policy.min_highlight, Reason.TOO_DARK),
@@ -129,7 +129,7 @@ class Quality:
 
     @property
     def accepted(self) -> bool:
-        """Whether the face passes."""
+        """True if the face passes."""
         return not self.reasons
 
     @property
@@ -141,7 +141,7 @@ class Quality:
 def assess(
     image_shape: tuple[int, ...], face: Face | None, crop: Pixels, policy: QualityPolicy | None = DEFAULT_POLICY
 ) -> Quality:
-    """Return the quality of a face and what `policy` rejects about it; a policy of None rejects nothing.
+    """Return the quality of a face and the reasons for which `policy` rejects it; a policy of None rejects nothing.
 
     `image_shape` is the (height, width, ...) of the image in which `face` was found, `crop` the aligned crop (H, W, 3)
     uint8 RGB. A `face` of None stands for a crop that came aligned.
@@ -170,7 +170,7 @@ def _appearance(crop: Pixels) -> Appearance:
 
 
 def _perceptual_blur(grey: NDArray[np.float32]) -> float:
-    """Return how blurred an image looks, 0 (sharp) .. 1: the share of its gradients that one more blur leaves alone.
+    """Return the blur of an image, 0 (sharp) .. 1: the share of its gradients that one more blur leaves alone.
 
     Crete et al., "The Blur Effect: Perception and Estimation with a New No-Reference Perceptual Blur Metric", HVEI
     2007, with a window of 7 for their 9, as crops are small. A ratio of gradients, so light and contrast cancel.

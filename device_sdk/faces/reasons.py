@@ -1,4 +1,4 @@
-"""Why a face is not good enough, and what the person before the camera can do."""
+"""Reasons why a face is not good enough, and hints for the person before the camera."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
     @property
     def hint(self) -> str:
-        """What to do about it, as a sentence for the user."""
+        """Advice for the user, as a sentence."""
         return _HINTS[self]
 
 

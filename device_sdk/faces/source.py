@@ -42,7 +42,7 @@ class SourceFaces:
 
     @property
     def num_people(self) -> int:
-        """How many identities there are."""
+        """Number of identities."""
         return int(self.labels.max()) + 1
 
 

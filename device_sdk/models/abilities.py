@@ -1,4 +1,4 @@
-"""Which models a device can train, said at check-in: the coordinator chooses it for no others."""
+"""Models that a device can train, sent at check-in: the coordinator chooses it for no others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mien.shell.files import read_limited
 
 LOOK_EVERY_S: Final = 6 * 3600.0
 _MAX_PARTS: Final = 64
-"""Parts of models that are said: the coordinator takes no more."""
+"""Most parts of models in a check-in: the coordinator takes no more."""
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """Names of backbones that a device can train, and of what runs them; both empty where nothing is said.
+    """Names of backbones that a device can train, and of what runs them; both empty where it sends none.
 
     `parts` has, by the hash of each part of a model (`ParameterPart.sha256`) that graphs train, the names of their
     objectives and of these objectives' forms; empty where nothing limits them.
@@ -41,7 +41,7 @@ UNSAID: Final = Abilities()
 
 
 def abilities_of(runtime: RuntimeName, graphs: Path) -> Abilities:
-    """Return what a device with this engine can train: torch every backbone of this version, others those with graphs.
+    """Return the abilities with this engine: with torch all backbones of this version, else those with graphs.
 
     Graphs count whose files are there. Raises MissingDependencyError where the engine is not installed.
     """
@@ -63,7 +63,7 @@ def abilities_of(runtime: RuntimeName, graphs: Path) -> Abilities:
 
 @dataclass
 class GraphLook:
-    """Looks for graphs in a newer release where tasks pass a device over: only a round would bring it to look else."""
+    """Look for graphs in a newer release where tasks pass a device over: else only a round would bring it to look."""
 
     clock: Clock
     abilities: Callable[[], Abilities]
@@ -106,7 +106,7 @@ def _objective_of(form: str) -> str:
 
 
 def _manifests(root: Path) -> list[tuple[Path, GraphManifest]]:
-    """Return the lists of graphs that can be read, newest first; what cannot is told of when a round needs it."""
+    """Return the lists of graphs that can be read, newest first; others are reported when a round needs them."""
     found = []
     for path in sorted(root.glob(f"*/{MANIFEST}"), key=lambda path: (-path.stat().st_mtime_ns, path)):
         try:

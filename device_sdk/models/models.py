@@ -40,7 +40,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class KnownModel:
-    """What is known of a model besides its parameters."""
+    """Facts about a model besides its parameters."""
 
     model_id: str
     spec: ModelSpec
@@ -62,7 +62,7 @@ class ModelStore:
         self._folder = folder
 
     def has(self, model: str) -> bool:
-        """Tell whether a model can be loaded without a network."""
+        """Return whether a model can be loaded without a network."""
         try:
             stored = self._manifest(model)
         except (NotFoundError, CorruptDataError, VersionError):
@@ -70,14 +70,14 @@ class ModelStore:
         return self._blob(stored.theta.sha256).exists()
 
     def holds(self, manifest: Manifest) -> bool:
-        """Tell whether a model is stored as this manifest describes it; thresholds are added to a model later."""
+        """Return whether a model is stored as this manifest describes it; thresholds are added to a model later."""
         if not self.has(manifest.model_id):
             return False
         stored = self._manifest(manifest.model_id)
         return stored.spec_json == manifest.spec_json and stored.public_shard == manifest.public_shard
 
     def known(self, model: str) -> KnownModel:
-        """Return what is known of a stored model besides its parameters; raises NotFoundError."""
+        """Return the facts about a stored model besides its parameters; raises NotFoundError."""
         return KnownModel(model, _described(self._manifest(model))[0])
 
     def load(self, model: str) -> Model:
@@ -119,7 +119,7 @@ class ModelStore:
             raise
 
     def refresh(self, manifest: Manifest) -> None:
-        """Take over what became known of a stored model since it was fetched: its thresholds above all."""
+        """Adopt news about a stored model since it was fetched: its thresholds above all."""
         self._check(manifest)
         stored = self._manifest(manifest.model_id)
         if (stored.theta, _described(stored)[1]) != (manifest.theta, _described(manifest)[1]):

@@ -1,4 +1,4 @@
-"""Which releases a device accepts: signed by the pinned key, whole, and never an older one than it has seen.
+"""Acceptance of releases: signed by the pinned key, whole, and never older than one that the device has seen.
 
 What was accepted last is remembered in one file, before it is used. A coordinator, whoever runs it, can therefore not
 bring back a release that the operator has replaced, unless the newest signature names that very one as one to fall back
@@ -47,7 +47,7 @@ class ReleaseGuard:
         self._key, self._path = release_key, path
 
     def check(self, manifest: Manifest) -> SeenRelease | None:
-        """Return what `accept` is to remember of an offered release; None for a device without a pinned key.
+        """Return the record of an offered release for `accept`; None for a device without a pinned key.
 
         Raises CorruptDataError for a release that is not signed, was changed, or is older than one that was accepted;
         VersionError where this program is too old for it.
@@ -71,7 +71,7 @@ class ReleaseGuard:
         return checked
 
     def signed(self, checked: Manifest) -> BundleManifest | None:
-        """Return what the release key signed of a release that `check` let pass; None for a device without a key."""
+        """Return the signed manifest of a release that `check` let pass; None for a device without a key."""
         return bundles.verify(self._key, checked.bundle_json, checked.bundle_signature) if self._key else None
 
     def accept(self, checked: SeenRelease | None) -> None:

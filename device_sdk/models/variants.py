@@ -75,12 +75,12 @@ class VariantStore:
         write_atomically(self._described(variant.sha256), to_canonical_json(to_mapping(variant)), private=True)
 
     def has(self, form: str) -> bool:
-        """Tell whether a form's variant can be loaded without a network."""
+        """Return whether a form's variant can be loaded without a network."""
         sha256 = variant_of(form)
         return self._described(sha256).is_file() and self._blob(sha256).is_file()
 
     def load(self, form: str) -> Variant:
-        """Return what a form's variant is; raises NotFoundError where it is not here, CorruptDataError for another."""
+        """Return a form's variant; raises NotFoundError where it is not here, CorruptDataError for another."""
         path = self._described(variant_of(form))
         if not path.is_file():
             raise NotFoundError("that variant of the model is not on this device; run `mien-device update`")
@@ -154,7 +154,7 @@ class VariantStore:
 
 
 class Session(Protocol):
-    """What runs a variant."""
+    """Session that runs a variant."""
 
     def run(self, input_N3HW: NDArray[np.float32]) -> Embeddings:
         """Return embeddings (N, dim) of a network's input."""

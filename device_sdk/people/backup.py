@@ -39,7 +39,7 @@ def seal_backup(plain: bytes, password: str, *, random_bytes: RandomBytes = secr
 
 
 def unseal_backup(data: bytes, password: str) -> bytes:
-    """Return what `seal_backup` was given; raises CorruptDataError for a wrong password or a damaged file alike."""
+    """Return the input of `seal_backup`; raises CorruptDataError for a wrong password or a damaged file alike."""
     if not data.startswith(MAGIC) or len(data) < len(MAGIC) + 4:
         raise CorruptDataError("this is not an exported gallery; choose the file that `gallery export` wrote")
     start = len(MAGIC) + 4

@@ -54,7 +54,7 @@ class RefusedImage:
 
 @dataclass(frozen=True)
 class Enrollment:
-    """What enrolling did: who, how many pictures the template is made of, and which were refused."""
+    """Result of enrolling: the person, how many pictures the template is made of, and which were refused."""
 
     person: Person
     num_used: int

@@ -1,4 +1,4 @@
-"""Who is enrolled, as it lies in the gallery's records: people, their templates and their crops."""
+"""Enrolled people in the gallery's records, with their templates and their crops."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Person:
 
     @property
     def trains(self) -> bool:
-        """Whether this person's images may be used for training."""
+        """True if this person's images may be used for training."""
         return self.consent_unix_s is not None
 
 
@@ -89,7 +89,7 @@ class References:
         return self.embeddings[[index for index, each in enumerate(self.names) if each == name]]
 
     def nearest(self, probe_D: NDArray[np.float32]) -> tuple[str, float]:
-        """Return whose template is nearest to an embedding (D,), and its cosine: an exact search, one product."""
+        """Return the owner of the template nearest to an embedding (D,), and its cosine: exact search, one product."""
         score_N = self.embeddings @ probe_D
         best = int(np.argmax(score_N))
         return self.names[best], float(score_N[best])
@@ -130,7 +130,7 @@ def not_agreed(name: str) -> ConfigError:
 
 
 def consent_ended() -> ConfigError:
-    """Return the error for a round of which somebody was removed or withdrew their consent after it began."""
+    """Return the error for a round after whose start somebody was removed or withdrew their consent."""
     return ConfigError("a person whose pictures trained no longer agrees or was removed; nothing was sent")
 
 
@@ -219,7 +219,7 @@ def _unix_s(value: Any) -> int:
 def stored_templates(
     view: Reader, model_id: str, people: Mapping[int, str]
 ) -> tuple[tuple[str, ...], list[StoredTemplate]]:
-    """Return these people's templates as they lie, and whose each is."""
+    """Return these people's templates as they are stored, and the owner of each."""
     names, stored = [], []
     for record in view.select("templates"):
         if record.person in people:
@@ -264,7 +264,7 @@ class LastRound:
 
     @classmethod
     def from_text(cls, text: str) -> LastRound:
-        """Return what `to_text` gave; raises CorruptDataError for anything else."""
+        """Return the input of `to_text`; raises CorruptDataError for anything else."""
         value = parse_json(text.encode(), what="the note of the last round")
         try:
             return from_mapping(cls, value if isinstance(value, dict) else {})
@@ -273,7 +273,7 @@ class LastRound:
 
 
 def said_of_threshold(threshold: float, tier: str) -> str:
-    """Return what an owner is to know where a threshold that they gave decides for a form of the model."""
+    """Return the notice to an owner whose own threshold decides for a form of the model."""
     return (
         f"A threshold that was given by hand decides, {threshold:.3f} (verification.threshold): it is right for {tier} "
         f"only if it was measured on this model in {tier}; without it the model's own decides."

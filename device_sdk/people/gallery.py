@@ -86,7 +86,7 @@ KIND: Final = VaultKind(
     repair="restore it from a copy, or wipe and enrol again",
 )
 PERSONAL: Final = -3
-"""Whose record the personal model is: it goes with any change of people, pictures, consent or model."""
+"""Owner number of the personal model's record: it goes with any change of people, pictures, consent or model."""
 _REEMBED_TRIES: Final = 5
 _STAYS_OUT: Final = "stays_out"
 _STAYS_OUT_TOLD: Final = "stays_out_told"
@@ -140,7 +140,7 @@ class Gallery:
             return tuple(sorted(people_in(view), key=lambda person: person.name.casefold()))
 
     def has(self, name: str) -> bool:
-        """Tell whether somebody of that name is enrolled; raises ConfigError for what is no name."""
+        """Return whether somebody of that name is enrolled; raises ConfigError for what is no name."""
         with self._vault.reading() as view:
             return found(view, name) is not None
 
@@ -211,10 +211,10 @@ class Gallery:
 
     @property
     def stays_out(self) -> bool | None:
-        """Whether the coordinator is to leave this device out of rounds, where it has not been told so; else None.
+        """Wish about being left out of rounds that the coordinator is still to be told, True for out; None for no news.
 
-        It is as soon as the last person who agreed to training no longer does, until somebody agrees again. What it was
-        told out of a gallery that was wiped nobody here knows: the first agreement in a new one is always told.
+        It is to stay out once the last person who agreed to training no longer does, until somebody agrees again. A new
+        gallery does not know what a wiped one had told: the first agreement in a new one is always told.
         """
         with self._vault.reading() as view:
             wanted = view.facts.get(_STAYS_OUT)
@@ -222,12 +222,12 @@ class Gallery:
 
     @property
     def wants_out(self) -> bool:
-        """Whether this device asks to be left out of rounds, told or not."""
+        """True if this device asks to be left out of rounds, told or not."""
         with self._vault.reading() as view:
             return view.facts.get(_STAYS_OUT, "no") == "yes"
 
     def note_told(self, *, stays_out: bool) -> None:
-        """Remember what the coordinator was told."""
+        """Remember the wish that the coordinator was told."""
         with self._vault.writing() as change:
             change.set_fact(_STAYS_OUT_TOLD, "yes" if stays_out else "no")
 
@@ -245,7 +245,7 @@ class Gallery:
 
     @property
     def revoked_unix_s(self) -> int | None:
-        """When this device was last refused as a revoked one; None where it was admitted since, or never refused."""
+        """Time of the last refusal of this device as revoked; None where it was admitted since, or never refused."""
         with self._vault.reading() as view:
             text = view.facts.get(_REVOKED, "")
             return int(text) if text else None
@@ -398,7 +398,7 @@ class Gallery:
         return there_was
 
     def latest_shared_state(self) -> Arrays:
-        """Return what the newest task that kept any has left in private of all people together; empty at first."""
+        """Return the private state of all people together from the newest task that kept any; empty at first."""
         with self._vault.reading() as view:
             records = list(view.select("states", person=TOGETHER))
         return opened(records[-1], STATE)[0] if records else {}
@@ -406,7 +406,7 @@ class Gallery:
     # --- what training keeps ---
 
     def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
-        """Return what a round trains on: these people's crops, and what their last counted rounds of a task left.
+        """Return a round's training faces: these people's crops, and the state that their last counted rounds left.
 
         Raises ConfigError where one of them was removed or does not agree (any more).
         """
@@ -422,12 +422,12 @@ class Gallery:
         return TrainingFaces(numbered, np.concatenate(crops), labels)
 
     def private_state(self, person_id: int, task_id: str) -> Arrays:
-        """Return what is a person's own of what their last counted round of a task left in private; empty at first."""
+        """Return a person's own private state from their last counted round of a task; empty at first."""
         with self._vault.reading() as view:
             return kept_of(view, (person_id,), task_id).own.get(person_id, {})
 
     def source_state(self, source: str, task_id: str) -> Arrays:
-        """Return what a task's last counted round left in private of a source's faces; empty for another source."""
+        """Return the private state of a source's faces from a task's last counted round; empty for another source."""
         with self._vault.reading() as view:
             for record in view.select("states", person=SOURCE, tag=task_id):
                 tensors, facts = opened(record, STATE)
@@ -442,7 +442,7 @@ class Gallery:
         return None
 
     def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
-        """Return what these people, or any of these crops (N, 112, 112, 3), have done in a task so far.
+        """Return the roles that these people, or any of these crops (N, 112, 112, 3), have had in a task so far.
 
         It is asked by person and by crop: one person may have other pictures now, the same pictures another name.
         """
@@ -468,7 +468,7 @@ class Gallery:
             mark_duties(change, pending, source_crops)
 
     def is_pending(self, pending: Pending) -> bool:
-        """Tell whether a round is still to be brought to its end: not settled, and nobody of it withdrew."""
+        """Return whether a round is still to be brought to its end: not settled, and nobody of it withdrew."""
         with self._vault.reading() as view:
             return any(
                 unpack_pending(record).people == pending.people

@@ -1,4 +1,4 @@
-"""Where a check against presentation attacks is plugged in. None comes with this package, and none is claimed.
+"""Plug-in point of presentation attack detection. None comes with this package, and none is claimed.
 
 A recogniser compares faces; a photograph of a face is one. A check is taken only with a measured report (ISO/IEC
 30107-3: APCER for each species of attack, BPCER), so that nobody believes in more than was shown.
@@ -14,11 +14,11 @@ from mien.evaluation.pad import PadReport
 
 
 class PadCheck(Protocol):
-    """Says how much a presentation looks like a living face."""
+    """Liveness check: a score of how much a presentation looks like a living face."""
 
     @property
     def report(self) -> PadReport:
-        """What this check was measured to do, at the threshold that decides."""
+        """Measured error rates of this check, at the threshold that decides."""
         ...
 
     def score(self, face: AcquiredFace) -> float:
@@ -37,5 +37,5 @@ def checked(pad: PadCheck | None) -> PadCheck | None:
 
 
 def is_attack(pad: PadCheck, face: AcquiredFace) -> bool:
-    """Tell whether a face scores below the threshold that the report was measured at; NaN does."""
+    """Return whether a face scores below the threshold that the report was measured at; NaN does."""
     return not pad.score(face) >= pad.report.threshold

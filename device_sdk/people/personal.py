@@ -42,7 +42,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Personalised:
-    """What personalising did: for whom, with which thresholds by name, and whether it is in use from now on.
+    """Result of personalising: the people, the thresholds by name, and whether it is in use from now on.
 
     `gain` is by how much more non-mated standard deviations left-out pictures lie above the threshold than under the
     released model; None for the local form, which nothing was left out of.
@@ -63,7 +63,7 @@ class PersonalRecogniser:
     stored: StoredPersonal = field(repr=False)
 
     def covers(self, person: Person) -> bool:
-        """Tell whether the personal model was made for a person."""
+        """Return whether the personal model was made for a person."""
         return person.id in self.stored.thresholds
 
     def embed(self, crops: Crops) -> Embeddings:
@@ -82,7 +82,7 @@ class PersonalRecogniser:
 def personalise(
     gallery: Gallery, recogniser: Recogniser, shard: PublicShard | None, released_threshold: float, form: Form
 ) -> Personalised:
-    """Return what a personal model makes of everybody here who agreed, stored where it is to be used.
+    """Return the personal model's result for everybody here who agreed, stored where it is to be used.
 
     The released form is used only where it is better; one that is not takes an earlier one along. Raises ConfigError
     where nobody agreed, a person has too few pictures or the model brings too few public faces, NotFoundError for the
@@ -111,7 +111,7 @@ def personalise(
 
 @dataclass(frozen=True)
 class _Own:
-    """Master crops of everybody who takes part, whose each is, public crops of the model's width, and the threshold."""
+    """Master crops of all who take part, the owner of each, public crops of the model's width, and the threshold."""
 
     crops: Crops = field(repr=False)
     labels: Indices = field(repr=False)
@@ -170,7 +170,7 @@ def _local(own: _Own, recogniser: Recogniser, gallery: Gallery) -> _Made:
 def _embedder(
     recogniser: Recogniser, branch: Branch, values: NDArray[np.float32] | None
 ) -> Callable[[Crops], Embeddings]:
-    """Return what embeds master crops: the branch on the released backbone, or on one with these trained values."""
+    """Return the embedder of master crops: the branch on the released backbone, or on one with these trained values."""
     if values is None:
         return lambda crops: branch(recogniser.embed(crops))
     part = recogniser.model.layout.part(recogniser.model.spec.trainable or ("*",))

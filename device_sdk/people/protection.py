@@ -76,5 +76,5 @@ class TemplateKeys:
 
 
 def _check_value(master: SecretKey) -> str:
-    """Return what tells one master key from another and nothing else of it."""
+    """Return a check value that tells one master key from another and nothing else of it."""
     return hashlib.sha256(hmac.digest(master.unmasked(), b"which key", "sha256")).hexdigest()[:16]

@@ -39,12 +39,12 @@ class Recogniser:
 
     @property
     def form_id(self) -> str:
-        """What its templates are named after: those of another form are never compared with its embeddings."""
+        """Id of the form that its templates are named after: other forms' are never compared with its embeddings."""
         return self.model_id if self.variant is None else self.variant.form_id
 
     @property
     def input(self) -> FaceInputSpec:
-        """What the model expects of a crop."""
+        """Face input that the model expects of a crop."""
         return self.model.spec.input
 
     def embed(self, crops: Crops) -> Embeddings:
@@ -125,7 +125,7 @@ def operating_point(
 
 
 def _remedy(variant: Variant | None, *, signed: bool) -> str:
-    """Return what an operator does so that phones get thresholds; those of a variant are measured when it is made."""
+    """Return advice to an operator on giving phones thresholds; those of a variant are measured when it is made."""
     if variant is not None:
         return "make the variant anew from more public faces (`mien-coordinator model import --int8-faces`)"
     measure = "run `mien-coordinator model evaluate released --data FACES --keep-thresholds`"

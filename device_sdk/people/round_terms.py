@@ -1,4 +1,4 @@
-"""What a round asked of this device and what its masked sum needs, kept with what was trained for it."""
+"""Terms of a round: the order to this device and the needs of its masked sum, kept with what was trained for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mien.specs import ModelSpec, TaskSpec
 
 @dataclass(frozen=True)
 class Asked:
-    """What a round asked of this device: its task, as the device's own sum sees it, and the contribution's form."""
+    """Order of a round to this device: its task, as the device's own sum sees it, and the contribution's form."""
 
     task: TaskSpec
     layout: ContributionLayout
@@ -23,7 +23,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class SumTerms:
-    """What a device itself holds of a round under secure aggregation, kept with what it trained for the round.
+    """Device's own part of a round under secure aggregation, kept with what it trained for the round.
 
     `shared` is the hash, in hex, of what the method told this device and has to tell all others alike.
     """
@@ -35,7 +35,7 @@ class SumTerms:
     shared: str = ""
 
     def assignment(self, ref: RoundRef) -> Assignment:
-        """Return what message 0 must agree with."""
+        """Return the assignment that message 0 must agree with."""
         ids, vector = self._ids(ref), ContributionMap(self.layout).vector_layout
         return Assignment(
             task_id=ids.task_id,
@@ -52,7 +52,7 @@ class SumTerms:
         return AttemptId(self._ids(ref).task_id, ref.round, ref.attempt)
 
     def policy(self, min_cohort: int) -> DevicePolicy:
-        """Return what message 0 is held to: the owner's floor, and what the task itself promises."""
+        """Return the policy for message 0: the owner's floor, and what the task itself promises."""
         return DevicePolicy(
             min_cohort=max(min_cohort, smallest_sum(self.task)),
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),

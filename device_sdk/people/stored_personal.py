@@ -17,7 +17,7 @@ from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import from_mapping, to_mapping
 
 Form = Literal["released", "local"]
-"""What a personal model is made on: the released backbone, or the one that training left on this phone."""
+"""Base of a personal model: the released backbone, or the one that training left on this phone."""
 
 _WHAT: Final = "the personal model"
 
@@ -48,7 +48,7 @@ class StoredPersonal:
 
     @classmethod
     def from_bytes(cls, model_id: str, data: bytes) -> StoredPersonal:
-        """Return what `to_bytes` gave; raises CorruptDataError for anything else."""
+        """Return the input of `to_bytes`; raises CorruptDataError for anything else."""
         tensors, facts = (
             unpack_tensors(data, what=_WHAT),
             parse_json(unpack_metadata(data)["facts"].encode(), what=_WHAT),

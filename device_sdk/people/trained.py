@@ -1,4 +1,4 @@
-"""What training keeps, as it lies in the gallery's records: private state, a round that has not ended, who did what."""
+"""Training's records in the gallery: private state, a round that has not ended, who did what."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 
 TOGETHER: Final = 0
-"""Whose record it is what training keeps of several people together: nobody's own."""
+"""Owner number of what training keeps of several people together: nobody's own."""
 SOURCE: Final = -1
-"""Whose record it is what training keeps of a source's faces, who are no people of this device."""
+"""Owner number of what training keeps of a source's faces, who are no people of this device."""
 DUTIES: Final = -2
-"""Whose record it is which faces trained in a task and which judged it."""
+"""Owner number of the record of which faces trained in a task and which judged it."""
 STATE: Final = "the private training state"
 _DUTIES_NOTE: Final = "the note of which faces trained and which judged"
 
@@ -58,7 +58,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class TrainingFaces:
-    """What a round trains on: crops (N, 112, 112, 3) of the people `of`, and `labels` (N,), their numbers there."""
+    """Training faces of a round: crops (N, 112, 112, 3) of the people `of`, and `labels` (N,), their numbers there."""
 
     of: Numbered
     crops: Crops = field(repr=False)
@@ -66,7 +66,7 @@ class TrainingFaces:
 
 
 def kept_of(view: Reader, people: Sequence[int], task_id: str) -> Kept:
-    """Return what training kept of people, and of several together."""
+    """Return the training state of people, and of several together."""
     own: dict[int, Arrays] = {}
     together: Arrays = {}
     members: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What training keeps on a phone, by whose it is: each person's own rows, and what is of all of them together.
+"""Training state on a phone, by owner: each person's own rows, and what is of all of them together.
 
 A method numbers identities from 0 and keeps arrays with one row for each (`Method.per_identity`). A phone keeps rows by
 person, so that one can leave and the others' vectors stay; what was trained on everybody's pictures goes with anybody
@@ -58,7 +58,7 @@ class Numbered:
 
 
 def for_round(kept: Kept, people: Sequence[int], per_identity: Sequence[str]) -> Numbered:
-    """Return how a round numbers people: whoever has rows keeps their place before whoever is new.
+    """Return a round's numbering of people: whoever has rows keeps their place before whoever is new.
 
     What is of several together counts only while all of them take part.
     """

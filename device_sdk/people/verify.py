@@ -107,7 +107,7 @@ def identify(
     personal: PersonalRecogniser | None = None,
     pad: PadCheck | None = None,
 ) -> Outcome:
-    """Return who of all enrolled people the face in an image is, or Unknown; errors as `verify`.
+    """Return the enrolled person whose face is in an image, or Unknown; errors as `verify`.
 
     The personal model decides only where it was made for everybody: scores of two models cannot be compared.
     """
@@ -134,7 +134,7 @@ def _own_score(
 
 
 def _decide(scored: Sequence[tuple[str, float, Operating]]) -> Match | Unknown:
-    """Return who is meant: the one who scores highest above their threshold, or nobody."""
+    """Return the person who scores highest above their threshold, or nobody."""
     name, score, at = max(scored, key=lambda each: each[1] - each[2].value)
     return Match(name, score, at) if score >= at.value else Unknown(score, at)
 

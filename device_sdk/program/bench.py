@@ -1,4 +1,4 @@
-"""What each engine costs on this very device: time of an embedding and of a training step, and memory of a step.
+"""Cost of each engine on this very device: time of an embedding and of a training step, and memory of a step.
 
 Measured on noise, which takes as long as a face. Which engine is best differs from phone to phone; the owner may keep
 the choice in `device.toml`.
@@ -45,7 +45,7 @@ class EngineFigures:
 
 
 def measure_engines(model: Model, graphs: Path, *, threads: int = 1) -> tuple[EngineFigures, ...]:
-    """Return what each engine costs with a model, in the order of `ENGINES`."""
+    """Return each engine's cost with a model, in the order of `ENGINES`."""
     return tuple(_measure(engine, model, graphs, threads) for engine in ENGINES)
 
 

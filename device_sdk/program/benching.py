@@ -1,4 +1,4 @@
-"""What `mien-device bench` does: measures engines and forms of the model, keeps the choice, and changes over."""
+"""Work of `mien-device bench`: measures engines and forms of the model, keeps the choice, and changes over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mien.shell.cli import say
 
 @dataclass(frozen=True)
 class Looked:
-    """What was measured, the fastest engine, the form that the budget chooses, and what kept variants from it."""
+    """Measurements, the fastest engine, the form that the budget chooses, and what kept variants from it."""
 
     engines: tuple[EngineFigures, ...]
     fastest: EngineFigures
@@ -92,7 +92,7 @@ class Looked:
 
 
 def looked_at(device: Device) -> Looked:
-    """Return what engines and forms cost on this device."""
+    """Return the cost of engines and forms on this device."""
     settings = device.config.values
     model = device.recogniser().model
     engines = measure_engines(model, device.home.graphs, threads=settings.threads)

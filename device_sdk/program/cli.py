@@ -864,7 +864,7 @@ def _password(file: Path | None, *, confirm: bool) -> str:
 
 
 def _say_told(*, told: bool, is_out: bool) -> None:
-    """Say what the coordinator knows of a device on which nobody agrees any more."""
+    """Print what the coordinator knows of a device on which nobody agrees any more."""
     if not is_out:
         return
     if told:

@@ -1,4 +1,4 @@
-"""What could keep a device from working, looked at piece by piece, each finding with what to do."""
+"""Checks of a device, piece by piece: what could keep it from working, each finding with what to do."""
 
 from __future__ import annotations
 

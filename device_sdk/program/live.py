@@ -19,7 +19,7 @@ from mien.errors import ImageError, NotFoundError
 
 FILM_SUFFIXES: Final = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v")
 _STEADY: Final = 2
-"""How many looks in a row have to agree in a moving picture: a blink is no change."""
+"""Number of consecutive looks that have to agree in a moving picture: a blink is no change."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Source:
-    """Where frames come from. `is_moving`: a camera or film, whose frames resemble each other."""
+    """Source of frames. `is_moving`: a camera or film, whose frames resemble each other."""
 
     frames: Iterable[Frame | Unreadable]
     is_moving: bool
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What was seen from this frame on."""
+    """Outcome that holds from this frame on."""
 
     frame: str
     outcome: Outcome

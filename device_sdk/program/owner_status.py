@@ -1,4 +1,4 @@
-"""Where a device stands, in sentences for its owner: who is enrolled, what it took part in, what is to be done."""
+"""Status of a device in sentences for its owner: who is enrolled, what it took part in, what is to be done."""
 
 from __future__ import annotations
 

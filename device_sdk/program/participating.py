@@ -78,7 +78,7 @@ def take_part(
     source_aligned: bool,
     validate: bool,
 ) -> tuple[int, int]:
-    """Return how many rounds this process took part in, and how many of them counted.
+    """Return the number of rounds that this process took part in, and of those that counted.
 
     Its priority becomes the device's `participation.nice`, and cannot be raised again.
     """

@@ -13,7 +13,7 @@ EVERY_S: Final = 60.0
 
 
 class Pulse:
-    """A listener that passes everything on and, in a `with` block, says once a minute that nothing was said.
+    """A listener that passes everything on and, in a `with` block, reports silence once a minute.
 
     It says so from a thread of its own.
     """

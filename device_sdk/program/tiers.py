@@ -1,4 +1,4 @@
-"""Which form of the model a phone embeds with: float32, unless that is too slow or too large here and a variant is not.
+"""Form of the model that a phone embeds with: float32, unless it is too slow or too large and a variant is not.
 
 Measured on noise, which takes as long as a face; accuracy was measured by whoever made the variant, and comes with it.
 """
@@ -26,7 +26,7 @@ _REPEATS: Final = 3
 
 @dataclass(frozen=True)
 class FormFigures:
-    """What a form costs: the processor's milliseconds a face, MB that it adds to the process (Linux alone tells), size.
+    """Cost of a form: the processor's milliseconds a face, MB that it adds to the process (Linux alone tells), size.
 
     `cost` says in words what a variant costs in accuracy and `fnmr` is its false non-match rate; both are empty for
     float32, which it is compared with. `lacks` says why a form cannot be used here.

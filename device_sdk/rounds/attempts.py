@@ -1,4 +1,4 @@
-"""What a device remembers of private sums: which attempt it began last, and every sum that it is or may be in.
+"""Log of private sums on a device: the last attempt that it began, and every sum that it is or may be in.
 
 An encrypted file of its own, beside the gallery: removing people, or the whole gallery, does not undo what left the
 device. Each method is one transaction, on stable storage before it returns.
@@ -31,7 +31,7 @@ Budget = Callable[[RoundConfig, Sequence[RoundConfig]], None]
 
 
 class Progress(IntEnum):
-    """How far the last attempt of a task went."""
+    """Progress of the last attempt of a task."""
 
     BEGUN = 0
     MASKED = 1
@@ -85,7 +85,7 @@ def check_promise(dp: DpSpec, past_rounds: Sequence[int], round_number: int) -> 
 
 
 def _participation(terms: RoundConfig) -> Participation:
-    """Return what a sum under these terms tells of a device, as an accountant sees it."""
+    """Return the privacy accountant's record of a sum under these terms."""
     noise = terms.noise
     if noise.mechanism is Mechanism.NONE:
         return Participation()
@@ -152,7 +152,7 @@ class Attempts:
             self._advance(change, attempt, Progress.UNMASKED)
 
     def has_begun(self, attempt: AttemptId) -> bool:
-        """Tell whether an attempt, or a later one of its task, was begun: after a restart its keys are gone."""
+        """Return whether an attempt, or a later one of its task, was begun: after a restart its keys are gone."""
         with self._vault.reading() as view:
             last = _last(view, attempt)
             return last is not None and attempt.order <= _terms(last).attempt_id.order

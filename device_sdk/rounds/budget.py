@@ -1,4 +1,4 @@
-"""How a phone trains without being in the way: within memory and time that its owner gives, at low priority, visibly.
+"""Budget of training on a phone: memory and time that its owner gives, at low priority, visibly.
 
 The memory that training takes is estimated, on the high side, from the part that is trained and the batch: copies of
 the part's parameters, and what is larger of a step on the batch and of the frozen stages' forward pass, whose results
@@ -34,11 +34,11 @@ _STEP_MB: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
         "sface_adapter": _OF_SFACE,
     }
 )
-"""What a step takes for an image of 112 x 112, by the first stage that it trains; between two stages, the earlier's."""
+"""Memory of a step for an image of 112 x 112, by the first stage that it trains; between two, the earlier's."""
 _FORWARD_MB: Final = MappingProxyType(
     {name: 16.0 if steps is _OF_MOBILEFACENET else 32.0 for name, steps in _STEP_MB.items()}
 )
-"""What the frozen stages take while they run, on four images at a time."""
+"""Memory of the frozen stages while they run, on four images at a time."""
 _UNKNOWN_STEP_MB: Final = 170.0
 _UNKNOWN_FORWARD_MB: Final = 85.0
 _MEASURED_PIXELS: Final = 112 * 112
@@ -47,7 +47,7 @@ _COPIES_OF_PART: Final = 6
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """What one round's training may take of this phone: seconds, and megabytes beside the loaded program.
+    """Budget of one round's training on this phone: seconds, and megabytes beside the loaded program.
 
     None is without limit.
     """
@@ -58,18 +58,18 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What training is expected to take, whatever the batch, for each image of it, and at least, in bytes."""
+    """Expected memory of training, whatever the batch, for each image of it, and at least, in bytes."""
 
     fixed_bytes: int
     image_bytes: int
     forward_bytes: int
 
     def bytes_for(self, num_images: int) -> int:
-        """Return what a step on so many images takes, or the forward pass before it where that is more."""
+        """Return the memory of a step on so many images, or of the forward pass before it where that is more."""
         return self.fixed_bytes + max(num_images * self.image_bytes, self.forward_bytes)
 
     def most_images(self, limit_bytes: float) -> int:
-        """Return how many images of a batch fit, 0 where not even one does."""
+        """Return the number of images of a batch that fit, 0 where not even one does."""
         left = limit_bytes - self.fixed_bytes
         return 0 if left < self.forward_bytes else int(left // self.image_bytes)
 
@@ -100,7 +100,7 @@ class Weighed(Protocol):
 
     @property
     def image_factor(self) -> float:
-        """What a step takes for an image, as a multiple of torch's."""
+        """Memory of a step for an image, as a multiple of torch's."""
         ...
 
 
@@ -132,11 +132,11 @@ class MannerlyRuntime:
     tell: Callable[[int, int], None] = lambda _done, _total: None
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return what the runtime embeds."""
+        """Return the runtime's embeddings."""
         return self.runtime.embed(theta, crops)
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what the runtime trains.
+        """Return the runtime's training result.
 
         Raises LateError when the watch or `should_stop` says so, ConfigError where the batch does not fit into memory.
         """

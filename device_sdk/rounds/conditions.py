@@ -1,4 +1,4 @@
-"""Whether the phone may work now: what an operating system's job scheduler would ask for."""
+"""Conditions under which the phone may work: those that an operating system's job scheduler would ask for."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _METERED_PROPERTY: Final = (
 
 
 class Conditions(Protocol):
-    """Whether the phone may work now."""
+    """Conditions under which the phone may work now."""
 
     def unmet(self) -> tuple[str, ...]:
-        """Return what is missing ("charging"), nothing when the phone may work."""
+        """Return the unmet conditions ("charging"), none when the phone may work."""
         ...
 
 
@@ -83,7 +83,7 @@ class SystemConditions:
         return tuple(name for name in NAMES if told[name] is False or not getattr(self._stated, name))
 
     def told(self) -> dict[str, bool | None]:
-        """Return what the machine says of each condition; None where it cannot tell."""
+        """Return the machine's answer for each condition; None where it cannot tell."""
         metered = self._metered()
         return {
             "idle": self._idle(),

@@ -1,4 +1,4 @@
-"""What leaves the phone in a round, in plain words, before it leaves; and what the owner has not agreed to."""
+"""Disclosure of what leaves the phone in a round, in plain words, and of what the owner has not agreed to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHOWS: Final = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the owner agreed to: see `device_sdk.config.ParticipationConfig`."""
+    """Owner's agreement: see `device_sdk.config.ParticipationConfig`."""
 
     min_cohort: int = 16
     allow_reveal: frozenset[str] = frozenset()
@@ -192,7 +192,7 @@ def _plain_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
 
 
 def _masked_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
-    """Say what the masks promise, what the sum still tells, and how many phones must stay for it to be opened."""
+    """Return sentences on what the masks promise, what the sum still tells, and how many phones must stay."""
     least, most = smallest_sum(task), largest_group(task)
     profile = task.privacy.secure_aggregation
     stay = max(least, default_neighbourhood(PROFILES[profile], most).t + 1)
@@ -206,7 +206,7 @@ def _masked_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
 
 
 def _noise(task: TaskSpec) -> tuple[str, ...]:
-    """Say who adds the noise of differential privacy, and what this phone has to believe."""
+    """Return sentences on who adds the noise of differential privacy, and what this phone has to believe."""
     dp = task.privacy.dp
     promise = f"(epsilon {dp.epsilon:g} at delta {dp.delta:g} for all tasks of the population together)"
     return {

@@ -22,7 +22,7 @@ JUDGED: Final = "judged"
 
 @dataclass(frozen=True)
 class Judged:
-    """What a validator judges: candidates, as told, for a model's trained part, on its faces with private state."""
+    """Work of a validator: candidates, as told, for a model's trained part, on its faces with private state."""
 
     task: TaskSpec
     part: ParameterPart

@@ -32,15 +32,15 @@ from mien.secagg.noise import check_terms
 from mien.secagg.wire import invite_from_bytes
 
 STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
-"""Where a device has something to say, in order; without the consistency round CONSISTENCY is left out."""
+"""Stages at which a device sends, in order; without the consistency round CONSISTENCY is left out."""
 
 GRACE_S: Final = 60.0
-"""How long after the end of all stages a device still answers: servers' and phones' clocks are not in step."""
+"""Grace after the end of all stages in which a device still answers: servers' and phones' clocks differ."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What a device streams: its (masked) vector and, behind that, what the task reveals; `message` is message 5."""
+    """Upload of a device: its (masked) vector and, behind that, what the task reveals; `message` is message 5."""
 
     message: bytes
     data: bytes = field(repr=False)
@@ -48,7 +48,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Party:
-    """Who takes part: the device's identity and log, its owner's floor, its clock and its source of chance."""
+    """Party to a masked round: the device's identity and log, its owner's floor, its clock and its source of chance."""
 
     identity: Identity
     log: AttemptLog
@@ -104,7 +104,7 @@ class MaskedPart:
         return f"MaskedPart({self._ref}, {self._round})"
 
     def forget(self) -> None:
-        """Destroy the secrets and the answers: this device says nothing more in this attempt."""
+        """Destroy the secrets and the answers: this device sends nothing more in this attempt."""
         self._answers.clear()
         if self._round is not None:
             self._round.forget()
@@ -164,6 +164,6 @@ class MaskedPart:
 
 
 def sum_identity(identity: Identity) -> SumIdentity:
-    """Return who the device is in a private sum: id, leaf certificate and the key that signs."""
+    """Return the device's identity in a private sum: id, leaf certificate and the key that signs."""
     leaf = identity.certificate.public_bytes(Encoding.DER)
     return SumIdentity(bytes.fromhex(identity.device_id), leaf, EcdsaSigner.of(identity.key))

@@ -83,7 +83,7 @@ FAILED_PAUSE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the owner may want to see: a stable `kind`, a sentence, and the facts behind it."""
+    """Event that the owner may want to see: a stable `kind`, a sentence, and the facts behind it."""
 
     kind: str
     text: str
@@ -92,7 +92,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Transfer:
-    """How far a download or upload is."""
+    """Progress of a download or upload."""
 
     what: str
     done_bytes: int
@@ -172,7 +172,7 @@ class Plan:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What all devices of the round are told alike, by name."""
+        """Names of the reply arrays that all devices of the round are told alike."""
         return self.work.shared(self.method, self.task)
 
 
@@ -299,7 +299,7 @@ class Participant:
         return self._finish(pending)
 
     def _terms(self, plan: Plan) -> SumTerms | None:
-        """Return what a private sum needs of the plan; None where the task's sums are plain.
+        """Return the plan's terms for a private sum; None where the task's sums are plain.
 
         Raises BudgetExceededError for one sum more than the task promised this device; asked again when the sum begins.
         """
@@ -372,7 +372,7 @@ class Participant:
         self.models.fetch(self.client, manifest, progress=transfer(self.tell, "model"))
 
     def _do(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
-        """Return what the plan's work gives, telling when it begins and ends."""
+        """Return the output of the plan's work, telling when it begins and ends."""
         work = plan.work
         self.tell(Event(work.name, f"{work.begins} on {len(faces.crops)} images."))
         output = (self._judge if work is JUDGING else self._run)(plan, faces, told)
@@ -380,7 +380,7 @@ class Participant:
         return output
 
     def _run(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
-        """Return what the method's device half makes of this device's faces."""
+        """Return the output of the method's device half for this device's faces."""
         task, spec, device_id = plan.task, plan.model.spec.input, self.client.identity.device_id
         shard = self.models.load_shard(plan.model)
         # Rows by number are left out where a number is another's now.
@@ -412,7 +412,7 @@ class Participant:
         return judge(stage_of(plan.method, task), work, self.runtime_for(plan.model))
 
     def _told(self, plan: Plan) -> Arrays:
-        """Return what the server tells this device; raises CorruptDataError for what no method can be told."""
+        """Return the server's reply to this device; raises CorruptDataError for one that no method can give."""
         what, assignment = "what the method tells this phone", plan.assignment
         task, dim = assignment.task, plan.model.spec.input.dim
         most = longest_reply(plan.method.contribution_layout(task, plan.part, dim).size)
@@ -428,7 +428,7 @@ class Participant:
         return told
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
-        """Return what the method's device half makes; raises LateError as soon as the round or the owner is past it.
+        """Return the output of the method's device half; raises LateError as soon as the round or the owner is past it.
 
         Raises ConfigError where training would take more than the owner gives.
         """
@@ -499,7 +499,7 @@ class Participant:
         return None
 
     def _follow(self, pending: Pending, events: Iterator[StageEvent], *, counts: bool) -> RoundOutcome | Failed:
-        """Say what each stage asks for until the round is over; `counts` tells whether the upload was accepted before.
+        """Answer each stage until the round is over; `counts` tells whether the upload was accepted before.
 
         Errors are the server's; what this device itself finds wrong is an outcome.
         """
@@ -538,7 +538,7 @@ class Participant:
         return MaskedPart(party, terms, _ref(pending), pending.contribution)
 
     def _has_begun(self, pending: Pending) -> bool:
-        """Tell whether this device has spoken of keys that it no longer has."""
+        """Return whether this device has sent keys that it no longer has."""
         return pending.terms is not None and self.attempts.has_begun(pending.terms.attempt_id(_ref(pending)))
 
     def _say(self, ref: RoundRef, stage: Stage, answer: bytes | Upload | None, *, counts: bool) -> bool:
@@ -600,7 +600,7 @@ class Participant:
         return NotCounted(ref, code, reason)
 
     def _leave(self, ref: RoundRef, error: MienError) -> None:
-        """Tell the coordinator not to wait for this device; if it cannot be told, the round's deadline tells it."""
+        """Tell the coordinator not to wait for this device; without an answer, it waits until the round's deadline."""
         try:
             self.client.leave(ref, error)
         except (UnavailableError, *_ROUND_IS_OVER) as unheard:
@@ -609,13 +609,13 @@ class Participant:
 
 @dataclass
 class Failures:
-    """What has been said of rounds that a phone left to itself had to leave, and how long it pauses after the next."""
+    """Failures reported of rounds that a phone left to itself had to leave, and the pause after the next."""
 
     said: set[tuple[str, str]] = field(default_factory=set)
     in_a_row: int = 0
 
     def pause_after(self, failed: Failed, tell: Listener) -> float:
-        """Say what happened, once for each task, and return the pause: a minute, doubled with every one in a row."""
+        """Report a failure, once for each task, and return the pause: a minute, doubled with every one in a row."""
         pause_s = min(FAILED_PAUSE_S * 2.0**self.in_a_row, MAX_PAUSE_S)
         self.in_a_row = min(self.in_a_row + 1, 32)
         if (failed.round.task_id, failed.error.code) not in self.said:

@@ -1,4 +1,4 @@
-"""What a device that takes part in rounds must hold, as `participate` asks for it: people, models, a log of sums.
+"""Ports of a device that takes part in rounds, as `participate` needs them: people, models, a log of sums.
 
 On a phone these are the encrypted `Gallery`, `ModelStore` and `Attempts`. Emulated phones, hundreds in one process,
 hold the same in memory (`simulation.phones`).
@@ -38,15 +38,15 @@ class TrainingGallery(Protocol):
         ...
 
     def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
-        """Return what a round trains on."""
+        """Return the training faces of a round."""
         ...
 
     def source_state(self, source: str, task_id: str) -> Arrays:
-        """Return what a task's last counted round left in private of a source's faces."""
+        """Return the private state of a source's faces from a task's last counted round."""
         ...
 
     def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
-        """Return what these faces have done in a task so far."""
+        """Return the roles that these faces have had in a task so far."""
         ...
 
     def pending(self) -> Pending | None:
@@ -58,7 +58,7 @@ class TrainingGallery(Protocol):
         ...
 
     def is_pending(self, pending: Pending) -> bool:
-        """Tell whether a round is still to be brought to its end."""
+        """Return whether a round is still to be brought to its end."""
         ...
 
     def settle(self, pending: Pending, *, counted: bool) -> None:
@@ -70,7 +70,7 @@ class RoundModels(Protocol):
     """Models by id, fetched where they are missing: see `ModelStore` for each method."""
 
     def has(self, model: str) -> bool:
-        """Tell whether a model can be loaded without a network."""
+        """Return whether a model can be loaded without a network."""
         ...
 
     def load(self, model: str) -> Model:
@@ -95,14 +95,14 @@ class RoundModels(Protocol):
 
 
 class SumLog(AttemptLog, Protocol):
-    """What a device remembers of private sums: see `Attempts` for each method."""
+    """Log of private sums: see `Attempts` for each method."""
 
     def under(self, budget: Budget) -> AttemptLog:
         """Return the same log, which asks `budget` before it begins an attempt."""
         ...
 
     def has_begun(self, attempt: AttemptId) -> bool:
-        """Tell whether an attempt, or a later one of its task, was begun."""
+        """Return whether an attempt, or a later one of its task, was begun."""
         ...
 
     def participations(self) -> Sequence[RoundConfig]:

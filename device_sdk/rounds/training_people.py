@@ -1,4 +1,4 @@
-"""Whose pictures a device trains on: the people of its gallery who agreed, or a source that an operator named."""
+"""Training people of a device: those of its gallery who agreed, or a source that an operator named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mien.protocol.rounds import Role
 
 @dataclass(frozen=True)
 class RoundFaces:
-    """What one round trains on: crops (N, 112, 112, 3), whose they are (N,) where the method asks, and private state.
+    """Faces of one round: crops (N, 112, 112, 3), whose they are (N,) where the method asks, and private state.
 
     `people` are in the order of their numbers, `source` names a source that trains instead. `is_continued` is false
     where an identity has another number than in the last round that counted. `duties` is what any of these faces did in
@@ -44,12 +44,12 @@ class Pool:
 
     @property
     def num_people(self) -> int:
-        """How many identities there are."""
+        """Number of identities."""
         return len(self.people) if self.source is None else self.source.num_people
 
     @property
     def num_images(self) -> int:
-        """How many pictures there are."""
+        """Number of pictures."""
         return sum(person.num_images for person in self.people) if self.source is None else len(self.source.crops)
 
     def check(self, method: Method) -> None:
@@ -68,7 +68,7 @@ class Pool:
             )
 
     def faces(self, gallery: TrainingGallery, task_id: str, method: Method) -> RoundFaces:
-        """Return what a round of a task trains on; raises ConfigError where somebody does not agree any more."""
+        """Return a task's training faces of a round; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)
             crops, duties = self.source.crops, gallery.duties(task_id, (), self.source.crops)
@@ -83,7 +83,7 @@ _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"
 
 
 def pool_of(gallery: TrainingGallery, person: str, source: SourceFaces | None) -> Pool:
-    """Return whose pictures may train: a source's, one named person's, or those of everybody who agreed.
+    """Return the pool of training pictures: a source's, one named person's, or those of everybody who agreed.
 
     Raises ConfigError when nobody agreed, or a person is named beside a source.
     """

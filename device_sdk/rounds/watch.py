@@ -1,4 +1,4 @@
-"""Whether training should go on: looked at between its steps, so that no phone trains for a round that is over.
+"""Watch on training, between its steps, so that no phone trains for a round that is over.
 
 Training pauses while the phone may not work, as long as the round waits for it. Time that it paused is not training.
 """
@@ -17,13 +17,13 @@ from mien.protocol.rounds import RoundRef, Stage
 
 LOOK_EVERY_S: Final = 15.0
 UNTOLD_PAUSE_S: Final = 300.0
-"""How long training pauses for a round whose deadline nobody could tell."""
+"""Longest pause of training for a round whose deadline nobody could tell."""
 _STILL_TIME: Final = (Stage.SELECTING, Stage.TRAINING, None)
 TellPause = Callable[[str, str], None]
 
 
 class TrainingWatch:
-    """Tells when training should stop, and why: call it as often as you like, it looks every quarter of a minute.
+    """Watch that says when training should stop, and why: call it often, it looks every quarter of a minute.
 
     `max_training_s` is how long this phone trains in one round. `tell` hears of pauses: a kind of event, a sentence.
     """
@@ -48,12 +48,12 @@ class TrainingWatch:
 
     @property
     def reason(self) -> str:
-        """Why training should stop; "" while it should not."""
+        """Reason to stop training; "" while there is none."""
         return "" if self.error is None else self.error.message
 
     @property
     def trained_s(self) -> float:
-        """How long this phone has trained in the round, without its pauses."""
+        """Seconds that this phone has trained in the round, without its pauses."""
         return self._clock.monotonic_s() - self._began_s
 
     def __call__(self, steps_left: int = 0) -> bool:
@@ -69,7 +69,7 @@ class TrainingWatch:
         return self.error is not None
 
     def _over_budget(self, steps_left: int) -> MienError | None:
-        """Return what is wrong once the budget is used up, or half of it is and the rest at its fastest will not do."""
+        """Return an error once the budget is used up, or half of it is and the rest at its fastest will not do."""
         if self._max_s is None:
             return None
         spent_s = self.trained_s
@@ -111,7 +111,7 @@ class TrainingWatch:
         return self._round_over()
 
     def _round_over(self) -> MienError | None:
-        """Return why the round is over for this phone; None while there is time, or nobody can tell."""
+        """Return the reason why the round is over for this phone; None while there is time, or nobody can tell."""
         try:
             event = self._client.glance(self._ref)
         except UnavailableError:

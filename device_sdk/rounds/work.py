@@ -1,4 +1,4 @@
-"""What a round has a device do: train, measure models, or judge candidates; one record each."""
+"""Work of a device in a round: train, measure models, or judge candidates; one record each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Disclosure(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of work: its words, what an owner is told before it, and what of a method and its task it goes by.
+    """Kind of work: its words, the notice to an owner before it, and what of a method and its task it goes by.
 
     `name` and `done` are the kinds of the events at its beginning and end. `task` gives the task as the work's own sum
     sees it, `layout` the contribution's form, `shared` what all devices of the round are told alike.
@@ -67,4 +67,4 @@ JUDGING: Final = Work(
 )
 
 WORK_OF: Final[Mapping[Role, Work]] = {Role.TRAIN: TRAINING, Role.VALIDATE: JUDGING}
-"""What a device's role has it do in a task that trains."""
+"""Work of each role in a task that trains."""

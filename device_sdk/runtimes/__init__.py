@@ -1,4 +1,4 @@
-"""What runs a model on this device: one small interface (`mien.methods.base.Runtime`), several engines behind it.
+"""Runtimes of a model on this device: one interface (`mien.methods.base.Runtime`), several engines behind it.
 
 Imports nothing heavy: an engine is loaded when it is first asked for.
 """

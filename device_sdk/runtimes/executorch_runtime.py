@@ -46,7 +46,7 @@ class _ExecutorchEngine:
             _C._unsafe_reset_threadpool(threads)
 
     def most_images(self, graph: Graph) -> int:
-        """Return how many images one run of a program can take: it has planned its memory for them."""
+        """Return the number of images that one run of a program can take: it has planned its memory for them."""
         bounds = self._bounds_of(graph)
         return bounds["embeddings" if graph.kind == "loss" else "x"][0]
 

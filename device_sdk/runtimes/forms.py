@@ -1,4 +1,4 @@
-"""Which objectives a phone can train without torch, and what the graph of each is made for. Imports no torch.
+"""Objectives that a phone can train without torch, and the form of each one's graph. Imports no torch.
 
 An `ObjectiveForm` says what an exported loss has as inputs; sizes (batch, classes) and most constants are inputs, so
 one graph serves every task of that form. Symbols of sizes: B batch, K classes, L own and G public classes, D embedding.

@@ -48,7 +48,7 @@ Flags = NDArray[np.bool_]
 
 
 class Engine(Protocol):
-    """What runs a graph: named tensors in, named tensors out."""
+    """Engine of a graph: named tensors in, named tensors out."""
 
     def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name; `feed` may hold more than its inputs.
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """
 
     def most_images(self, graph: Graph) -> int:
-        """Return how many images one run of a graph can take."""
+        """Return the number of images that one run of a graph can take."""
 
     def release(self, graph: Graph) -> None:
         """Give back the memory that a graph holds between runs; it is loaded anew when it is next run."""
@@ -96,7 +96,7 @@ class GraphRuntime(ABC):
 
     @abstractmethod
     def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
-        """Return what runs these graphs."""
+        """Return the engine of these graphs."""
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.
@@ -114,7 +114,7 @@ class GraphRuntime(ABC):
         return emb_ND
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
+        """Return SGD's result on the job's part and private tensors, on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
@@ -200,7 +200,7 @@ class _Images:
         return len(self._crops)
 
     def batch(self, indices: NDArray[np.int64], flipped: Flags) -> NDArray[np.float32]:
-        """Return what enters the tail for some crops, mirrored where `flipped` says so."""
+        """Return the tail's input for some crops, mirrored where `flipped` says so."""
         crops = self._crops[indices]
         if self._cut.trunk is None:
             return self._engine.spec.network_input(np.where(flipped[:, None, None, None], crops[:, :, ::-1], crops))
@@ -379,7 +379,7 @@ class _Training:
         return out
 
     def _feed(self, images: _Images, batch: Batch) -> Feed:
-        """Return what a step on a batch starts from."""
+        """Return the inputs of a step on a batch."""
         return {
             **self._parameters,
             **self._constant_feed,
@@ -392,7 +392,7 @@ class _Training:
         }
 
     def _correction(self) -> NDArray[np.float32]:
-        """Return what the step's rule adds to the gradient: offset + mu (theta - theta_received)."""
+        """Return the step rule's addition to the gradient: offset + mu (theta - theta_received)."""
         rule = self._rule
         added = _NO_CORRECTION if rule.offset is None else rule.offset
         if self._received is not None:

@@ -1,4 +1,4 @@
-"""What lies in a folder of exported graphs, and finding the right one. Imports no torch.
+"""Manifest of a folder of exported graphs, and the search for the right one. Imports no torch.
 
 ::
 
@@ -38,7 +38,7 @@ MAX_MANIFEST_BYTES: Final = 2**22
 GraphKind = Literal["embed", "trunk", "tail", "train", "loss"]
 GraphEngine = Literal["onnxruntime", "executorch"]
 SUFFIXES: Final[dict[GraphEngine, str]] = {"onnxruntime": ".onnx", "executorch": ".pte"}
-"""How the files of an engine end."""
+"""File name suffix of each engine."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class GraphFolder:
 
 
 def folder_for(root: Path, layout: ParameterLayout) -> Path:
-    """Return where in `root` the graphs of an architecture lie."""
+    """Return the folder in `root` of an architecture's graphs."""
     return root / layout.sha256
 
 
@@ -192,12 +192,12 @@ class Cut:
 
     @property
     def word(self) -> str:
-        """How files call what is trained: the full network, or its tail."""
+        """Name in files of what is trained: the full network, or its tail."""
         return "full" if self.trunk is None else "tail"
 
 
 def cut_for(part: ParameterPart) -> Cut:
-    """Return how a model is cut to train `part`: before the first stage that holds some of it."""
+    """Return the model's cut for training `part`: before the first stage that holds some of it."""
     layout = part.layout
     stages = list(dict.fromkeys(stage_of(entry.name) for entry in layout.entries))
     first = min(stages.index(stage_of(name)) for name in part.names)

@@ -1,4 +1,4 @@
-"""What local training can minimise: `OBJECTIVES`, each a function of one batch that returns a scalar.
+"""Objectives of local training: `OBJECTIVES`, each a function of one batch that returns a scalar.
 
 A method's device half names its objective (`mien.methods.base.Objective`); a new one is one function and one entry
 here, its formula in `mien.objectives.losses` or `mien.objectives.heads`. Suffixes of tensors: B batch, K classes, D
@@ -25,7 +25,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class LossInput:
-    """What a loss sees of one batch: embeddings (B, D) as the backbone gives them, and the objective's tensors.
+    """Inputs of a loss for one batch: embeddings (B, D) as the backbone gives them, and the objective's tensors.
 
     `private` ones are trained, `fixed` ones are not; `per_crop` ones come as the rows of this batch. `mirrored` (B,)
     is 1 where the image was mirrored and 0 where not.

@@ -39,7 +39,7 @@ class _OnnxEngine:
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
 
     def most_images(self, graph: Graph) -> int:
-        """Return how many images one run of a graph can take: any number."""
+        """Return the number of images that one run of a graph can take: any number."""
         return sys.maxsize
 
     def release(self, graph: Graph) -> None:
@@ -86,7 +86,7 @@ class _OnnxEngine:
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:
-    """Return how a session of inference runs: it gives its memory back, and waiting threads use no battery."""
+    """Return the options of an inference session: it gives its memory back, and waiting threads use no battery."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

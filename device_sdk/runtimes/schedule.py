@@ -1,4 +1,4 @@
-"""What every runtime can train, and which crops a step sees, in which order and mirrored or not: alike for one seed."""
+"""Forms that every runtime can train, and the crops of each step: their order and mirroring, alike for one seed."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class TorchRuntime:
 
     @property
     def device(self) -> str:
-        """Where the arithmetic is done: "cpu" or "cuda"."""
+        """Device of the arithmetic: "cpu" or "cuda"."""
         return self._device.type
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
@@ -124,7 +124,7 @@ class TorchRuntime:
             return _finite(self._images(theta, crops).embed_all())
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what SGD makes of the job's part and private tensors on its crops, starting from its theta.
+        """Return SGD's result on the job's part and private tensors, on its crops, starting from its theta.
 
         The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
         parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
@@ -285,7 +285,7 @@ class Trunk:
 
     @property
     def device(self) -> torch.device:
-        """Where the backbone's tensors are."""
+        """Device of the backbone's tensors."""
         return next(self.backbone.parameters()).device
 
     @property
@@ -487,7 +487,7 @@ class Sgd:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a step is nothing but the gradient's."""
+        """True if a step is nothing but the gradient's."""
         return not (self.weight_decay or self.offsets or self.proximal or self.velocities)
 
     @torch.no_grad()

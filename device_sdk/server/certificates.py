@@ -38,7 +38,7 @@ _UNREADABLE: Final = (
 
 
 def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> tuple[x509.Certificate, ...]:
-    """Return the certificates that whoever listens at `address` (host:port) shows, leaf first; nothing is verified.
+    """Return the certificates shown by the listener at `address` (host:port), leaf first; nothing is verified.
 
     Raises UnreachableError when nobody answers or what answers does not speak TLS 1.3 or shows no certificate that can
     be read.
@@ -123,7 +123,7 @@ def check_clock(skew_s: float, tolerance_s: float, *, server: str) -> None:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Tell whether `authority` signed `certificate`; says nothing of its period."""
+    """Return whether `authority` signed `certificate`; says nothing of its period."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

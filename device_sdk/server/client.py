@@ -49,18 +49,18 @@ from mien.specs import TaskSpec
 
 SERVER: Final = "the coordinator"
 GLANCE_S: Final = 5.0
-"""How long a look at the round may keep a phone from training."""
+"""Longest time that a look at the round may keep a phone from training."""
 UNSAID_PAUSE_S: Final = 60.0
-"""How long a phone waits where a server says that there is nothing to do, and gives a pause that is no number."""
+"""Pause of a phone whose server has nothing to do for it and gives a pause that is no number."""
 T = TypeVar("T")
 _ONCE: Final = RetryPolicy(give_up_s=0.0)
 Progress = Callable[[int, int], None]
-"""Told (bytes done, bytes in all) as a transfer goes on."""
+"""Callback on (bytes done, bytes in all) as a transfer goes on."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a device is asked to do. `reply` is what the method's server tells it, `reply_stream` the long rest."""
+    """Assignment of a device. `reply` is what the method's server tells it, `reply_stream` the long rest."""
 
     round: RoundRef
     task: TaskSpec
@@ -74,7 +74,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class StageEvent:
-    """Where a round is. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED.
+    """Stage of a round. `remaining_s` is what is left of the stage; `model_id` and `num_reports` are for CLOSED.
 
     `stage` is None for one that a newer server has.
 
@@ -183,7 +183,7 @@ class CoordinatorClient:
         engines: Iterable[str] = (),
         parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
     ) -> Assignment | Wait:
-        """Return what to do now. The server may take its time: it answers when a round has chosen its devices.
+        """Return an assignment or a pause. The server may take its time: it answers once a round has its devices.
 
         `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
         no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
@@ -206,7 +206,7 @@ class CoordinatorClient:
         return _wait(reply.wait)
 
     def report_trained(self, ref: RoundRef) -> Stage | None:
-        """Tell that this device has trained and could upload; returns where the round is."""
+        """Report that this device has trained and could upload; returns the stage of the round."""
         request = rounds_pb2.ReportTrainedRequest(round=round_message(ref))
         return TOLD_STAGES.get(self._call(lambda: self._rounds.ReportTrained(request, timeout=UNARY_S)).stage)
 
@@ -220,14 +220,14 @@ class CoordinatorClient:
         return TOLD_STAGES.get(self._call(lambda: self._rounds.SendStep(request, timeout=UNARY_S)).stage)
 
     def upload_accepted(self, ref: RoundRef) -> bool:
-        """Tell whether this device's contribution is complete, checked and counts; False before uploads are open."""
+        """Return whether this device's contribution is complete, checked and counts; False before uploads are open."""
         try:
             return self._upload_status(ref, final=(RateLimitedError,)).accepted
         except RateLimitedError:
             return False
 
     def leave(self, ref: RoundRef, error: MienError) -> None:
-        """Tell that this device gives a round up; only the stable code of the reason is sent."""
+        """Report that this device gives a round up; only the stable code of the reason is sent."""
         request = rounds_pb2.LeaveRoundRequest(round=round_message(ref), error_code=error.code)
         self._call(lambda: self._rounds.LeaveRound(request, timeout=UNARY_S))
 
@@ -247,7 +247,7 @@ class CoordinatorClient:
         return Manifest(plain_words(reply.model_id), reply.spec_json, theta, shard, reply.released, changes, *signed)
 
     def glance(self, ref: RoundRef) -> StageEvent:
-        """Return where a round is now, from one short call: raises UnreachableError at once if there is no answer."""
+        """Return a round's stage now, from one short call: raises UnreachableError at once if there is no answer."""
         request = rounds_pb2.FollowRoundRequest(round=round_message(ref))
         stream = self._rounds.FollowRound(request, timeout=GLANCE_S)
         try:
@@ -433,7 +433,7 @@ class CoordinatorClient:
         return Backoff(self._settings.retry, self._clock, self._rng)
 
     def _explain(self, error: UnreachableError) -> MienError:
-        """Return what is behind a connection that fails: a certificate, a clock, another server, or just no server."""
+        """Return the cause of a connection that fails: a certificate, a clock, another server, or just no server."""
         identity = self.identity
         try:
             check_period(identity.certificate, utc(self._clock), whose="this device's own")
@@ -507,7 +507,7 @@ def _chunks(
 
 
 def _own_deadline(error: grpc.RpcError) -> bool:
-    """Tell whether a stream ended because we limit its length, not because of the server."""
+    """Return whether a stream ended because we limit its length, not because of the server."""
     return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and isinstance(told_by(error, SERVER), UnreachableError)
 
 

@@ -1,4 +1,4 @@
-"""Who this device is: its P-256 key, sealed under a key of the key store, and the certificates that joining gave."""
+"""Identity of this device: its P-256 key, sealed under a key of the key store, and the certificates of its joining."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class Identity:
 
 
 class IdentityKeeper(Protocol):
-    """Where joining keeps what it gets: `IdentityFiles` on a phone, memory for emulated ones."""
+    """Keeper of the results of joining: `IdentityFiles` on a phone, memory for emulated ones."""
 
     def key(self) -> ec.EllipticCurvePrivateKey:
         """Return the device's key, made at the first call."""
         ...
 
     def joined(self) -> bool:
-        """Tell whether the device has joined a fleet."""
+        """Return whether the device has joined a fleet."""
         ...
 
     def load(self) -> Identity:
@@ -74,7 +74,7 @@ class IdentityKeeper(Protocol):
         ...
 
     def save(self, identity: Identity) -> None:
-        """Keep what joining or renewing gave."""
+        """Keep the results of joining or renewing."""
         ...
 
 
@@ -127,7 +127,7 @@ class IdentityFiles:
         write_atomically(self._home.identity, to_canonical_json(stored), private=True)
 
     def joined(self) -> bool:
-        """Tell whether this home has joined a fleet."""
+        """Return whether this home has joined a fleet."""
         return self._home.identity.exists()
 
     def load(self) -> Identity:

@@ -110,7 +110,7 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
 
 
 def renewal_due(identity: Identity, clock: Clock) -> bool:
-    """Tell whether less than a third of the certificate's life is left."""
+    """Return whether less than a third of the certificate's life is left."""
     certificate = identity.certificate
     life_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
     left_s = (certificate.not_valid_after_utc - utc(clock)).total_seconds()

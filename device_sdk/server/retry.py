@@ -1,4 +1,4 @@
-"""How a device repeats a call that can succeed later: exponential pauses with jitter, up to a limit."""
+"""Retries of calls that can succeed later: exponential pauses with jitter, up to a limit."""
 
 from __future__ import annotations
 

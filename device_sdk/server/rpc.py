@@ -1,4 +1,4 @@
-"""What calls to both servers have in common: a verified channel, deadlines, repetition, the handshake of versions."""
+"""Common part of calls to both servers: a verified channel, deadlines, repetition, the handshake of versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNARY_S: Final = 20.0
 """Deadline of a call that is answered at once."""
 
 CLOCK_TOLERANCE_S: Final = 300.0
-"""How far a device's clock may be from a server's: what the registrar accepts in a renewal."""
+"""Largest difference between a device's clock and a server's: what the registrar accepts in a renewal."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Hello:
-    """What a server said first: the version to speak, its program, and how far its clock is ahead of ours."""
+    """Handshake of a server: the version to speak, its program, and how far its clock is ahead of ours."""
 
     protocol_version: int
     software: str
@@ -72,7 +72,7 @@ def call(
     rng: random.Random,
     final: tuple[type[UnavailableError], ...] = (),
 ) -> T:
-    """Return what a call that may be repeated answers, repeating it while its error says that this can help.
+    """Return the answer of a call that may be repeated, repeating it while its error says that this can help.
 
     Errors in `final` are an answer to the caller, not a reason to repeat.
     """
@@ -88,7 +88,7 @@ def call(
 
 
 def told_by(error: grpc.RpcError, peer: str) -> MienError:
-    """Return what a failed call means to a device: a server whose own disk or database fails is one that is away."""
+    """Return a failed call's error for a device: a server whose own disk or database fails is one that is away."""
     known = from_rpc_error(error, peer=peer)
     if isinstance(known, StorageError):
         return UnreachableError(f"{peer} cannot store anything now ({known.message}); this is for its operator to mend")

@@ -1,1 +1,1 @@
-"""What lies on a phone: its home, its keys, and records sealed in a vault."""
+"""Storage on a phone: its home, its keys, and records sealed in a vault."""

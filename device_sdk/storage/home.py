@@ -1,4 +1,4 @@
-"""Where a device keeps everything: one folder, readable by its owner only."""
+"""Home of a device: one folder, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Home:
 
     @property
     def config(self) -> Path:
-        """What the owner set, in TOML; absent until they do."""
+        """Owner's settings, in TOML; absent until there are any."""
         return self.root / "device.toml"
 
     @property
@@ -72,7 +72,7 @@ class Home:
 
     @property
     def graphs(self) -> Path:
-        """What ONNX Runtime runs for these models, by the hash of their layout; it holds no parameters."""
+        """ONNX Runtime's graphs for these models, by the hash of their layout; they hold no parameters."""
         return self.models / "graphs"
 
     @property

@@ -1,4 +1,4 @@
-"""Where a device keeps the keys that open everything else.
+"""Key store of a device, with the keys that open everything else.
 
 A key store holds key-encryption keys by label. `platform` is the operating system's (Secret Service, KWallet, macOS
 Keychain, Windows Credential Locker); `file` is a folder of files that only their owner may read, for systems that have
@@ -39,15 +39,15 @@ TRUSTED_BACKENDS: Final = (
 
 
 class KeyStore(Protocol):
-    """Holds 256-bit keys by label."""
+    """Store of 256-bit keys by label."""
 
     @property
     def kind(self) -> KeyStoreKind:
-        """Which of the two kinds this is."""
+        """Kind of this key store."""
         ...
 
     def exists(self, label: str) -> bool:
-        """Tell whether there is a key of that label."""
+        """Return whether there is a key of that label."""
         ...
 
     def create(self, label: str) -> SecretKey:
@@ -234,7 +234,7 @@ def _choose(
 
 
 def _read_choice(home: Path) -> dict[str, str] | None:
-    """Return what `open_key_store` noted for this home, or None where it is new."""
+    """Return the note of `open_key_store` for this home, or None where it is new."""
     path = home / CHOICE_FILE
     if not path.exists():
         return None

@@ -47,7 +47,7 @@ def seal(key: SecretKey, plain: bytes, context: bytes, *, random_bytes: RandomBy
 
 
 def unseal(key: SecretKey, sealed: bytes, context: bytes, *, what: str) -> bytes:
-    """Return what `seal` was given; raises CorruptDataError naming `what` for any other key, context or bytes."""
+    """Return the input of `seal`; raises CorruptDataError naming `what` for any other key, context or bytes."""
     failing = (
         f"{what} does not open: it is damaged, was tampered with, or belongs to another key; "
         "restore it from a copy, or wipe and enrol again"

@@ -60,7 +60,7 @@ _PLACE: Final = f"CAST(person AS INTEGER), CAST(tag AS TEXT), {_bytes('nonce')}"
 
 @dataclass(frozen=True)
 class VaultKind:
-    """What a vault holds: the key store's label of its key, its tables, and words for messages.
+    """Kind of a vault: the key store's label of its key, its tables, and words for messages.
 
     `what` is what it is called, `repair` what its owner does when it is damaged.
     """
@@ -94,7 +94,7 @@ class Record:
 
 @dataclass(frozen=True)
 class _Root:
-    """What is sealed beside the records: a digest over all of them, the next free id, and the owner's facts."""
+    """Root sealed beside the records: a digest over all of them, the next free id, and the owner's facts."""
 
     digest: str
     next_id: int
@@ -203,7 +203,7 @@ class Vault:
 
     @property
     def version(self) -> tuple[int, int]:
-        """What changes whenever this file may have changed, by this connection or another: cheap to ask for."""
+        """Version that changes whenever this file may have changed, by this connection or another: cheap to ask for."""
         with self._turn, _database_errors(self._kind):
             self._check_in_place()
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0]), self._num_writes
@@ -270,7 +270,7 @@ class Vault:
 
 
 class Reader:
-    """What a `reading()` block may do."""
+    """Operations of a `reading()` block."""
 
     def __init__(self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind) -> None:
         self._connection = connection
@@ -305,7 +305,7 @@ class Reader:
         return [int(row[0]) for row in self._connection.execute(f"SELECT id FROM {table} ORDER BY id")]  # noqa: S608
 
     def counts(self, table: str) -> dict[int, int]:
-        """Return how many records a table holds, by person."""
+        """Return the number of records that a table holds, by person."""
         self._check_table(table)
         return dict(self._connection.execute(f"SELECT person, count(*) FROM {table} GROUP BY person"))  # noqa: S608
 
@@ -333,7 +333,7 @@ class Reader:
 
 
 class Writer(Reader):
-    """What a `writing()` block may do."""
+    """Operations of a `writing()` block."""
 
     def __init__(
         self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind, random_bytes: RandomBytes

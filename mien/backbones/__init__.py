@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BackboneEntry:
-    """How a backbone is built, the face input that it takes unless told otherwise, and whether phones run it."""
+    """A backbone's constructor, its default face input, and whether phones run it."""
 
     build: Callable[[FaceInputSpec], Backbone]
     input_spec: FaceInputSpec

@@ -51,7 +51,7 @@ class Backbone(nn.Module):
         return self.forward_stages(x_BCHW)
 
     def forward_stages(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return what stages `start` up to but not including `stop` make of `x`, the output of stage `start - 1`."""
+        """Return the output of stages `start` to before `stop` for `x`, the output of stage `start - 1`."""
         for stage in list(self.children())[start:stop]:
             x = stage(x)
         return x

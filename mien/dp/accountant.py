@@ -1,4 +1,4 @@
-"""What noised sums tell of one device, as epsilon at a delta.
+"""Privacy accounting: the loss of one device through noised sums, as epsilon at a delta.
 
 The unit is a device with all that it ever adds. Neighbours are "zero-out": a device takes part as it did, but with
 nothing in its update, so a sum moves by at most its clip S and the number of survivors stays what it is (Ponomareva et
@@ -62,7 +62,7 @@ Composition = Sequence[tuple[Release, int]]
 
 @dataclass(frozen=True)
 class Spent:
-    """What a composition costs at `delta`; `epsilon_pld` is None where it is not defined (Skellam)."""
+    """Privacy cost of a composition at `delta`; `epsilon_pld` is None where it is not defined (Skellam)."""
 
     delta: float
     epsilon_rdp: float
@@ -131,7 +131,7 @@ def epsilon_pld(releases: Composition, delta: float) -> float | None:
 
 
 def spent(releases: Composition, delta: float) -> Spent:
-    """Return what a composition costs, by both accountants."""
+    """Return the cost of a composition, by both accountants."""
     return Spent(delta, epsilon_rdp(releases, delta), epsilon_pld(releases, delta))
 
 

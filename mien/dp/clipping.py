@@ -1,4 +1,4 @@
-"""How much one device may add to a sum: the L2 clip, fixed or following a quantile of the norms.
+"""The L2 clip, a bound on one device's part of a sum: fixed, or following a quantile of the norms.
 
 A fixed clip S is `privacy.l2_clip`, applied on the device by `mien.secagg.quantise`. The adaptive one (Andrew, Thakkar,
 McMahan, Ramaswamy, NeurIPS 2021) starts there: each device adds one bit, whether its norm was within S, and the server

@@ -30,7 +30,7 @@ from mien.specs import DpSpec
 
 @dataclass(frozen=True)
 class Opening:
-    """One sum that is about to be opened: whose, under what terms, and (None: no noise) how it is noised."""
+    """Opening of a sum: whose it is, under what terms, and (None: no noise) how it is noised."""
 
     task_id: str
     round: int
@@ -43,7 +43,7 @@ class Opening:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Which attempt this is."""
+        """Key of the attempt: task, round, attempt."""
         return self.task_id, self.round, self.attempt
 
 
@@ -88,7 +88,7 @@ class Event:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Which attempt this is."""
+        """Key of the attempt: task, round, attempt."""
         return self.task_id, self.round, self.attempt
 
     @property
@@ -138,7 +138,7 @@ class Ledger:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether every sum so far was noised."""
+        """True while every sum so far was noised."""
         return all(event.mechanism != "none" for event in self.events)
 
     def composition(self, *, of_task: str | None = None) -> list[tuple[Release, int]]:
@@ -150,7 +150,7 @@ class Ledger:
         return charged
 
     def epsilon(self, delta: float) -> float:
-        """Return what one device of the population can have lost so far, infinite after a sum without noise."""
+        """Return the most that one device of the population can have lost so far, infinite after an unnoised sum."""
         return epsilon_rdp(self.composition(), delta) if self.is_bounded else math.inf
 
     def check(self, opening: Opening) -> Event:
@@ -250,7 +250,7 @@ def _price(release: Release) -> tuple[float, float]:
 
 
 def most_apart(rounds: Iterable[int], min_separation: int) -> int:
-    """Return how many of these sums one device can be in, whose rounds lie at least `min_separation` apart."""
+    """Return the most of these sums that one device can be in, whose rounds lie at least `min_separation` apart."""
     number, last = 0, -math.inf
     for round_ in sorted(rounds):
         if round_ - last >= min_separation:
@@ -281,7 +281,7 @@ class Participation:
 
     @classmethod
     def of(cls, release: Release | None) -> Participation:
-        """Return what to remember of taking part in a release (None: a sum without noise)."""
+        """Return the record of taking part in a release (None: a sum without noise)."""
         if release is None:
             return cls()
         return cls(release.mechanism, release.noise_multiplier, release.l2_steps, release.size)
@@ -297,7 +297,7 @@ class Participation:
 def check_device(
     past: Sequence[Participation], coming: Participation, *, max_epsilon: float, delta: float = 1e-6
 ) -> float:
-    """Return what a device will have lost in all after one more sum, by its own count.
+    """Return a device's total loss after one more sum, by its own count.
 
     Raises BudgetExceededError if that exceeds the owner's limit; a sum without noise always does. `past` is every
     update that left the device since the limit was set, whether the attempt succeeded or not: it trusts no

@@ -1,4 +1,4 @@
-"""What differential privacy a task promises, in plain sentences: the guarantee first, then what it rests on."""
+"""A task's differential privacy in plain sentences: the guarantee first, then what it rests on."""
 
 from __future__ import annotations
 

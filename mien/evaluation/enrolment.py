@@ -1,4 +1,4 @@
-"""How many pictures an enrolment needs: error rates over the number of pictures that a template is made of.
+"""Error rates over the number of pictures that a template is made of: the number that an enrolment needs.
 
 The same probes are compared for every number, so that rows differ by their templates alone. Legend: N images, D
 dimensions, P people.

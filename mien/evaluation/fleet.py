@@ -1,4 +1,4 @@
-"""A model measured on a fleet of phones: histograms of scores that are only ever added up, and what their sum says.
+"""Evaluation on a fleet of phones: histograms of scores that are only ever added up, and figures from their sum.
 
 A phone compares as it does when it verifies, a picture with a template: each of its pictures with the template of that
 person's other pictures (mated), pictures of other people and of public ones with the template (non-mated). It sends
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 MOST_MATED: Final = 100
 MOST_NON_MATED: Final = 10_000
-"""A phone says of no more comparisons than these that it made them."""
+"""Most comparisons that a phone reports."""
 TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
 FAILED: Final = -1.0
 """The score of a picture that the model gives no usable embedding: it matches nobody."""
@@ -36,7 +36,7 @@ _DECIMALS: Final = 9
 """Of a histogram that is kept: finer than what a phone's share in the largest cohort is rounded to."""
 _Z: Final = 1.959963984540054
 _TOLERANCE: Final = 1e-3
-"""How far a sum may be off what honest phones add up to, for each phone: rounding is far smaller."""
+"""Largest deviation of a sum from that of honest phones, for each phone: rounding is far smaller."""
 
 
 # On a phone
@@ -78,7 +78,7 @@ def _scores(probe_ND: Floats, template_ND: Floats) -> Floats:
 
 
 def lanes(bins: int, *, is_paired: bool) -> tuple[Lane, ...]:
-    """Return what a phone adds to the sum for one model, or for two of which the second is the reference."""
+    """Return a phone's addends for one model, or for two of which the second is the reference."""
     own = [
         Lane(f"{prefix}{name}", size)
         for prefix in _prefixes(is_paired)
@@ -102,7 +102,7 @@ def norm_bound(bins: int, *, is_paired: bool) -> float:
 def addends(
     compared: Sequence[Comparisons], thresholds: Sequence[float], *, bins: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Return what a phone adds for a model and, where two are given, its reference, each at its own threshold."""
+    """Return a phone's addends for a model and, where two are given, its reference, each at its own threshold."""
     told: dict[str, Floats] = {}
     accepted = []
     for prefix, scores, threshold in zip(_prefixes(len(compared) > 1), compared, thresholds, strict=False):
@@ -152,7 +152,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """How far the interval reaches to either side."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
 
@@ -193,7 +193,7 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class FleetFigures:
-    """What a fleet says of a model and, where it compared two, of the reference and of the difference.
+    """A fleet's figures for a model and, where it compared two, for the reference and the difference.
 
     `num_phones` are in the sum, `num_mated_phones` had a mated comparison. `tar_drop` and `fmr_rise` are means of the
     phones' own differences at the two models' own thresholds.
@@ -258,7 +258,7 @@ def _impossible(lane: str) -> CorruptDataError:
 
 
 def figures(sums: Sums, num_phones: int, thresholds: Sequence[float]) -> FleetFigures:
-    """Return what a checked sum says; raises UndefinedMetricError where fewer than two phones had mated comparisons."""
+    """Return a checked sum's figures; raises UndefinedMetricError where fewer than two phones had mated comparisons."""
     mated, non_mated = (round(float(count)) for count in sums["phones"])
     if min(mated, non_mated) < 2:
         raise UndefinedMetricError(
@@ -318,7 +318,7 @@ def _points(sums: Sums, prefix: str, num_mated: int, non_mated_B: Floats, num_no
 
 
 def equal_error_rate_of(mated_B: Floats, non_mated_B: Floats) -> float:
-    """Return where FMR and FNMR meet, on straight lines between bins' edges; shares sum to 1 each."""
+    """Return the crossing of FMR and FNMR, on straight lines between bins' edges; shares sum to 1 each."""
     fmr = np.append(_from_above(non_mated_B), 0.0)
     fnmr = 1 - np.append(_from_above(mated_B), 0.0)
     after = int(np.argmax(fnmr >= fmr))
@@ -363,7 +363,7 @@ def student_t(freedom: int) -> float:
 
 
 def judge_fleet(gates: FleetGates, found: FleetFigures) -> tuple[str, ...]:
-    """Return everything that speaks against a model which phones compared with the one before it, in words.
+    """Return all reasons against a model which phones compared with the one before it, in words.
 
     What is uncertain is no reason: rates are compared by the side of their interval that speaks for the model.
     """

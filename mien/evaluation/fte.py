@@ -9,7 +9,7 @@ from mien.errors import ConfigError, UndefinedMetricError
 
 @dataclass(frozen=True)
 class CaptureCounts:
-    """How many samples were presented and how many gave no template (no face, refused by the quality gate)."""
+    """Number of samples presented, and of those without a template (no face, refused by the quality gate)."""
 
     num_samples: int
     num_failed: int

@@ -1,4 +1,4 @@
-"""Is a new model good enough to take the place of the released one? Evidence in, reasons against it out.
+"""Release gates: evidence on a candidate and the released model in, reasons against the candidate out.
 
 Legend: N samples, D dimensions.
 """
@@ -38,7 +38,7 @@ class Monitors:
 
 @dataclass(frozen=True)
 class SetEvidence:
-    """What one evaluation set says of a candidate beside its reference, the model that it would replace.
+    """Figures of one evaluation set for a candidate and its reference, the model that it would replace.
 
     `problem` says why the candidate has no figures there; without one they are all present. `chance` is the largest
     drop of TAR that a bootstrap by identity puts down to the choice of people, None where nobody asked for it.
@@ -85,7 +85,7 @@ def monitors(embeddings: ArrayLike, comparisons: Comparisons) -> Monitors:
 
 
 def effective_rank(embeddings: ArrayLike) -> float:
-    """Return how many directions unit embeddings (N, D) spread over: exp of the entropy of their spectrum.
+    """Return the effective rank of unit embeddings (N, D): exp of the entropy of their spectrum.
 
     The spectrum is that of the centred embeddings' covariance, normalised to sum 1; the result lies between 1 and
     min(N - 1, D), and is 0 where all embeddings are the same. Roy and Vetterli, EUSIPCO 2007 (on eigenvalues, which are
@@ -101,7 +101,7 @@ def effective_rank(embeddings: ArrayLike) -> float:
 
 
 def drop_by_chance(reference: Comparisons, candidate: Comparisons, fmr: float, *, rng: np.random.Generator) -> float:
-    """Return the largest drop of TAR at an FMR that is no evidence of a worse model, given whose faces were compared.
+    """Return the largest drop of TAR at an FMR that is no evidence of a worse model, given the owners of the faces.
 
     Both hold the same comparisons in the same order. Identities are drawn again, the same ones for both models; a drop
     is put down to chance unless the 95 % interval of the difference lies below 0. So the allowance is the distance from
@@ -122,7 +122,7 @@ def relative_change(reference: Vector, candidate: Vector) -> float:
 
 
 def judge(gates: GateSpec, evidence: Evidence) -> tuple[str, ...]:
-    """Return everything that speaks against releasing the candidate, in words; nothing means that it passes.
+    """Return all reasons against releasing the candidate, in words; an empty tuple means that it passes.
 
     A figure that is not finite is none: whatever compares with it would say that nothing speaks against the candidate.
     """

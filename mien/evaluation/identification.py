@@ -23,7 +23,7 @@ _BLOCK: Final = 1024
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What one gallery answered: mate's score and rank per mated probe, best score per non-mated probe.
+    """Scores of one gallery: the mate's score and rank per mated probe, the best score per non-mated probe.
 
     `num_failed_mated` and `num_failed_non_mated` count probes that gave no template: the first are missed at every
     threshold and rank, the second never alarm; both stay in the denominators. `num_excluded` probes were left out
@@ -83,7 +83,7 @@ def search(
     probe_ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
 ) -> SearchResult:
-    """Return how each probe (P, D) fares against the gallery (G, D), in blocks of 1024 probes.
+    """Return the search results of probes (P, D) in the gallery (G, D), computed in blocks of 1024 probes.
 
     A probe is mated iff its label is among the gallery's; an identity may have several templates. With sample ids for
     both sides, probes whose own sample is enrolled are excluded and counted.
@@ -189,7 +189,7 @@ def _not_enrolled(
 
 @dataclass(frozen=True, eq=False)
 class _Owners:
-    """Which identity (I,) owns which gallery template (G,), sorted so that one reduction finds each one's best."""
+    """Owner, an identity (I,), of each gallery template (G,), sorted so that one reduction finds each one's best."""
 
     identities: NDArray[Any]
     order: NDArray[np.int64]

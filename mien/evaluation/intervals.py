@@ -1,4 +1,4 @@
-"""How sure a figure is: bootstrap by identity, and what zero errors prove."""
+"""Confidence intervals: bootstrap by identity, and the bound that zero errors prove."""
 
 from __future__ import annotations
 

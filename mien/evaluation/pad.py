@@ -46,7 +46,7 @@ class ErrorCount:
 
 @dataclass(frozen=True)
 class PadReport:
-    """What a detector was measured to do at one threshold: `attacks` by species (print, replay, mask ...).
+    """Measured error rates of a detector at one threshold: `attacks` by species (print, replay, mask ...).
 
     `detector` names it with its version, `dataset` and `date` what it was measured on and when.
     """

@@ -1,4 +1,4 @@
-"""What each client gains from its own model: FedFR's personalised verification and identification.
+"""Per-client metrics of personal models: FedFR's personalised verification and identification.
 
 Liu et al., FedFR (AAAI 2022), section 4. Every client is measured with its own model on all test images; figures are
 then summarised over clients, and never by their mean alone, which hides a client for whom training made it worse.

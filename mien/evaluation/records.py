@@ -1,4 +1,4 @@
-"""What is written down of a measurement: a number together with all that is needed to trust and repeat it."""
+"""Records of measurements: a number together with all that is needed to trust and repeat it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a measurement comes from; the program that measures fills it in, the core never looks these up.
+    """Origin of a measurement; the program that measures fills it in, the core never looks these up.
 
     `dataset_sha256` is `dataset_digest` of the files used; `commit` and `command` say which code ran and how.
     """

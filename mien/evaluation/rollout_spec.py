@@ -1,4 +1,4 @@
-"""What an operator says of a staged roll-out: who gets a new model when, and what phones must say of it meanwhile."""
+"""Specification of a staged roll-out: the shares of phones, in order, and the gates on what they measure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DAY_S: Final = 86400.0
 
 @dataclass(frozen=True)
 class RollOutDeadlines(DeadlineSpec):
-    """As a task's, but patient: phones take part when they are charging, at night."""
+    """Deadlines as a task's, but patient: phones take part when they are charging, at night."""
 
     selecting_s: float = DAY_S
 
 
 @dataclass(frozen=True)
 class FleetGates:
-    """What speaks against a model that phones compared with the one before it.
+    """Gates on a model that phones compared with the one before it.
 
     TAR, each model at its own threshold, must not have dropped by more than `tolerance` says: `delta`, what chance
     among phones explains, or the larger. FMR on strangers must not be proven to lie above `max_fmr_ratio` times `fmr`

@@ -60,7 +60,7 @@ class Comparisons:
 
 @dataclass(frozen=True, eq=False)
 class ScoreHistogram:
-    """How many mated and non-mated scores fall into each of B equal bins of [-1, 1]: an addend.
+    """Number of mated and non-mated scores in each of B equal bins of [-1, 1]: an addend.
 
     Bin b holds the scores s with `edges[b] <= s < edges[b + 1]`; a score of exactly 1 is in the last one. Histograms of
     many devices, or of many blocks of one comparison matrix, sum to the histogram of all of them.
@@ -242,7 +242,7 @@ def _score_array(scores: ArrayLike, what: str) -> Scores:
 
 
 def _counts(scores: Scores, bins: int) -> NDArray[np.int64]:
-    """Return how many scores fall into each of `bins` bins of [-1, 1]."""
+    """Return the number of scores in each of `bins` bins of [-1, 1]."""
     if scores.size and (scores.min() < -1 - _ROUNDING or scores.max() > 1 + _ROUNDING):
         raise ConfigError("a score lies outside [-1, 1]; histograms hold cosines only")
     exact, edges = np.clip(scores.astype(np.float64), -1.0, 1.0), _edges(bins)

@@ -66,7 +66,7 @@ class NotMeasurable:
 
 @dataclass(frozen=True)
 class EqualErrorRate:
-    """Where FMR and FNMR meet (`value`), and the observed score whose two rates are nearest (`at`)."""
+    """Crossing of FMR and FNMR (`value`), and the observed score whose two rates are nearest (`at`)."""
 
     value: float
     at: OperatingPoint
@@ -233,7 +233,7 @@ def equal_error_rate(curve: DetCurve) -> EqualErrorRate:
 
 
 def _tally(ascending: Scores, values: Scores) -> NDArray[np.int64]:
-    """Return how many of the sorted scores equal each of the ascending values; no score lies between two values."""
+    """Return the number of sorted scores equal to each of the ascending values; no score lies between two values."""
     return np.diff(np.searchsorted(ascending, values, side="left"), append=ascending.size).astype(np.int64)
 
 

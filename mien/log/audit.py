@@ -44,7 +44,7 @@ BEGINNING: Final = Anchor()
 
 @dataclass(frozen=True)
 class Entry:
-    """Who (`actor`) did what (`action`) to what (`subject`), when; `detail_json` is canonical JSON, an object.
+    """Audit entry: actor, action, subject and time; `detail_json` is canonical JSON, an object.
 
     Never holds biometric data, keys or tokens. `sha256` is kept beside the entry so that a change can be located.
     """
@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def anchor(self) -> Anchor:
-        """Where this entry stands."""
+        """Anchor of this entry."""
         return Anchor(self.position, self.sha256)
 
 

@@ -7,7 +7,7 @@ import json
 from typing import Final
 
 GENESIS: Final = "0" * 64
-"""What the first record names as the one before."""
+"""Hash of the predecessor that the first record names."""
 
 
 def canonical_json(value: object) -> bytes:

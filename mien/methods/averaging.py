@@ -1,4 +1,4 @@
-"""What methods that average updates share: the addends of an update, and the server's step on their mean."""
+"""Shared parts of methods that average updates: the addends of an update, and the server's step on their mean."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 
 
 def output(layout: ContributionLayout, addends: Arrays, private: Arrays, trained: Trained) -> DeviceOutput:
-    """Return what a device sends and keeps after local training, with the losses before and after."""
+    """Return a device's output after local training, with the losses before and after."""
     losses = {"loss_before": trained.loss_before, "loss_after": trained.loss_after}
     return DeviceOutput(layout.pack(addends), private, losses)
 

@@ -1,4 +1,4 @@
-"""What a method is: a frozen record of pure functions, a device half and a server half.
+"""A method: a frozen record of pure functions, a device half and a server half.
 
 A method's device half names the objective that a runtime (torch, ONNX Runtime, ExecuTorch) minimises and builds the
 contribution in numpy; its server half turns a cohort's total into the next state. State goes in, new state comes out.
@@ -29,7 +29,7 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class StepRule:
-    """How a step's gradient g on the trained part is changed before SGD takes it; by default not at all.
+    """Change to a step's gradient g on the trained part before SGD takes it; by default none.
 
     Weight decay counted in g, it becomes `gradient_scale` g + `offset` + `proximal` (theta - theta_received), with
     `offset` of shape (part.size,). Private tensors keep their own gradient. Federated optimisers are arithmetic on
@@ -42,13 +42,13 @@ class StepRule:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether steps are those of plain SGD."""
+        """True if steps are those of plain SGD."""
         return self.gradient_scale == 1.0 and self.offset is None and self.proximal == 0.0
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What local training minimises: a named loss, its private tensors, fixed inputs and constants.
+    """Objective of local training: a named loss, its private tensors, fixed inputs and constants.
 
     `private` tensors are trained beside the model's part and never sent; `fixed` ones are inputs; `per_crop` ones are
     inputs with one row a crop (targets, sample weights), which follow their crops into batches; `unit_norm` names
@@ -69,7 +69,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training leaves: the part's elements, the private tensors, and the loss before and after.
+    """Result of local training: the part's elements, the private tensors, and the loss before and after.
 
     `received` is the whole flat vector that training started from. `velocity` is the private tensors' momentum after
     the last step, by name.
@@ -97,7 +97,7 @@ def never_stop() -> bool:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What a device half wants trained: `part` (and the private tensors) on `crops`, from `theta`, as `local` says."""
+    """Training order of a device half: `part` (and the private tensors) on `crops`, from `theta`, as `local` says."""
 
     theta: Vector = field(repr=False)
     part: ParameterPart = field(repr=False)
@@ -115,7 +115,7 @@ class Runtime(Protocol):
         ...
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
-        """Return what local training makes of a job.
+        """Return the result of local training for a job.
 
         `should_stop` is asked before every step; raises LateError once it says so, and nothing has changed.
         """
@@ -165,7 +165,7 @@ class DeviceOutput:
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server carries from round to round.
+    """Server state, carried from round to round.
 
     `theta` is the global model, `arrays` are public by nature (momentum), `revealed` holds what devices showed in
     clear, per device; it is empty unless the task opted in, and stored encrypted.
@@ -178,13 +178,13 @@ class ServerState:
 
 
 def objective_name(objective: str, margin: float = 0.5) -> str:
-    """Return what graphs call an objective whatever its tensors' shapes; that of arcface has its margin built in."""
+    """Return an objective's name in graphs, whatever its tensors' shapes; that of arcface has its margin built in."""
     return f"{objective}_margin{float(margin)!r}" if objective == "arcface" else objective
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the rounds of a task need; a method that says nothing needs a model and any device of the population.
+    """Requirements of a task's rounds; the defaults need a model and any device of the population.
 
     `public_faces`: devices need a public shard with the model, so that a task without one is refused when it is
     submitted and not on every phone. `validators`: a round has the method's stage in which they judge candidates.
@@ -207,7 +207,7 @@ class Requirements:
 
 
 class Property(Enum):
-    """What a method promises whatever the task, and what others may do because of it.
+    """Promise of a method whatever the task, and what others may do because of it.
 
     SUM_ONLY: the device half sends the update times a factor as lane `delta` (`averaging.update_addends`) and lets
     nothing else depend on it, so that a simulation may work out the sum of updates without making a single one.
@@ -225,7 +225,7 @@ class Property(Enum):
 
 @dataclass(frozen=True)
 class ValidationFaces:
-    """What a validator holds: crops (N, H, W, 3) and pairs (P, 2) of them, which are mated or not, in folds from 0."""
+    """A validator's faces: crops (N, H, W, 3) and pairs (P, 2) of them, which are mated or not, in folds from 0."""
 
     crops: Crops = field(repr=False)
     pairs: NDArray[np.int64] = field(repr=False)
@@ -294,7 +294,7 @@ class Preset(Generic[Options]):
 
 @dataclass(frozen=True)
 class Method:
-    """One paper's method, both halves side by side.
+    """A method of one paper, both halves side by side.
 
     `reply` is what a device is told with its assignment, `requirements` what a task's rounds need, `properties` what
     holds for every task. `per_identity` names the private arrays that have a row for each number of `labels`, so that a
@@ -319,16 +319,16 @@ class Method:
 
     @property
     def trains(self) -> bool:
-        """Whether rounds change the model; if not, they measure it."""
+        """True if rounds change the model; if not, they measure it."""
         return self.measured is None
 
 
 CANDIDATES: Final = "candidates"
-"""What a validator is told: the candidates' elements of the trained part (T, P), the current weights' first."""
+"""Name of a validator's input: the candidates' elements of the trained part (T, P), the current weights' first."""
 
 
 def shared_words(reply: Arrays, names: tuple[str, ...]) -> bytes:
-    """Return the hash of the arrays of a reply that all devices of a round are told alike; empty where none is."""
+    """Return the hash of those arrays of a reply that are alike for all devices of a round; empty where none is."""
     told = [(name, np.ascontiguousarray(reply[name], "<f4")) for name in names if name in reply]
     if not told:
         return b""

@@ -1,4 +1,4 @@
-"""What a server tells a device's half, checked for its form before anything is computed with it."""
+"""Form checks on a server's reply to a device's half, before anything is computed with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mien.layout import Vector
 
 
 def told(reply: Arrays, name: str, shape: tuple[int | None, ...]) -> Vector | None:
-    """Return the finite array that the server told under `name`, None where it told nothing of it.
+    """Return the finite array `name` of the server's reply, None where it is absent.
 
     A length of None is any from 1 on. Raises CorruptDataError that names the array and its right form.
     """

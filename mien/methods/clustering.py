@@ -194,7 +194,7 @@ def _unit(emb_ND: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class ClusterScores:
-    """How well clusters agree with identities: precision, recall and their harmonic mean, pairwise or BCubed."""
+    """Agreement of clusters with identities: precision, recall and their harmonic mean, pairwise or BCubed."""
 
     precision: float
     recall: float
@@ -242,7 +242,7 @@ def normalised_mutual_information(truth: Labels, clusters: Labels) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """How many images each pair of an identity and a cluster shares, pairs without any left out, and both margins."""
+    """Number of images that each identity shares with each cluster, pairs without any left out, and both margins."""
 
     identity: NDArray[np.int64]
     cluster: NDArray[np.int64]

@@ -137,7 +137,7 @@ def _public(inp: DeviceInput, runtime: Runtime, num_images: int) -> tuple[Crops,
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public faces where devices train on public images too."""
+    """Return the rounds' requirements: public faces where devices train on public images too."""
     options = options_of(task)
     if options.loss == "positive":
         return Requirements(objective="positive_hinge", why_synchronous="")

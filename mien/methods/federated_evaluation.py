@@ -62,7 +62,7 @@ class EvaluationOptions:
 
     @property
     def is_paired(self) -> bool:
-        """Whether phones compare two models."""
+        """True if phones compare two models."""
         return bool(self.reference)
 
     @property
@@ -153,7 +153,7 @@ def server_step(
 
 
 def figures_of(task: TaskSpec, state: ServerState) -> FleetFigures:
-    """Return what the last round's sum says; raises UndefinedMetricError where too few phones could compare."""
+    """Return the figures of the last round's sum; raises UndefinedMetricError where too few phones could compare."""
     options, sums = options_of(task), state.arrays[SUMS].astype(np.float64)
     return figures(_named(_layout(options), sums[1:]), round(float(sums[0])), options.thresholds)
 
@@ -184,7 +184,7 @@ def _named(layout: ContributionLayout, vector: NDArray[np.float64]) -> dict[str,
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public faces, the other model, and the phones that the task asks; raises ConfigError."""
+    """Return the rounds' requirements: public faces, the other model, the phones to ask; raises ConfigError."""
     options = options_of(task)
     others = (options.reference,) if options.is_paired else ()
     return Requirements(public_faces=True, other_models=others, share=options.share)

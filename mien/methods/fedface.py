@@ -44,7 +44,7 @@ class PublishedOptions(HingeOptions):
 
     @property
     def server_spread_out(self) -> SpreadOutSpec:
-        """What the server does with the class embeddings that it was shown."""
+        """Server's spread-out step on the class embeddings that it was shown."""
         return {"own": self.spread_out, "paper": PAPER, "released_code": RELEASED_CODE}[self.preset]
 
 
@@ -63,7 +63,7 @@ def device_round(inp: DeviceInput, runtime: Runtime, options: PublishedOptions) 
 
 
 def positive_step(inp: DeviceInput, runtime: Runtime, margin: float) -> Trained:
-    """Return what lines 2 and 6 make of theta and w_i, which the server may have spread out (line 4)."""
+    """Return theta and w_i after lines 2 and 6; the server may have spread w_i out (line 4)."""
     answered = told(inp.reply, W, (inp.dim,))
     w = inp.private.get(W) if answered is None else answered
     if w is None:

@@ -44,7 +44,7 @@ P: Final = "public_embeddings"
 
 @dataclass(frozen=True)
 class PublicSpec:
-    """How the private form uses public faces: `identities` nearest to the device's own, `images` of them a batch.
+    """Use of public faces in the private form: `identities` nearest to the device's own, `images` of them a batch.
 
     `scale` s and `margin` m are CosFace's; `weight` is what a public image counts in the loss, an own image counting 1.
     """
@@ -64,7 +64,7 @@ class PublicSpec:
 
 @dataclass(frozen=True)
 class FedFaceOptions(fedface.PublishedOptions):
-    """Those of the published form, then the private ones'.
+    """Options of the published form, then of the private ones.
 
     `private_form` is what a phone minimises that shows nothing: a softmax with `public` people, or the positive hinge
     alone. `public_step` and `moment` are the steps that it takes by itself afterwards.
@@ -146,7 +146,7 @@ def _softmax_objective(w: Vector, p_KD: Vector, public_classes: Indices, num_own
 def _output(
     inp: DeviceInput, runtime: Runtime, options: FedFaceOptions, trained: Trained, w: Vector, private: Arrays
 ) -> DeviceOutput:
-    """Return what a phone that shows nothing sends, after the steps that it takes on w_i by itself."""
+    """Return the output of a phone that shows nothing, after the steps that it takes on w_i by itself."""
     # What is summed is w_i as it was trained, which is also what the published form's server spreads out.
     lane, kept = moments.addends(inp, options.moment, w[None])
     if options.public_step is not None:
@@ -182,7 +182,7 @@ def server_step(
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public people where phones tell themselves from them, or step away from them."""
+    """Return the rounds' requirements: public people where phones train against them or step away from them."""
     options, shows = options_of(task), reveals_class_embeddings(task)
     is_softmax = options.private_form == "softmax" and not shows
     return Requirements(

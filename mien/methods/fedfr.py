@@ -55,7 +55,7 @@ PresetName = Literal["recommended", "paper", "released_code"]
 
 @dataclass(frozen=True)
 class FedFrOptions:
-    """What FedFR minimises, and on what. Fields that a task leaves out come from its `preset`.
+    """FedFR's objective and training data. Fields that a task leaves out come from its `preset`.
 
     `public_classes` is the number of identities in the model's public shard. `alpha` weighs L_cos, L_con and L_BCE;
     `scale` and `margin` are CosFace's, `branch_*`, `exponent` and `balance` the branch's (s', m', t', lambda).
@@ -204,7 +204,7 @@ def hard_negatives(own_ND: Vector, public_MD: Vector, threshold: float, most: in
 
 
 def training_set(inp: DeviceInput, runtime: Runtime) -> TrainingSet:
-    """Return what a device trains on in a round: lines 14-16 of Algorithm 1."""
+    """Return a device's training set of a round: lines 14-16 of Algorithm 1."""
     options = options_of(inp.task)
     labels = own_labels(inp)
     public_crops, public_labels = public_faces(inp, method="fedfr")
@@ -239,7 +239,7 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
 
 
 def local_schedule(local: LocalSpec, options: FedFrOptions, participations: int) -> LocalSpec:
-    """Return how a device trains that has taken part `participations` times before."""
+    """Return the local training of a device that has taken part `participations` times before."""
     epochs = max(local.epochs, options.first_epochs - 2 * participations)
     return replace(local, epochs=epochs, lr_drop_epoch=math.floor(options.lr_drop * epochs))
 
@@ -384,7 +384,7 @@ def reply(state: ServerState, device: str) -> Arrays:
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public faces, the same Phi for all, and with it one round after the other."""
+    """Return the rounds' requirements: public faces, the same Phi for all, and with it one round after the other."""
     why = "Phi is trained with the model it goes with, and only the newest is kept; or aggregate_public_head = false"
     return Requirements(
         public_faces=True,

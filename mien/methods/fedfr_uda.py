@@ -41,7 +41,7 @@ MAX_SCALE: Final = 1e4
 
 @dataclass(frozen=True)
 class ClusteringSpec:
-    """How a target numbers its faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
+    """Clustering of a target's faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
 
     `metric` says what d measures between normalised centroids. Clusters of fewer than `min_images` are not trained on.
     """
@@ -146,7 +146,7 @@ def _large_enough(label_N: Indices, min_images: int) -> Indices:
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: cohorts that do not overlap."""
+    """Return the rounds' requirements: cohorts that do not overlap."""
     options = options_of(task)
     return Requirements(
         objective=objective_name(options.head, options.margin),

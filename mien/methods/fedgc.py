@@ -58,7 +58,7 @@ _START_DEVIATION: Final = 0.01
 """Class embeddings that start at random are N(0, 0.01), as linear layers of this field do."""
 
 SharedIdentity = tuple[tuple[str, int], ...]
-"""One identity that several clients hold: the device and its number there, for each of them."""
+"""Identity that several clients hold: the device and its number there, for each of them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class HeadOptions:
 
     @property
     def is_normalised(self) -> bool:
-        """Whether class embeddings have length 1."""
+        """True if class embeddings have length 1."""
         return self.kind != "softmax"
 
 
@@ -319,7 +319,7 @@ def _means(rows: Mapping[str, Vector], members: Sequence[SharedIdentity], presen
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: public faces where clients correct their class embeddings by themselves."""
+    """Return the rounds' requirements: public faces where clients correct their class embeddings by themselves."""
     options = options_of(task)
     return Requirements(
         public_faces=options.correction.kind != "none" and not reveals_class_embeddings(task),

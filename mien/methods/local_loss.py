@@ -1,4 +1,4 @@
-"""What federated optimisers minimise on a device: one of the usual losses over the device's own identities.
+"""Local losses of federated optimisers: one of the usual losses over the device's own identities.
 
 FedProx, SCAFFOLD, Mime and PFM say how steps are taken, not on what; these are the losses that a task can give them.
 Legend: K own identities, D embedding.
@@ -56,7 +56,7 @@ class LocalLoss:
 
     @property
     def objective(self) -> str:
-        """What is minimised, as graphs call it."""
+        """Name of the objective in graphs."""
         return objective_name("positive_hinge" if self.loss == "positive" else self.loss, self.constants["margin"])
 
 

@@ -103,7 +103,7 @@ def reply(state: ServerState, device: str) -> Arrays:
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: the same m for all, and one round after the other."""
+    """Return the rounds' requirements: the same m for all, and one round after the other."""
     return Requirements(
         objective=from_mapping(MimeOptions, task.options, where="options.").objective,
         shared_reply=(MOMENTUM,),

@@ -29,7 +29,7 @@ NUMBER: Final = "moment_number"
 DEVICES: Final = "moment_devices"
 WANTED: Final = "moment_wanted"
 SHARED: Final = (MOMENT, NUMBER, DEVICES, WANTED)
-"""What all devices of a round are told alike: a server that asked one alone for its moment would see its template."""
+"""Reply arrays alike for all devices: a server that asked one alone for its moment would see its template."""
 OWN: Final = "own_moment"
 OWN_NUMBER: Final = "own_moment_number"
 REVEALS: Final = "class_moment"
@@ -147,7 +147,7 @@ def _after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: To
 
 
 def reply(state: ServerState, device: str) -> Arrays:
-    """Return the device's own class embeddings as the server moved them, or what every device is told of the sum."""
+    """Return the device's own class embeddings as the server moved them, and the sum's arrays, the same for all."""
     return {**_told(state), **state.revealed.get(device, {})}
 
 

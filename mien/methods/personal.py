@@ -82,7 +82,7 @@ def fine_tune(inp: DeviceInput, runtime: Runtime) -> PersonalModel:
 
 
 def distil(inp: DeviceInput, runtime: Runtime, spec: DistillationSpec | None = None) -> PersonalModel:
-    """Return what `fine_tune` gives if the local logits are also drawn to the global model's (Table 2, KD)."""
+    """Return the model of `fine_tune` with the local logits also drawn to the global model's (Table 2, KD)."""
     return PersonalModel(_adapt(inp, runtime, training_set(inp, runtime), spec or DistillationSpec()).theta)
 
 

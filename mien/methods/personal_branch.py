@@ -132,7 +132,7 @@ def _sigmoid(z: Floats64) -> Floats64:
 
 @dataclass(frozen=True)
 class PersonalThreshold:
-    """What decides about one person under a personal branch, and how sure it is.
+    """Threshold of one person under a personal branch, with its error rates.
 
     `value` is carried over from the released threshold: as many standard deviations above the mean of the person's
     non-mated scores, at the upper end of what the choice of public people leaves open. Pictures of `num_false` of
@@ -174,7 +174,7 @@ class Judgement:
 
     @property
     def is_better(self) -> bool:
-        """Whether it misses no more of the pictures that were left out, and gains more than chance explains."""
+        """True if it misses no more of the pictures that were left out, and gains more than chance explains."""
         missed = sum(each.num_missed - each.num_missed_released for each in self.thresholds)
         return missed <= 0 and self.gain > self.gain_error
 

@@ -99,7 +99,7 @@ class PfmFvOptions(LocalLoss):
 
     @property
     def validates(self) -> bool:
-        """Whether validators take part."""
+        """True if validators take part."""
         return self.validation != "off"
 
 
@@ -237,7 +237,7 @@ def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerSt
 
 
 def reply(state: ServerState, device: str) -> Arrays:
-    """Return what every trainer needs for round r: r, M of the last round, and what became of w in all rounds."""
+    """Return the reply to every trainer for round r: r, M of the last round, and what became of w in all rounds."""
     told: dict[str, Vector] = {ROUND: np.array([state.rounds + 1], np.float32), MOMENTUM: state.arrays[MOMENTUM]}
     if HISTORY in state.arrays:
         told[HISTORY] = state.arrays[HISTORY]
@@ -438,7 +438,7 @@ def _drawn_pairs(
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: the same momentum and history for all, validators where they choose the weights."""
+    """Return the rounds' requirements: momentum and history alike for all, validators where they choose the weights."""
     options = from_mapping(PfmFvOptions, task.options, where="options.")
     return Requirements(
         validators=options.validates,

@@ -93,7 +93,7 @@ def reply(state: ServerState, device: str) -> Arrays:
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return what rounds need: the same c for all, and one round after the other."""
+    """Return the rounds' requirements: the same c for all, and one round after the other."""
     return Requirements(
         objective=from_mapping(ScaffoldOptions, task.options, where="options.").objective,
         shared_reply=(CONTROL,),

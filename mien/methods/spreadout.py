@@ -29,7 +29,7 @@ CHUNK_ROWS: Final = 512
 
 @dataclass(frozen=True)
 class SpreadOutSpec:
-    """How class vectors are pushed apart: `steps` steps of momentum SGD on the hinge over pairs, all at length 1.
+    """Repulsion of class vectors: `steps` steps of momentum SGD on the hinge over pairs, all at length 1.
 
     `margin` is the cosine from which a pair counts as too near, `lr` the step's size, and `reduction` says whether
     the hinge is summed over ordered pairs (FedFace eq 9) or averaged (FedFace's released code).
@@ -52,7 +52,7 @@ PAPER: Final = SpreadOutSpec(margin=0.3, lr=10.0, steps=1, momentum=0.0, reducti
 """Algorithm 1, line 10, with lambda = 10; v is not printed (0.7 is the released code's 0.3 as a cosine)."""
 
 RELEASED_CODE: Final = SpreadOutSpec(margin=0.3, lr=0.01, steps=10, momentum=0.9, reduction="mean")
-"""What FedFace's released code does: ten steps of momentum SGD on the mean over pairs."""
+"""Step of FedFace's released code: ten steps of momentum SGD on the mean over pairs."""
 
 
 def normalise(vectors: NDArray[np.floating]) -> Matrix:
@@ -157,7 +157,7 @@ def push_away(w_KD: NDArray[np.floating], others_CD: NDArray[np.floating], spec:
 
 @dataclass(frozen=True)
 class MomentSpec:
-    """How the cohort's second moment M = sum w w^T is used; `every` is the rounds between two sums of it, 0 is never.
+    """Use of the cohort's second moment M = sum w w^T; `every` is the rounds between two sums of it, 0 is never.
 
     A device takes `steps` steps of size `lr` against the mean moment of the others. `noise` is the standard deviation z
     of the noise in an opened sum, in multiples of a device's largest contribution; eigenvalues below its edge are
@@ -178,7 +178,7 @@ class MomentSpec:
 
     @property
     def is_on(self) -> bool:
-        """Whether devices add up their second moments at all."""
+        """True if devices add up their second moments."""
         return self.every > 0
 
 

@@ -65,13 +65,13 @@ class BundleFile:
 
     @classmethod
     def of(cls, name: str, data: bytes) -> BundleFile:
-        """Return how a file with that content is listed."""
+        """Return the listing of a file with that content."""
         return cls(name, hashlib.sha256(data).hexdigest(), len(data))
 
 
 @dataclass(frozen=True)
 class BundleManifest:
-    """What the operator's release key vouches for.
+    """Manifest of a bundle, signed with the operator's release key.
 
     `sequence` grows from release to release; a phone that has seen one takes no lower one, but for the manifests that
     the newest one names by their SHA-256 (`hash_of`) as `fallbacks`: that is what a roll-back may bring back. A model's
@@ -118,7 +118,7 @@ class BundleManifest:
 
     @property
     def extras(self) -> tuple[BundleFile, ...]:
-        """What comes beside the model, in order of name: graphs and variants."""
+        """Files beside the model, in order of name: graphs and variants."""
         return tuple(file for file in self.files if is_extra(file.name))
 
     def file(self, name: str) -> BundleFile | None:
@@ -170,7 +170,7 @@ def is_extra(name: str) -> bool:
 
 
 def hash_of(manifest_json: bytes) -> str:
-    """Return how `fallbacks` names a manifest: the SHA-256 of its bytes, as sha256sum prints it."""
+    """Return a manifest's name in `fallbacks`: the SHA-256 of its bytes, as sha256sum prints it."""
     return hashlib.sha256(manifest_json).hexdigest()
 
 
@@ -194,7 +194,7 @@ def verify(release_key: str, unverified_manifest_json: bytes, signature: bytes) 
 
 
 def listed_by(manifest_json: bytes) -> BundleManifest:
-    """Return what a manifest says, whoever signed it: for whoever made it, or whoever verified it. Raises VersionError
+    """Return the content of a manifest, whoever signed it: for whoever made or verified it. Raises VersionError
     for one of a newer form.
     """
     value = parse_json(manifest_json, what="the bundle's manifest")

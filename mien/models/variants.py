@@ -22,7 +22,7 @@ from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec, Threshold
 
 FLOAT32: Final = "float32"
-"""What the model itself is called among its forms."""
+"""Name of the model itself among its forms."""
 ONNXRUNTIME: Final = "onnxruntime"
 VERSION: Final = 1
 _TIER: Final = re.compile(r"[a-z][a-z0-9-]{0,15}")
@@ -32,7 +32,7 @@ _LONGEST_VERSION: Final = 64
 
 @dataclass(frozen=True)
 class VariantCost:
-    """What a variant costs in accuracy, measured beside float32 on the same comparisons of `dataset`.
+    """Accuracy cost of a variant, measured beside float32 on the same comparisons of `dataset`.
 
     `fnmr` is that at its own threshold for a false match rate of `fmr`, `fnmr_float32` that of the model at the
     model's; `fnmr_crossed` and `fmr_crossed` are the variant's at the model's threshold, which phones do not use.
@@ -96,7 +96,7 @@ class Variant:
 
     @property
     def form_id(self) -> str:
-        """What its templates and thresholds are named after."""
+        """Id of the form, in the names of its templates and thresholds."""
         return form_id(self.model_id, self.sha256)
 
 
@@ -118,7 +118,7 @@ class VariantList:
 
     @classmethod
     def from_json(cls, data: bytes, *, software: str | None = None) -> VariantList:
-        """Return what `to_json` gave; of a program version `software` only what it can run, the rest is not read.
+        """Return the variants that `to_json` gave; of a program version `software` only those that it can run are read.
 
         Raises VersionError for the list of a newer program, CorruptDataError for anything else.
         """
@@ -142,7 +142,7 @@ class VariantList:
 
 
 def form_id(model_id: str, variant_sha256: str = "") -> str:
-    """Return what templates of a model, or of a variant of it, are named after."""
+    """Return the id after which templates of a model, or of a variant of it, are named."""
     return f"{model_id}:{variant_sha256}" if variant_sha256 else model_id
 
 
@@ -157,7 +157,7 @@ def variant_of(form: str) -> str:
 
 
 def check_tier(tier: str) -> str:
-    """Return what a form is called; raises ConfigError for what cannot be."""
+    """Return the name of a form; raises ConfigError for what cannot be."""
     if not _TIER.fullmatch(tier):
         raise ConfigError(f"{tier[:40]!r} is no name of a form; write {FLOAT32}, or a variant's name such as int8")
     return tier

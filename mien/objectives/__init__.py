@@ -1,1 +1,1 @@
-"""What training minimises, in torch: heads, losses, and the losses that adapt a model to another domain."""
+"""Training objectives in torch: heads, losses, and the losses that adapt a model to another domain."""

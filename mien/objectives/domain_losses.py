@@ -1,4 +1,4 @@
-"""What classic domain adaptation adds to a classifier's loss: DAN's maximum mean discrepancy, DANN's adversary.
+"""Losses of classic domain adaptation: DAN's maximum mean discrepancy, DANN's adversary.
 
 Both look at source and target faces in one batch, so only pooled systems can train with them (FedFR-UDA, Table 2).
 
@@ -67,7 +67,7 @@ def reverse_gradient(x: Tensor, strength: float) -> Tensor:
 def domain_loss(
     emb_BD: Tensor, is_source_B: Tensor, hidden_HD: Tensor, hidden_bias_H: Tensor, output_H: Tensor, strength: float
 ) -> Tensor:
-    """Return how badly a discriminator with one hidden layer tells source (1) from target (0): mean cross-entropy.
+    """Return the mean cross-entropy of a discriminator with one hidden layer between source (1) and target (0).
 
     The discriminator learns to lower it; through the reversed gradient the embeddings learn to raise it.
     """

@@ -1,4 +1,4 @@
-"""What travels between processes: generated stubs (v1), canonical JSON, tensors, invites, errors as gRPC status."""
+"""Formats between processes: generated stubs (v1), canonical JSON, tensors, invites, errors as gRPC status."""
 
 from typing import Final
 

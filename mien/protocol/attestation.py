@@ -1,4 +1,4 @@
-"""What a phone has its hardware attest when it joins, so that the attestation is good for that joining only."""
+"""Statement that a phone's hardware attests when it joins, so that the attestation is good for that joining only."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 
 @dataclass(frozen=True)
 class Invite:
-    """Where to join, which two authorities to trust, and a one-time token.
+    """Invite to a fleet: the addresses to join at, the two authorities to trust, and a one-time token.
 
     The fingerprints are SHA-256 over the authorities' DER certificates, lower-case hex.
     """

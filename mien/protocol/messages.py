@@ -19,16 +19,16 @@ STAGES: Final = {
     Stage.CLOSED: rounds_pb2.CLOSED,
     Stage.ABORTED: rounds_pb2.ABORTED,
 }
-"""Stages as devices are told; CLOSING is the coordinator's own affair: devices have nothing to do."""
+"""Stages in messages to devices; CLOSING is the coordinator's own affair: devices have nothing to do."""
 
 REPORTED_STAGES: Final = {**STAGES, Stage.CLOSING: rounds_pb2.CLOSING}
-"""Stages as operators are told."""
+"""Stages in messages to operators."""
 
 TOLD_STAGES: Final = {number: stage for stage, number in STAGES.items() if stage is not Stage.CLOSING}
 """Stages that a device knows by their number; it does without those that a newer server has."""
 
 ROLES: Final = {Role.TRAIN: rounds_pb2.TRAIN, Role.VALIDATE: rounds_pb2.VALIDATE}
-"""What a round asks of its devices, as the wire names it."""
+"""Protocol values of a round's roles."""
 
 
 def round_message(ref: RoundRef) -> rounds_pb2.RoundRef:

@@ -1,4 +1,4 @@
-"""What a device signs with its current key to get its next certificate (`mien.v1.RenewRequest.signature`)."""
+"""Bytes that a device signs with its current key for its next certificate (`mien.v1.RenewRequest.signature`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method's server tells a device with its assignment: short arrays in the message, long ones as a stream.
+"""Replies of a method's server with an assignment: short arrays in the message, long ones as a stream.
 
 The stream is a safetensors blob that is made of the arrays as it is read, never held as a whole beside them: any number
 of devices may fetch what the server holds once.

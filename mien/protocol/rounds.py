@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Stage(enum.StrEnum):
-    """Where a round is."""
+    """Stage of a round."""
 
     SELECTING = "selecting"
     TRAINING = "training"
@@ -22,12 +22,12 @@ class Stage(enum.StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can happen any more."""
+        """True if nothing can happen any more."""
         return self in (Stage.CLOSED, Stage.ABORTED)
 
 
 class Role(enum.StrEnum):
-    """What a round asks of its devices, and what a device offers: to train, or to judge what trainers made."""
+    """Role of a round's devices, and of a device that checks in: to train, or to judge what trainers made."""
 
     TRAIN = "train"
     VALIDATE = "validate"
@@ -35,7 +35,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RoundRef:
-    """One attempt of one round of a task."""
+    """Reference to one attempt of one round of a task."""
 
     task_id: str
     round: int

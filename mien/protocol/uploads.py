@@ -27,7 +27,7 @@ class UploadPiece:
 
 
 def parse_piece(message: bytes) -> UploadPiece:
-    """Return what an `UploadChunk` says, its data a view of `message`; raises protobuf's DecodeError as its parser."""
+    """Return the fields of an `UploadChunk`, its data a view of `message`; raises DecodeError as protobuf's parser."""
     offset, at = 0, 0
     if message[:1] == bytes([_OFFSET]):
         offset, at = _varint(message, 1)

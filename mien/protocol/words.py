@@ -1,4 +1,4 @@
-"""What a server says for people to read, made harmless: it is shown on the screens and in the logs of others."""
+"""Sanitised messages of a server: other people's screens and logs show them."""
 
 from __future__ import annotations
 

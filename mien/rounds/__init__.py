@@ -1,1 +1,1 @@
-"""How a round and a task go on, without a clock or a disk: what the coordinator runs and the simulator emulates."""
+"""Rules of rounds and tasks, without a clock or a disk: the coordinator runs them, the simulator emulates them."""

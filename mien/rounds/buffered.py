@@ -55,7 +55,7 @@ def is_overdue(spec: AsynchronousSpec, version: int, base: int) -> bool:
 
 
 def overdue_in_words(spec: AsynchronousSpec, version: int, base: int) -> str:
-    """Return what the members of a cohort that is discarded are told."""
+    """Return the message to the members of a cohort that is discarded."""
     return (
         f"{staleness(version, base)} models were made since this cohort's, more than asynchronous.max_staleness allows "
         f"({spec.max_staleness}); its updates are discarded"

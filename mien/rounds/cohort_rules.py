@@ -1,4 +1,4 @@
-"""Which cohort of a task may gather devices, whom it may ask, and when it is given up: decisions without I/O.
+"""Rules of cohorts: which one may gather devices, whom it may ask, and when it is given up; no I/O.
 
 The coordinator and the simulator's fleet decide by these alone. A task that runs one round after another has one cohort
 at a time, for which most of this makes no difference; in asynchronous mode the rules are `mien.rounds.buffered`'s.
@@ -44,7 +44,7 @@ class CohortRules:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether several cohorts may be in flight."""
+        """True if several cohorts may be in flight."""
         return self._spec.asynchronous is not None
 
     @property
@@ -61,7 +61,7 @@ class CohortRules:
                 cohort.tell(TimePassed())
 
     def has_changed(self) -> None:
-        """Hear that the record of an asynchronous task has changed."""
+        """Note that the record of an asynchronous task has changed."""
 
     def wants_devices(self, cohort: Cohort) -> bool:
         """Return whether a device that checks in with a cohort now could be chosen."""

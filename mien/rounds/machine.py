@@ -38,7 +38,7 @@ from mien.specs import TaskSpec
 
 
 class Step(enum.StrEnum):
-    """How far one selected device got."""
+    """Progress of one selected device."""
 
     SELECTED = "selected"
     TRAINED = "trained"
@@ -60,7 +60,7 @@ STEP_OF: Final[Mapping[Stage, Step]] = {
     Stage.CONSISTENCY: Step.AGREED,
     Stage.UNMASK: Step.RELEASED,
 }
-"""What a device has reached once it has done a stage's part."""
+"""Step that a device has reached once it has done a stage's part."""
 
 ORDER: Final = (Step.SELECTED, *STEP_OF.values())
 COUNTED: Final = frozenset({Step.UPLOADED, Step.AGREED, Step.RELEASED, Step.GONE})
@@ -79,12 +79,12 @@ PATHS: Final = {"off": PLAIN, "malicious_server": MASKED, "honest_but_curious": 
 _WITH_SOFT: Final = (Stage.SELECTING, Stage.TRAINING, Stage.UPLOAD)
 
 STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)
-"""Stages at which a device says something to secure aggregation and nothing else."""
+"""Stages at which a device's only message is one of secure aggregation."""
 
 
 @dataclass(frozen=True)
 class RoundRules:
-    """What one attempt of a round wants: who, how many, how long.
+    """Rules of one attempt of a round: role, numbers of devices, deadlines.
 
     `num_selected` devices are asked, `size` of them may report, `min_reports` is the quorum of every stage. From
     `soft_s` of a stage on, where it has one, the quorum is enough. A candidate that has not been heard of for `lease_s`
@@ -118,7 +118,7 @@ class RoundRules:
         )
 
     def whole_s(self, stage: Stage) -> float:
-        """Return how long a stage may take."""
+        """Return the longest duration of a stage."""
         return self.selecting_s if stage is Stage.SELECTING else self.stages_s[stage]
 
     def after(self, stage: Stage) -> Stage:
@@ -147,7 +147,7 @@ class RoundState:
         return tuple(sorted(device for device, step in self.participants.items() if step in steps))
 
     def count(self, *steps: Step) -> int:
-        """Return how many participants are at any of the steps; every event asks, so it sorts nothing."""
+        """Return the number of participants at any of the steps; every event asks, so it sorts nothing."""
         reached = [*self.participants.values()]
         return sum(reached.count(step) for step in steps)
 
@@ -212,7 +212,7 @@ class Left:
 
 @dataclass(frozen=True)
 class TimePassed:
-    """Nothing else happened; the deadline may have."""
+    """Passing of time, without another event; the deadline may have passed."""
 
 
 @dataclass(frozen=True)
@@ -481,7 +481,7 @@ def _has_quorum(rules: RoundRules, state: RoundState, now: float) -> bool:
 
 
 def _num_done(state: RoundState) -> int:
-    """Return how many devices have done their part of the stage."""
+    """Return the number of devices that have done their part of the stage."""
     return state.count(*COUNTED) if state.stage is Stage.UPLOAD else state.count(STEP_OF[state.stage])
 
 

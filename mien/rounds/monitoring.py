@@ -1,4 +1,4 @@
-"""What a monitor is told of running tasks and of budgets."""
+"""Records for monitors of running tasks and of budgets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TaskNow:
 
 @dataclass(frozen=True)
 class BudgetNow:
-    """What one population has spent of one budget; infinite once a sum was opened without noise."""
+    """Spent part of one budget of a population; infinite once a sum was opened without noise."""
 
     population: str
     delta: float

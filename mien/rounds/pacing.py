@@ -1,4 +1,4 @@
-"""When devices that nobody needs now are to come back (pace steering): as often as they are wanted, never all at once.
+"""Pace steering: idle devices come back as often as they are wanted, never all at once.
 
 A small population comes back every `shortest_s`, so that enough of them are there together when a round gathers them; a
 large one is spread over so long a time that no more than `check_ins_per_s` come, on average, whatever made them come
@@ -21,10 +21,10 @@ ACTIVE_S: Final = 7 * 86400.0
 """Devices that have not been seen for so long are not reckoned with."""
 
 COUNT_EVERY_S: Final = 60.0
-"""How old a count of devices may be."""
+"""Largest age of a count of devices."""
 
 _MARGIN: Final = 2.0
-"""How many more come than are wanted: not every one is idle, charging and eligible when it does."""
+"""Ratio of devices that come to those wanted: not every one is idle, charging and eligible when it does."""
 
 _GATHERING_S: Final = 1.0
 
@@ -38,7 +38,7 @@ class Pace:
 
 
 def pause_s(pace: Pace, *, devices: int, wanted_per_s: float, draw: float) -> float:
-    """Return how long one of `devices` is to stay away; `draw` in [0, 1) spreads them.
+    """Return the pause of one of `devices`; `draw` in [0, 1) spreads them.
 
     `wanted_per_s` is how many devices the open tasks have to gather in a second: more than `check_ins_per_s` may come
     then. Long pauses are exponentially distributed: devices that were told theirs at one instant come at an even rate
@@ -49,10 +49,10 @@ def pause_s(pace: Pace, *, devices: int, wanted_per_s: float, draw: float) -> fl
 
 
 def wanted_per_s(tasks: Iterable[TaskSpec]) -> float:
-    """Return how many devices tasks that look for some have to gather in a second."""
+    """Return the number of devices that tasks which look for some have to gather in a second."""
     return sum(task.cohort.num_selected / task.deadlines.selecting_s for task in tasks)
 
 
 def gathering_pause_s(pace: Pace) -> float:
-    """Return how long a device stays away from a round that gathers devices and may choose it: it stays a candidate."""
+    """Return the pause of a device from a round that gathers devices and may choose it: it stays a candidate."""
     return min(_GATHERING_S, pace.shortest_s)

@@ -23,7 +23,7 @@ from mien.specs import ModelSpec, TaskSpec
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a task means for one model; `validators` is what it means for those who judge its candidates, if any do."""
+    """Plan of a task for one model; `validators` is the plan for those who judge its candidates, if any do."""
 
     task: TaskSpec
     method: Method
@@ -35,7 +35,7 @@ class TaskPlan:
 
     @cached_property
     def requirements(self) -> Requirements:
-        """What the task's rounds need."""
+        """Requirements of the task's rounds."""
         return self.method.requirements(self.task)
 
     def round_config(
@@ -48,7 +48,7 @@ class TaskPlan:
         *,
         shared: bytes = b"",
     ) -> RoundConfig:
-        """Return what the devices of an attempt agree on; raises ConfigError where its numbers do not fit.
+        """Return the configuration of an attempt for its devices; raises ConfigError where its numbers do not fit.
 
         `shared` are the words that the method's server tells all of them alike.
         """
@@ -107,7 +107,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
 
 
 def _validators(plan: TaskPlan) -> TaskPlan | None:
-    """Return what a task means for its validators; raises ConfigError where it and its method differ about them."""
+    """Return the validators' plan of a task; raises ConfigError where it and its method differ about them."""
     task, stage = plan.task, plan.method.validation
     if stage is None or not plan.requirements.validators:
         if task.validators is not None:

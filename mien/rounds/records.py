@@ -1,4 +1,4 @@
-"""What the store hands out and takes in: frozen records, one per row, in the words of the domain."""
+"""Records that the store hands out and takes in: frozen, one per row, in the words of the domain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mien.rounds.machine import RoundState, Step
 
 
 class TaskState(StrEnum):
-    """Whether a task goes on; `CHECKING`: once the gates have judged its newest candidate."""
+    """State of a task; `CHECKING`: once the gates have judged its newest candidate."""
 
     RUNNING = "running"
     CHECKING = "checking"
@@ -25,7 +25,7 @@ class TaskState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the task can never run again."""
+        """True if the task can never run again."""
         return self in (TaskState.DONE, TaskState.CANCELLED, TaskState.FAILED)
 
 
@@ -169,7 +169,7 @@ class ReleaseRecord:
 
 
 class CandidateState(StrEnum):
-    """What the gates say of a candidate; `UNCHECKED`: there were none."""
+    """State of a candidate at the gates; `UNCHECKED`: there were none."""
 
     UNCHECKED = "unchecked"
     WAITING = "waiting"
@@ -179,7 +179,7 @@ class CandidateState(StrEnum):
 
 @dataclass(frozen=True)
 class CandidateRecord:
-    """A task's model that is offered for release, what the gates say, and the server state to go back to with it."""
+    """Candidate: a task's model that is offered for release, its state, and the server state to go back to with it."""
 
     model_id: str
     task_id: str
@@ -229,7 +229,7 @@ class DeviceRecord:
 
 
 class DeviceCall(NamedTuple):
-    """A call of a device: `told_json` is what it says that it can do, canonical JSON, empty where it says nothing."""
+    """A call of a device: `told_json` holds its capabilities as canonical JSON, empty where it sent none."""
 
     device_id: str
     population: str

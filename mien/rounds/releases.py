@@ -1,4 +1,4 @@
-"""Which model is whose: releases to all or to a share of the phones, and the way back, read off their history.
+"""Release history: which model is released to all or a share of the phones, and the way back.
 
 A history is the releases that concern one population (its own, and those for all), oldest first. Nothing here changes
 one: releasing and rolling back append.
@@ -18,11 +18,11 @@ from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, Re
 History = Sequence[ReleaseRecord]
 
 UNJUDGED: Final = "no evaluation set has judged it"
-"""What there is to say of a candidate of a coordinator without gates."""
+"""Verdict on a candidate of a coordinator without gates."""
 
 
 class ModelState(StrEnum):
-    """Where a model stands: `ROUND` is a round's by-product, never offered for release."""
+    """State of a model: `ROUND` is a round's by-product, never offered for release."""
 
     ROUND = "round"
     CANDIDATE = "candidate"
@@ -92,12 +92,12 @@ def before(history: History) -> str | None:
 
 
 def history_of(releases: Iterable[ReleaseRecord], population: str | None) -> History:
-    """Return those of all releases that concern a population (None: those for all)."""
+    """Return the releases that concern a population (None: those for all)."""
     return [release for release in releases if release.population in (None, population)]
 
 
 def rolled_back(releases: History, population: str | None) -> list[tuple[str, ReleaseRecord]]:
-    """Return what takes back the newest release of a population, each release with the newest one's model before it.
+    """Return the releases that take back a population's newest one, each with the newest one's model before it.
 
     `releases` are all there are. Where the newest one is for all, every population goes back to what it had itself,
     and one that was released something of its own since keeps it. Empty where there is nothing to go back to.
@@ -123,7 +123,7 @@ def rolled_back(releases: History, population: str | None) -> list[tuple[str, Re
 def standings(
     models: Iterable[ModelRecord], releases: History, candidates: Iterable[CandidateRecord]
 ) -> dict[str, Standing]:
-    """Return where each model stands, by id, given all releases and all candidates, oldest first."""
+    """Return each model's standing, by id, given all releases and all candidates, oldest first."""
     shares = _shares(releases)
     offered = {candidate.model_id: candidate for candidate in candidates}
     once = {release.model_id for release in releases}

@@ -20,7 +20,7 @@ _PREFIX: Final = "roll-out/"
 
 
 class RollOutState(StrEnum):
-    """Where a roll-out stands.
+    """State of a roll-out.
 
     `EVALUATING`: phones of the stage's share compare the model with the one before. `PASSED`: it held, and an operator
     is to say that it goes on. `HELD`: nothing can be said of it, or what was said cannot be carried out; an operator is
@@ -38,7 +38,7 @@ class RollOutState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the roll-out can never go on."""
+        """True if the roll-out can never go on."""
         return self not in (RollOutState.EVALUATING, RollOutState.PASSED, RollOutState.HELD)
 
 
@@ -67,7 +67,7 @@ class RollOutRecord:
 
     @property
     def spec(self) -> RollOutSpec:
-        """What the operator said of it."""
+        """Specification that the operator gave."""
         return spec_from_json(self.spec_json)
 
     @property
@@ -136,7 +136,7 @@ def task_name(roll_out: RollOutRecord) -> str:
 
 
 def task_token(roll_out: RollOutRecord) -> str:
-    """Return what makes submitting a stage's evaluation again, after a crash, give the same task."""
+    """Return the token by which submitting a stage's evaluation again, after a crash, gives the same task."""
     return f"{_PREFIX}{roll_out.id}/{roll_out.stage}/{roll_out.attempt}"
 
 
@@ -151,7 +151,7 @@ def id_in_token(token: str) -> int | None:
 
 @dataclass(frozen=True)
 class Move:
-    """What is committed at once: the roll-out afterwards, and a release to a larger share, or the way back."""
+    """Changes committed at once: the roll-out afterwards, and a release to a larger share, or the way back."""
 
     after: RollOutRecord
     widens: bool = False
@@ -159,7 +159,7 @@ class Move:
 
 
 def answered(roll_out: RollOutRecord, found: FleetFigures, reasons: Sequence[str]) -> Move:
-    """Return what phones' figures, and what the gates have against the model, make of its roll-out."""
+    """Return the move that follows from phones' figures, and from the gates' reasons against the model."""
     told = replace(roll_out, figures=in_short(found))
     if reasons:
         why = cut("phones say: " + "; ".join(reasons))
@@ -181,7 +181,7 @@ def widened(roll_out: RollOutRecord) -> Move:
 
 
 def continued(roll_out: RollOutRecord) -> Move:
-    """Return what an operator's word to go on makes of a roll-out; raises ConfigError where it goes on by itself."""
+    """Return the move that an operator's consent makes of a roll-out; raises ConfigError where it goes on by itself."""
     if roll_out.state is RollOutState.PASSED:
         return widened(roll_out)
     if roll_out.state is not RollOutState.HELD:

@@ -22,7 +22,7 @@ Candidates = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ClosedRound:
-    """What a round made: the server's next state, the model, and weighted means of the scalar lanes.
+    """Result of a round: the server's next state, the model, and weighted means of the scalar lanes.
 
     `measured` is what a method that trains nothing says of the model, a record to be kept.
     """

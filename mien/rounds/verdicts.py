@@ -1,4 +1,4 @@
-"""What a round's end and a gate's verdict make of a task, as pure functions: hold it, go on, pause or take it back."""
+"""Consequences of a round's end and of a gate's verdict, as pure functions: hold, go on, pause or take back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mien.specs import TaskSpec
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gates say of a candidate: everything against it (nothing: it passes), or why they cannot say anything.
+    """Verdict of the gates: all reasons against a candidate (none: it passes), or the problem that kept them from one.
 
     `evaluations` are the measurements that they judged by, `spec_json` its description with thresholds measured on it.
     """
@@ -26,7 +26,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is committed for a verdict; `candidate` is None where there was none, `release_share` 0 for no release.
+    """Decision on a verdict; `candidate` is None where there was none, `release_share` 0 for no release.
 
     With a `roll_out` that share is the first of its stages.
     """
@@ -70,7 +70,7 @@ def after_abort(task: TaskRecord, reason: str, *, duty: Role, max_aborted: int) 
 def decide(
     spec: TaskSpec, task: TaskRecord, verdict: Verdict, passed_before: CandidateRecord | None, now_ms: int
 ) -> Decision:
-    """Return what a verdict makes of its task; `passed_before` is what there is to go back to besides its first model.
+    """Return the decision on a task; `passed_before` is what there is to go back to besides its first model.
 
     A task that somebody paused meanwhile stays so unless it is over. Rounds that are taken back count: they were run,
     and what they opened stays in the privacy ledger.

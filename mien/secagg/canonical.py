@@ -1,4 +1,4 @@
-"""What is hashed and signed, byte for byte: tagged hashes, Merkle trees over a roster, sets of members as bits.
+"""Canonical bytes for hashes and signatures: tagged hashes, Merkle trees over a roster, sets of members as bits.
 
 Only fixed layouts are ever hashed or signed, never a serialiser's output. Integers are big-endian.
 """

@@ -1,4 +1,4 @@
-"""What a round asks of its devices, and the one sequence of bytes that says so.
+"""Configuration of a masked round, and its canonical bytes.
 
 The canonical bytes are message 0, and their hash is in every key, signature and commitment of the attempt: two devices
 that were told different things have nothing in common. Fields in order, integers big-endian, floats IEEE 754 binary32:
@@ -53,7 +53,7 @@ CONFIG_BYTES: Final = _LAYOUT.size
 
 
 class Mechanism(enum.IntEnum):
-    """Who adds the noise of differential privacy, if anyone."""
+    """Mechanism of differential privacy: who adds the noise, if anyone."""
 
     NONE = 0
     CENTRAL_GAUSSIAN = 1
@@ -62,7 +62,7 @@ class Mechanism(enum.IntEnum):
 
 @dataclass(frozen=True)
 class CohortTerms:
-    """Who may be in the sum: profile, fewest survivors, most devices, and the graph (0, 0: the profile's own)."""
+    """Terms of a cohort: profile, fewest survivors, most devices, and the graph (0, 0: the profile's own)."""
 
     profile: Profile
     n_min: int
@@ -86,7 +86,7 @@ class CohortTerms:
 
 @dataclass(frozen=True)
 class NoiseTerms:
-    """What differential privacy the task promises: mechanism, z = noise of the sum / l2_clip, and its target."""
+    """Terms of differential privacy: mechanism, z = noise of the sum / l2_clip, and its target."""
 
     mechanism: Mechanism = Mechanism.NONE
     noise_multiplier: float = 0.0
@@ -104,7 +104,7 @@ class NoiseTerms:
 
 @dataclass(frozen=True)
 class StageDeadlines:
-    """How long each stage may take, in whole seconds."""
+    """Length of each stage at most, in whole seconds."""
 
     keys_s: int = 60
     shares_s: int = 60
@@ -127,7 +127,7 @@ class AttemptId:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What must grow from attempt to attempt."""
+        """Order of attempts: grows from each to the next."""
         return self.round, self.attempt
 
 
@@ -177,7 +177,7 @@ class RoundConfig:
 
     @property
     def attempt_id(self) -> AttemptId:
-        """Which attempt this is."""
+        """Id of this attempt."""
         return AttemptId(self.task_id, self.round, self.attempt)
 
     @cached_property

@@ -83,7 +83,7 @@ NO_DP: Final = DpSpec()
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the device itself knows of the round: hashes of the task and files that it holds, and the update's size."""
+    """Device's own view of the round: hashes of the task and files that it holds, and the update's size."""
 
     task_id: bytes
     task_sha256: bytes
@@ -96,7 +96,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class DevicePolicy:
-    """What the owner agrees to: the smallest sum, the lowest threshold, which server may be assumed honest.
+    """Owner's policy: the smallest sum, the lowest threshold, which server may be assumed honest.
 
     `corrupt` is the share of a cohort that may help the server without learning more than the sum, except with
     probability 2^-sigma.
@@ -110,7 +110,7 @@ class DevicePolicy:
 
 
 class AttemptLog(Protocol):
-    """What a device remembers of attempts, on stable storage before each method returns."""
+    """Device's log of attempts, on stable storage before each method returns."""
 
     def begin(self, config: RoundConfig) -> None:
         """Remember the attempt; raises ReplayError unless it is later than every other of its task.
@@ -219,7 +219,7 @@ _S = TypeVar("_S", Invited, Advertised, Shared, Masked, Agreed)
 
 
 class DeviceRound:
-    """One device in one attempt of a round; the module's diagram gives the order of calls."""
+    """Device's side of one attempt of a round; the module's diagram gives the order of calls."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class DeviceRound:
         return type(self._state).__name__
 
     def forget(self) -> None:
-        """Destroy the attempt's secrets: nobody can have shares from this device any more. Call it at the deadline."""
+        """Destroy the attempt's secrets: no shares leave this device any more. Call it at the deadline."""
         _erase(self._state)
         if not isinstance(self._state, Done):
             self._state = Left()
@@ -384,7 +384,7 @@ class DeviceRound:
         return replace(unsigned, signature=signature)
 
     def _open(self, state: Shared, message: Delivered) -> tuple[frozenset[int], dict[int, bytearray]]:
-        """Return who shared, and the neighbours' shares that open.
+        """Return the sharers, and the neighbours' shares that open.
 
         A neighbour's shares that do not open are left out: one device that seals nonsense must not take its neighbours
         out of the round. The server cannot gain by spoiling them: fewer shares open less.
@@ -460,7 +460,7 @@ class DeviceRound:
 
 
 def _statement(state: Agreed) -> bytes:
-    """Return what this device signs of whom it was told of."""
+    """Return the bytes that this device signs of the sharers and survivors that it was told of."""
     n, binding = state.roster.topology.n, state.roster.binding
     return statement_consistency(binding, members_hash(state.sharers, n), members_hash(state.survivors, n))
 

@@ -1,4 +1,4 @@
-"""Who is whose neighbour: random k-regular graphs, and which k and t are safe for a cohort of n.
+"""Neighbourhood graphs: random k-regular ones, and the k and t that are safe for a cohort of n.
 
 Devices share masks and shares with k neighbours only (Bell et al., CCS 2020). The graph follows from R, the hash of
 roster and configuration, so the server cannot choose it except by trying rosters: 2^x tries cost x bits of `sigma`.
@@ -34,20 +34,20 @@ DROPOUT: Final = 0.1
 
 
 class Profile(enum.IntEnum):
-    """What the server is assumed to do; one byte of the configuration, named in task, device log and dashboard."""
+    """Threat model of the server; one byte of the configuration, named in task, device log and dashboard."""
 
     MALICIOUS_SERVER = 1
     HONEST_BUT_CURIOUS = 2
 
     @property
     def has_consistency_round(self) -> bool:
-        """Whether devices prove to one another that they were told of the same survivors."""
+        """True if devices prove to one another that they were told of the same survivors."""
         return self is Profile.MALICIOUS_SERVER
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """How many neighbours a device has (k), and how many of their shares give a secret (t)."""
+    """Number of a device's neighbours (k), and of their shares that give a secret (t)."""
 
     k: int
     t: int

@@ -41,7 +41,7 @@ _NONCE: Final = bytes(12)  # every sealing key is used once
 
 
 class Suite(enum.IntEnum):
-    """How identities sign; one byte of the configuration."""
+    """Signature scheme of identities; one byte of the configuration."""
 
     ECDSA_P256 = 1
     ED25519 = 2
@@ -67,7 +67,7 @@ class Signer(Protocol):
 
     @property
     def suite(self) -> Suite:
-        """How it signs."""
+        """Suite of its signatures."""
         ...
 
     def sign(self, message: bytes) -> bytes:
@@ -111,7 +111,7 @@ class Ed25519Signer:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a device is: its id, its leaf certificate (DER) and the key that the certificate vouches for."""
+    """Identity of a device: its id, its leaf certificate (DER) and the key that the certificate vouches for."""
 
     id: bytes
     certificate: bytes = field(repr=False)

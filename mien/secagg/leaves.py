@@ -1,4 +1,4 @@
-"""Who a leaf certificate names: the registrar's authority vouches, and nobody else can.
+"""Names in leaf certificates: the registrar's authority vouches for them, and nobody else can.
 
 The coordinator and every device check each other device with the same function, so that a coordinator that makes up
 devices has to ask the registrar for their certificates.

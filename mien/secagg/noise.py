@@ -132,7 +132,7 @@ def release(config: RoundConfig, dp: DpSpec) -> Release | None:
 def opening(
     task: TaskSpec, task_id: str, round_: int, attempt: int, config: RoundConfig | None, num_survivors: int = 0
 ) -> Opening:
-    """Return what the ledger is told of an attempt's sums; `config` is None where updates are not masked.
+    """Return the ledger's opening of an attempt's sums; `config` is None where updates are not masked.
 
     Groups of one cohort share an opening: a device is in one of them, and each has noise of its own.
     """
@@ -152,7 +152,7 @@ def opening(
 
 
 def protect(addends: Addends, config: RoundConfig, dp: DpSpec, random: RandomBytes) -> Addends:
-    """Return what a device may send: no metrics, no clip bit unless it steers the clip, and its share of the noise."""
+    """Return the addends that a device may send: no metrics, a clip bit only to steer the clip, its share of noise."""
     if not dp.is_on:
         return addends
     if addends.weight != 1:
@@ -176,7 +176,7 @@ class NoisedSum:
 
 
 def noise_allowance(config: RoundConfig, dp: DpSpec) -> float:
-    """Return how far noise may take the norm of an honest sum, for `ServerRound.open`; 0 without any.
+    """Return the noise's bound on the growth of an honest sum's norm, for `ServerRound.open`; 0 without any.
 
     Infinite where the coordinator adds it: whether a sum without noise passes is a question about the phones in it,
     which a phone that lies could aim at one of them. `noised` asks it of the sum with noise.
@@ -216,7 +216,7 @@ def noised(opened: OpenedSum, config: RoundConfig, dp: DpSpec, random: RandomByt
 
 
 def _norm_of_noise(config: RoundConfig, multiplier: float) -> float:
-    """Return what the norm of noise of multiplier times the clip exceeds with probability below e^-128."""
+    """Return the bound on the noise's norm, exceeded with probability below e^-128, at multiplier times the clip."""
     return multiplier * config.numbers.l2_clip * (math.sqrt(config.size) + _TAIL)
 
 

@@ -1,4 +1,4 @@
-"""The pipeline of a contribution: all that is done to what a device says before it leaves the device, in order.
+"""The pipeline of a contribution: all steps between a device's addends and what leaves the device, in order.
 
     ContributionMap.addends -> protect -> clip -> quantise -> add_noise -> add_checksum -> mask -> upload
 
@@ -28,7 +28,7 @@ from mien.specs import DpSpec
 
 @dataclass
 class Draft:
-    """What a device says on its way out: its addends, what scales its update, and the vector that is made of both."""
+    """Draft of a contribution: its addends, what scales its update, and the vector that is made of both."""
 
     addends: Addends = field(repr=False)
     layout: VectorLayout

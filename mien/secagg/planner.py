@@ -78,7 +78,7 @@ def _fraction_bits(steps: int, bound: float) -> int:
 
 @dataclass(frozen=True)
 class RoundIds:
-    """Which attempt of which round, over which files: raw ids and hashes as `RoundConfig` holds them."""
+    """Ids of an attempt, its round and their files: raw ids and hashes as `RoundConfig` holds them."""
 
     task_id: bytes
     round: int
@@ -98,7 +98,7 @@ class RoundIds:
         *,
         shared: bytes = b"",
     ) -> Self:
-        """Return what both sides make of an assignment, each from what it holds itself.
+        """Return the ids of an assignment, as each side makes them from what it holds itself.
 
         `shared` are the words that the method's server tells all devices alike (`mien.methods.base.shared_words`).
         """
@@ -186,7 +186,7 @@ def plan_round(
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round of `n` devices costs: bytes a device sends and receives, mask expansions on either side.
+    """Cost of a round of `n` devices: bytes a device sends and receives, mask expansions on either side.
 
     Certificates are counted with `certificate_bytes` each; `server_masks` is for `lost` devices between shares and
     upload. `fewest_survivors` is how many must stay to the end in a complete graph: small cohorts tolerate few losses.
@@ -205,7 +205,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class StageBytes:
-    """What a device receives at the beginning of a stage, and then sends."""
+    """Bytes that a device receives at the beginning of a stage, and then sends."""
 
     received: int
     sent: int
@@ -240,7 +240,7 @@ def stage_bytes(config: RoundConfig, n: int, *, certificate_bytes: int = 500) ->
 
 
 def estimate(config: RoundConfig, n: int, *, lost: int = 0, certificate_bytes: int = 500) -> Cost:
-    """Return what a round under `config` with `n` devices costs, of which `lost` vanish after sharing."""
+    """Return the cost of a round under `config` with `n` devices, of which `lost` vanish after sharing."""
     cohort, hood = config.cohort, resolve(config.cohort.profile, n, config.cohort.k, config.cohort.t)
     layout = VectorLayout(config.size, config.num_metrics)
     stages = stage_bytes(config, n, certificate_bytes=certificate_bytes).values()
@@ -258,5 +258,5 @@ def estimate(config: RoundConfig, n: int, *, lost: int = 0, certificate_bytes: i
 
 
 def _pair_masks(n: int, k: int, lost: int) -> int:
-    """Return how many masks between a lost device and a survivor are expected: exact for a complete graph."""
+    """Return the expected number of masks between a lost device and a survivor: exact for a complete graph."""
     return round(lost * k * (n - lost) / (n - 1)) if n > 1 else 0

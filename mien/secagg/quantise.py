@@ -25,7 +25,7 @@ MAX_WEIGHT: Final = 65535
 
 
 class RoundingWords(Protocol):
-    """Where the random words of rounding come from; one word an element, in the vector's order."""
+    """Source of the random words of rounding; one word an element, in the vector's order."""
 
     def take(self, size: int) -> Words:
         """Return the next `size` words."""
@@ -34,7 +34,7 @@ class RoundingWords(Protocol):
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How real numbers become ring elements of `ring_bits`.
+    """Format of real numbers as ring elements of `ring_bits`.
 
     An update is scaled to L2 norm at most `l2_clip`, its elements clipped to +-`coordinate_clip` and rounded to
     2^-frac_bits. Metrics are clipped to +-`metric_bound` and rounded to 2^-metric_frac_bits. Weights are 1..max_weight.

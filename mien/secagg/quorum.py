@@ -1,4 +1,4 @@
-"""Who must be there for a sum to be opened: decisions over roster indices, apart from keys and messages.
+"""Quorum of a masked sum: decisions over roster indices, apart from keys and messages.
 
 The protocol's server (`server.ServerRound`) decides by these, and so does a simulator that sends no messages.
 """
@@ -25,7 +25,7 @@ def able_to_share(graph: Graph, hood: Neighbourhood, sharers: Set[int]) -> list[
 
 
 def secrets_needed(graph: Graph, sharers: Collection[int], masked: Set[int]) -> list[int]:
-    """Return the members of whom one secret is needed: survivors, and sharers that were lost beside a survivor."""
+    """Return the members of which one secret is needed: survivors, and sharers that were lost beside a survivor."""
     return [i for i in sorted(sharers) if i in masked or masked & set(graph.neighbours(i))]
 
 

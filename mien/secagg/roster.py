@@ -1,4 +1,4 @@
-"""Who takes part in an attempt, and R: the hash that everything else is bound to.
+"""Roster of an attempt, and R: the hash that everything else is bound to.
 
 R = H("roster", H("cfg", configuration), all ids, Merkle root over all entries), ids and entries by ascending id. Up to
 FULL_ROSTER_MAX devices everybody gets and checks every entry; beyond that a device gets all ids, and the entries of its
@@ -41,7 +41,7 @@ class Topology:
 
     @property
     def n(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(self.ids)
 
     @cached_property
@@ -105,7 +105,7 @@ class RosterTree:
 
 @dataclass(frozen=True)
 class RosterView:
-    """What a device makes of message 2: the topology, its own index, and its neighbours by index."""
+    """Device's view of message 2: the topology, its own index, and its neighbours by index."""
 
     topology: Topology
     index: int

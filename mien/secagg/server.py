@@ -62,7 +62,7 @@ from mien.secagg.wire import (
 
 
 class ServerStage(enum.IntEnum):
-    """What the server is waiting for."""
+    """Stage of the server: the messages that it is waiting for."""
 
     KEYS = 0
     SHARES = 1
@@ -145,7 +145,7 @@ class ServerRound:
     # KEYS: messages 1 and 2
 
     def accept_advertise(self, sender: bytes, message: bytes) -> None:
-        """Take a device's keys.
+        """Accept a device's keys.
 
         Raises ViolationError or an AuthError for keys that are not the sender's, of small order or taken, and LateError
         when the roster is full.
@@ -179,7 +179,7 @@ class ServerRound:
     # SHARES: messages 3 and 4
 
     def accept_shares(self, sender: bytes, message: bytes) -> None:
-        """Take a device's sealed shares; raises ViolationError unless there is one pair for each neighbour, signed."""
+        """Accept a device's sealed shares; raises ViolationError unless it is one pair for each neighbour, signed."""
         if not self._is_new(ServerStage.SHARES, sender, message):
             return
         index, shares = self._member(sender), Shares.from_bytes(message)
@@ -269,7 +269,7 @@ class ServerRound:
     # CONSISTENCY: messages 7 and 8
 
     def accept_consistency(self, sender: bytes, message: bytes) -> None:
-        """Take a survivor's signature; raises ViolationError unless it covers these very sharers and survivors."""
+        """Accept a survivor's signature; raises ViolationError unless it covers these very sharers and survivors."""
         if not self._is_new(ServerStage.CONSISTENCY, sender, message):
             return
         index, signature = self._survivor(sender), Consistency.from_bytes(message).signature
@@ -293,7 +293,7 @@ class ServerRound:
     # UNMASK: message 9 and the sum
 
     def accept_unmask(self, sender: bytes, message: bytes) -> None:
-        """Take the shares that a survivor releases; raises ViolationError for other kinds than were asked for."""
+        """Accept the shares that a survivor releases; raises ViolationError for other kinds than were asked for."""
         if not self._is_new(ServerStage.UNMASK, sender, message):
             return
         index, released = self._survivor(sender), Unmask.from_bytes(message)
@@ -308,7 +308,7 @@ class ServerRound:
 
     @property
     def can_open(self) -> bool:
-        """Whether enough shares of every secret are there."""
+        """True if enough shares of every secret are there."""
         if self.stage is not ServerStage.UNMASK:
             return False
         return all(len(self._shares_of(owner)) >= self.topology.hood.t for owner in self._secrets_needed())
@@ -371,7 +371,7 @@ class ServerRound:
         return recovered.secret
 
     def _fits(self, owner: int, secret: bytes) -> bool:
-        """Tell whether a combined secret is the one that its owner had announced."""
+        """Return whether a combined secret is the one that its owner had announced."""
         owner_id = self.topology.ids[owner]
         if owner in self._masked:
             return commitment_b(secret, self.topology.binding, owner_id) == self._commitments[owner]
@@ -380,7 +380,7 @@ class ServerRound:
     # Bookkeeping
 
     def _secrets_needed(self) -> list[int]:
-        """Return the members of whom one secret is needed: survivors, and sharers that were lost beside a survivor."""
+        """Return the members of which one secret is needed: survivors, and sharers that were lost beside a survivor."""
         return secrets_needed(self.topology.graph, self._commitments, self._masked)
 
     def _shares_of(self, owner: int) -> dict[int, bytes]:

@@ -1,4 +1,4 @@
-"""The vector that is masked: everything a device says, in one list of ring elements (`pipeline` makes it).
+"""The vector that is masked: all addends of a device in one list of ring elements (`pipeline` makes it).
 
 ::
 
@@ -35,7 +35,7 @@ FIRST_METRIC: Final = 3
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """Where each lane lies in a vector with `num_metrics` metrics and an update of `size` elements."""
+    """Position of each lane in a vector with `num_metrics` metrics and an update of `size` elements."""
 
     size: int
     num_metrics: int
@@ -47,12 +47,12 @@ class VectorLayout:
 
     @property
     def metrics(self) -> slice:
-        """Where the metrics lie."""
+        """Slice of the metrics."""
         return slice(FIRST_METRIC, self.checksum)
 
     @property
     def update(self) -> slice:
-        """Where the update lies: the end of the vector."""
+        """Slice of the update: the end of the vector."""
         return slice(self.checksum + 1, self.num_words)
 
     @cached_property
@@ -63,7 +63,7 @@ class VectorLayout:
 
 @dataclass(frozen=True)
 class Addends:
-    """What one device has to say, before it is weighted, rounded and masked.
+    """Addends of one device before weighting, rounding and masking.
 
     `update` (d,) float32 and `metrics` are per-image means: the weight (images, capped) is applied after rounding.
     `noise` (d,) int64 is the device's share of distributed noise in steps, or None. `tells_clip` is False where the
@@ -150,7 +150,7 @@ def check_norm(opened: OpenedSum, numbers: NumberFormat, noise_allowance: float 
 
 @dataclass(frozen=True)
 class ContributionMap:
-    """How a method's summed lanes become metrics (lanes of one element) and update (all others), in lane order."""
+    """Mapping of a method's summed lanes to metrics (lanes of one element) and update (all others), in lane order."""
 
     layout: ContributionLayout
 

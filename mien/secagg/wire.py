@@ -57,7 +57,7 @@ class Kind(enum.IntEnum):
 
 
 class ShareKind(enum.IntEnum):
-    """Which share of a neighbour a device releases: never both."""
+    """Kind of a neighbour's share that a device releases: never both."""
 
     NONE = 0
     SELF_MASK = 1
@@ -65,7 +65,7 @@ class ShareKind(enum.IntEnum):
 
 
 class _Reader:
-    """Takes a message apart from the front."""
+    """Parser that takes a message apart from the front."""
 
     def __init__(self, data: bytes, kind: Kind) -> None:
         self._data, self._at, self._name = data, 2, kind.name.lower()
@@ -93,7 +93,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """Number of bytes left."""
         return len(self._data) - self._at
 
     def end(self) -> None:
@@ -391,20 +391,20 @@ class Unmask:
 
 
 def statement_advertise(config_sha256: bytes, entry: Entry) -> bytes:
-    """Return what message 1 signs."""
+    """Return the bytes that message 1 signs."""
     return tagged_hash("adv", config_sha256, entry.id, entry.mask_key, entry.share_key, entry.nonce)
 
 
 def statement_shares(binding: bytes, sender: bytes, shares: Shares) -> bytes:
-    """Return what message 3 signs: all of it but the signature."""
+    """Return the bytes that message 3 signs: all of it but the signature."""
     return tagged_hash("shares", binding, sender, _sealed_to_bytes(shares.sealed), shares.commitment_b)
 
 
 def statement_masked(binding: bytes, sharers_hash: bytes, payload_sha256: bytes) -> bytes:
-    """Return what message 5 signs: roster, who shared (`canonical.members_hash`), and the vector by its hash."""
+    """Return the bytes that message 5 signs: roster, sharers (`canonical.members_hash`), and the vector by its hash."""
     return tagged_hash("masked", binding, sharers_hash, payload_sha256)
 
 
 def statement_consistency(binding: bytes, sharers_hash: bytes, survivors_hash: bytes) -> bytes:
-    """Return what message 7 signs, the same for every device that was told the same: roster, U2 and U3."""
+    """Return the bytes that message 7 signs, alike for all devices with the same roster, U2 and U3."""
     return tagged_hash("consist", binding, sharers_hash, survivors_hash)

@@ -1,4 +1,4 @@
-"""How every program ends and prints: one sentence for a user's mistake, JSON for machines, tables for people."""
+"""Exit and output of every program: one sentence for a user's mistake, JSON for machines, tables for people."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rich.console import Console
 from mien.errors import TABLE, ConfigError, MienError, NotFoundError
 
 OUT = Console()
-"""Where results for people go."""
+"""Console for results for people."""
 
 ERR = Console(stderr=True)
-"""Where progress, warnings and errors go."""
+"""Console for progress, warnings and errors."""
 
 
 def run(app: typer.Typer, *, json_errors: bool | None = None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What a program's doctor found, piece by piece: each check says what it saw, or raises what is to be done."""
+"""Findings of a program's doctor, piece by piece: each check says what it saw, or raises what is to be done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """True if all is well."""
         return self.error is None
 
     def to_mapping(self) -> dict[str, object]:
@@ -28,7 +28,7 @@ class Finding:
 
 
 def look(name: str, check: Callable[[], str]) -> Finding:
-    """Return what a check finds."""
+    """Return the finding of a check."""
     try:
         return Finding(name, check())
     except MienError as error:
@@ -36,7 +36,7 @@ def look(name: str, check: Callable[[], str]) -> Finding:
 
 
 async def look_at_all(checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Finding]:
-    """Return what checks that may call others find, in their order: that in which faults should be mended."""
+    """Return the findings of checks that may call others, in their order: that in which faults should be mended."""
     findings = []
     for name, check in checks.items():
         try:

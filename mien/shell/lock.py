@@ -54,7 +54,7 @@ def lock_file(path: Path) -> Iterator[int]:
 
 
 def is_taken(handle: int) -> bool:
-    """Take the lock of an open file and tell whether it is ours now; False while another one holds it."""
+    """Take the lock of an open file and return whether it is ours now; False while another one holds it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

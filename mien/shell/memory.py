@@ -1,4 +1,4 @@
-"""How the C library's allocator treats memory that a server frees."""
+"""Allocator settings of the C library for memory that a server frees."""
 
 from __future__ import annotations
 

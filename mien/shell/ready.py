@@ -49,7 +49,7 @@ def is_ready_file(path: Path) -> bool:
 
 
 def started(pid: object) -> str | None:
-    """Return what tells a process from others that had its id: this boot and when it began; None where there is none.
+    """Return a process's mark among others that had its id: boot and start time; None where there is none.
 
     Reads /proc; on systems without it every file counts as left behind.
     """

@@ -18,7 +18,7 @@ KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
 OVERHEAD_BYTES: Final = NONCE_BYTES + TAG_BYTES
-"""How much longer sealed bytes are than plain ones: a nonce before, a tag after."""
+"""Length of sealed bytes beyond plain ones: a nonce before, a tag after."""
 
 Plain = bytes | bytearray | memoryview
 

@@ -20,7 +20,7 @@ _LOG: Final = structlog.get_logger()
 async def serve_until_signalled(
     running: AbstractAsyncContextManager[T], announce: Callable[[T], None], *, drain_s: float
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is told what `running` yields once calls are accepted.
+    """Serve until SIGTERM or SIGINT; `announce` gets what `running` yields once calls are accepted.
 
     The end of `running` takes up to `drain_s`. Where somebody cannot wait, a second signal stops at once, which loses
     nothing that was acknowledged.

@@ -1,4 +1,4 @@
-"""Telling systemd where a service is (its `sd_notify` protocol); says nothing where nobody asked."""
+"""Notices to systemd of a service's state (its `sd_notify` protocol); none where nobody asked."""
 
 from __future__ import annotations
 

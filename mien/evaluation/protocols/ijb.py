@@ -31,7 +31,7 @@ _BLOCK: Final = 65536
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """Which image (N,) belongs to which template (N,) and medium (N,): what `pool_templates` takes."""
+    """Template (N,) and medium (N,) of each image (N,): the input of `pool_templates`."""
 
     images: tuple[str, ...] = field(repr=False)
     template_ids: NDArray[np.int64] = field(repr=False)
@@ -193,7 +193,7 @@ def parse_ijba_comparisons(text: str, subjects: Subjects, name: str) -> Template
 def search_galleries(
     templates: Templates, galleries: tuple[Subjects, ...], probes: Subjects, *, failed: Sequence[int] = ()
 ) -> TwoGalleries:
-    """Return how the probes fare against each gallery apart: a probe whose mate is in another one is non-mated here.
+    """Return the probes' results for each gallery apart: a probe whose mate is in another one is non-mated here.
 
     `failed` names the templates that no image gave: such a probe is missed and never alarms, and a probe is missed
     where its subject has no other template in the gallery. Raises ConfigError for another missing template,

@@ -52,7 +52,7 @@ class LfwPair(NamedTuple):
 
     @property
     def mated(self) -> bool:
-        """Whether both photographs carry one name."""
+        """True if both photographs carry one name."""
         return self.first.name == self.second.name
 
 
@@ -71,7 +71,7 @@ class PairList:
 
     @cached_property
     def mated(self) -> NDArray[np.bool_]:
-        """Whether each pair is mated, (P,)."""
+        """True where a pair is mated, (P,)."""
         return np.array([pair.mated for pair in self.pairs])
 
     @cached_property

@@ -84,7 +84,7 @@ def group_accuracy(results: Mapping[str, LfwResult]) -> GroupAccuracy:
 
 @dataclass(frozen=True)
 class QueryGallery:
-    """Who is searched for in whom: samples of the gallery, and the queries, each once."""
+    """Samples of the gallery, and the queries that are searched for in it, each once."""
 
     queries: tuple[LfwSample, ...]
     gallery: tuple[LfwSample, ...]

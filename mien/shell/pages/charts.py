@@ -22,14 +22,14 @@ LEFT, RIGHT, TOP, BOTTOM = 11.0, 96.5, 7.0, 85.0
 """The part of a drawing that data takes, in percent; labels have the rest."""
 
 MAX_SERIES: Final = 8
-"""As many as can be told apart by colour and dash."""
+"""Most series of a chart that colour and dash can tell apart."""
 
 MAX_RATE: Final = 0.8
-"""Where probit axes end: nobody operates at rates beyond."""
+"""End of probit axes: nobody operates at rates beyond."""
 
 _MAX_MARKERS: Final = 40
 _APART: Final = 1.2
-"""How far marks lie apart along a curve of many points, in percent of the drawing."""
+"""Distance of marks along a curve of many points, in percent of the drawing."""
 
 _SHAPES: Final = (
     "M0-3.5a3.5 3.5 0 1 1-.01 0z", "M-3.2-3.2h6.4v6.4h-6.4z", "M0-4.6L4.6 0 0 4.6-4.6 0z", "M0-4.4L4.4 3.4h-8.8z",
@@ -46,7 +46,7 @@ Point = tuple[float, float]
 
 
 def probit(rate: float) -> float:
-    """Return how many standard deviations a rate lies from one half."""
+    """Return a rate's distance from one half in standard deviations."""
     return NormalDist().inv_cdf(rate)
 
 
@@ -63,7 +63,7 @@ class Axis:
     scale: Literal["linear", "log", "probit"] = "linear"
 
     def place(self, value: float) -> float:
-        """Return where a value lies, 0 to 1; what is beyond an end lies on it."""
+        """Return a value's position, 0 to 1; what is beyond an end lies on it."""
         scaled = _SCALES[self.scale]
         low, high = scaled(self.low), scaled(self.high)
         return (scaled(min(max(value, self.low), self.high)) - low) / ((high - low) or 1.0)

@@ -1,4 +1,4 @@
-"""What a page consists of: typed records of plain text. The template escapes all of it; pages hold no markup.
+"""Sections of a page: typed records of plain text. The template escapes all of it; pages hold no markup.
 
 A section's `anchor` is its id in the page, so that links and whoever keeps a page up to date find it.
 """
@@ -16,7 +16,7 @@ from mien.shell.pages.charts import Bars, Chart
 
 Tone = Literal["plain", "good", "busy", "warn", "bad"]
 MARKS: Final[dict[Tone, str]] = {"plain": "○", "good": "✓", "busy": "◐", "warn": "△", "bad": "✕"}
-"""What stands beside a tone's colour, for those who do not see it."""
+"""Marks beside a tone's colour, for those who do not see it."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Alert:
-    """Something that wants an operator: what happened, and what to do about it."""
+    """Alert for an operator: what happened, and what to do about it."""
 
     tone: Tone
     text: str
@@ -118,7 +118,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class Alerts:
-    """What wants an operator, the worst first; `all_well` is said where nothing does."""
+    """Alerts for an operator, the worst first; `all_well` is said where there are none."""
 
     kind: ClassVar[str] = "alerts"
     anchor: str
@@ -156,7 +156,7 @@ class Prose:
 
 @dataclass(frozen=True)
 class Empty:
-    """Nothing is here yet: why, and the commands that change that."""
+    """Empty section: why there is nothing yet, and the commands that change that."""
 
     kind: ClassVar[str] = "empty"
     anchor: str
