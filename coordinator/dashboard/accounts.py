@@ -1,4 +1,4 @@
-"""Who may look: accounts with passwords, sessions that the server knows and can end, and a log of sign-ins.
+"""Access to the dashboard: accounts with passwords, sessions that the server can end, and a log of sign-ins.
 
 All of it lies in a database of the dashboard's own, so that this program need not write to the coordinator's. Passwords
 are kept as scrypt hashes, session tokens as SHA-256: neither can be read off the file. The log is a hash chain

@@ -77,7 +77,7 @@ _FILES: Final = ("kit.css", "app.css", "theme.js", "live.js", "icon.svg")
 
 @dataclass(frozen=True)
 class Options:
-    """How the dashboard is reached: under which names, and whether by TLS."""
+    """The dashboard's own names, and whether it is served by TLS."""
 
     names: tuple[str, ...]
     is_https: bool

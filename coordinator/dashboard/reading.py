@@ -68,7 +68,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Revision:
-    """What state of the store a page shows: `id` is another one whenever something that pages show has changed."""
+    """The store's state that a page shows: `id` changes whenever something that pages show has changed."""
 
     id: str
     audit_position: int

@@ -1,4 +1,4 @@
-"""How the dashboard says things: ids, times, states, steps, and entries of the audit log in words."""
+"""Texts of the dashboard: ids, times, states, steps, and entries of the audit log in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task shows to whom, in plain words: printed before a task is submitted and by `privacy report`."""
+"""A task's disclosures in plain words: printed before a task is submitted and by `privacy report`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Device:
 
 @dataclass(frozen=True)
 class _Address:
-    """Where a registrar is asked, and which setting says so."""
+    """A registrar's address, and the setting that holds it."""
 
     target: str
     setting: str = ""

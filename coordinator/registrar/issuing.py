@@ -1,4 +1,4 @@
-"""What the registrar decides: who gets a certificate, for how long, and whose is taken back.
+"""The registrar's decisions: who gets a certificate, for how long, and whose is taken back.
 
 No sockets here: `service` brings requests, `store` remembers, `coordinator.keys.pki` signs. Methods raise the errors of
 `mien.errors` and are not for use by two threads at once.
@@ -29,7 +29,7 @@ from mien.protocol.renewal import renewal_message
 from mien.shell.keys import secret_text
 
 RENEWAL_FRESHNESS_S: Final = 300
-"""How far a device's clock may be from the registrar's when it renews; also how long a renewal could be replayed."""
+"""Largest distance of a device's clock from the registrar's at a renewal; a renewal could be replayed as long."""
 
 RENEWAL_REPEAT_S: Final = 60
 """A device that renews again within this time gets the certificate it was given: an answer may have been lost."""
@@ -49,7 +49,7 @@ _MAX_SIGNATURE_BYTES: Final = 80
 
 @dataclass(frozen=True)
 class Joined:
-    """What a device is told: who it is, its certificate, and where to go."""
+    """The answer to a device that joins: its id, its certificate, and where to go."""
 
     device_id: str
     certificate_der: bytes = field(repr=False)

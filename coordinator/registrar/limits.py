@@ -1,4 +1,4 @@
-"""How often one address may fail before it has to wait: what stops guessing at tokens."""
+"""Limits on failures of one address before it has to wait, against guessing at tokens."""
 
 from __future__ import annotations
 

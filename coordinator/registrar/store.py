@@ -75,7 +75,7 @@ _REVOCATION_LISTS: Final = sa.Table(
 )
 
 AUDIT: Final = AuditLog.of(_META)
-"""Who did what when, a hash chain (`mien.log.audit`); only ever added to."""
+"""Log of every action with actor and time, a hash chain (`mien.log.audit`); only ever added to."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Transaction:
 
 
 class Store:
-    """Where the registrar keeps what it must not forget; not for use by two threads at once."""
+    """The registrar's durable state; not for use by two threads at once."""
 
     def __init__(self, engine: Engine, unix_s: Callable[[], float]) -> None:
         self._engine, self._unix_s = engine, unix_s

@@ -62,7 +62,7 @@ class Attempt:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is its cohort's newest attempt, and messages about it are still taken."""
+        """True while this is its cohort's newest attempt, and messages about it are still taken."""
         return self._cohort.attempt is self and not self._cohort.has_ended
 
     @property

@@ -19,7 +19,7 @@ from typing import IO, Final
 from mien.shell.files import sync_folder
 
 BLOCK_BYTES: Final = 4096
-"""Where things begin in the file, and in memory: what disks and file systems ask of a direct write."""
+"""Alignment of offsets in the file, and of memory: disks and file systems ask it of a direct write."""
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not everywhere
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)

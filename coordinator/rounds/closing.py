@@ -59,7 +59,7 @@ class PartialSums(Protocol):
 
 @dataclass(frozen=True)
 class Stores:
-    """Where rounds keep things; `sums` where replicas share the rounds; `traces` hears how they go."""
+    """The stores of rounds; `sums` where replicas share the rounds; `traces` hears how they go."""
 
     store: Store
     thread: StoreThread
@@ -79,7 +79,7 @@ class Stores:
 
 @dataclass(frozen=True)
 class Closed:
-    """What closing made, its blobs on stable storage already."""
+    """The result of closing, its blobs on stable storage already."""
 
     state: ServerState = field(repr=False)
     result: ClosedRound
@@ -91,7 +91,7 @@ class Closed:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What is told of the round."""
+        """Metrics of the round that may be told."""
         return self.result.metrics
 
     @property
@@ -107,7 +107,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Offered:
-    """What trainers made where validators judge it: their total, on stable storage already; there is no model yet."""
+    """The trainers' total where validators judge it, on stable storage already; there is no model yet."""
 
     candidates_sha256: str
     metrics: Mapping[str, float]

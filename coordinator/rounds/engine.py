@@ -101,7 +101,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Assigned:
-    """What a selected device is to do."""
+    """A selected device's assignment."""
 
     name: RoundRef
     plan: TaskPlan
@@ -114,7 +114,7 @@ class Assigned:
 
 
 STAYS_OUT: Final = Wait(3600.0, "this device asked to be left out of rounds")
-"""What a device is told that its owner does not let take part."""
+"""The answer to a device whose owner does not let it take part."""
 
 
 @dataclass(eq=False)
@@ -128,7 +128,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class StageNews:
-    """Where a round is, as its devices are told."""
+    """A round's stage, as its devices are told."""
 
     name: RoundRef
     stage: Stage
@@ -153,7 +153,7 @@ class TaskNews:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How long devices are kept waiting, and how rounds run. Those that nobody needs come back at `check_ins_per_s`.
+    """Waiting times of devices, and how rounds run. Devices that nobody needs come back at `check_ins_per_s`.
 
     `pick_up_s` after an error has stopped a task it is picked up again; later after each further error in a row.
     """
@@ -191,7 +191,7 @@ class Engine:
 
     @property
     def waiting_check_ins(self) -> int:
-        """How many check-ins are being held."""
+        """Number of check-ins that are being held."""
         return len(self._held)
 
     # Life

@@ -1,4 +1,4 @@
-"""Who watches rounds for traces. The one here tells nobody; `coordinator.rounds.tracing` tells a collector."""
+"""Traces of rounds. The class here sends nothing; `coordinator.rounds.tracing` sends to a collector."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class RoundTraces:
 
 
 NO_TRACES = RoundTraces()
-"""Tells nobody."""
+"""Traces that go nowhere."""

@@ -1,4 +1,4 @@
-"""Who may call what: every call's certificate is checked before its handler runs, and again while it stays open."""
+"""Access to calls: every call's certificate is checked before its handler runs, and again while it stays open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOWED: Final = {
     "mien.v1.Models": frozenset({Role.DEVICE, Role.OPERATOR}),
     "mien.v1.Operator": frozenset({Role.OPERATOR}),
 }
-"""Which roles may call which service; a service that is not named may not be called."""
+"""Roles that may call each service; a service that is not named may not be called."""
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("caller")
 _CACHED_LEAVES: Final = 4096

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Probes:
-    """What the listener asks of the running coordinator; all are called on its event loop.
+    """The listener's probes of the running coordinator; all are called on its event loop.
 
     `now` looks up what `/metrics` shows; `checks` are what `/readyz` needs, each of which raises what is wrong.
     """
@@ -135,4 +135,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_arguments: Any) -> None:
-        """Say nothing: monitoring asks all the time."""
+        """Log nothing: monitoring asks all the time."""

@@ -1,4 +1,4 @@
-"""What the services have in common: checked fields, and records as messages."""
+"""Parts shared by the services: checked fields, and records as messages."""
 
 from __future__ import annotations
 

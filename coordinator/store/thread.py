@@ -24,7 +24,7 @@ _LOG: Final = structlog.get_logger()
 _GROUP: Final = 500
 
 _OF_THE_DATABASE: Final = (UnavailableError, DiskFullError, KeyStoreError)
-"""What is nobody's item's fault: asking again for each alone would find the same."""
+"""Errors that no single item causes: asking again for each alone would find the same."""
 
 
 class StoreThread:

@@ -1,4 +1,4 @@
-"""What several pages look up."""
+"""Look-ups that several pages share."""
 
 from __future__ import annotations
 
