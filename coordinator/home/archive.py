@@ -36,7 +36,7 @@ _PIECE: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Kind:
-    """The program whose folder an archive holds. `names` fits every file; each below `by_hash` is named by its SHA-256."""
+    """The program whose folder an archive holds. `names` fits every file; those in `by_hash` are named by SHA-256."""
 
     program: str
     names: re.Pattern[str]

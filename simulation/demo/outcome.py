@@ -1,4 +1,4 @@
-"""What came of the demo: everything measured into one report, and its numbers for people and machines."""
+"""The demo's outcome: everything measured into one report, and its numbers for people and machines."""
 
 from __future__ import annotations
 

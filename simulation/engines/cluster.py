@@ -248,7 +248,7 @@ class ClusterEngine:
 
     @property
     def start_timeout_s(self) -> float:
-        """How long is waited while no worker works."""
+        """Time that is waited while no worker works."""
         return self._start_timeout_s
 
     def _new_seat(self) -> _Seat:

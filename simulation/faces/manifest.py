@@ -43,7 +43,7 @@ class HashedFile:
 
 @dataclass(frozen=True)
 class StoreManifest:
-    """What a store is. `crops` are the hashes of `SHARD_BYTES` each of the crops, `files` those of the other files.
+    """Manifest of a store. `crops` are the hashes of `SHARD_BYTES` each of the crops, `files` those of the other files.
 
     `origin` says where the faces come from, `licence` under which terms, `is_synthetic` that they are nobody's.
     """

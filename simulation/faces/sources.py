@@ -69,7 +69,7 @@ class FacesSource:
 
     @property
     def is_nobody(self) -> bool:
-        """Whether these are faces of people who do not exist."""
+        """True if these are faces of people who do not exist."""
         return self.synthetic or self.kind == "shipped"
 
 

@@ -71,7 +71,7 @@ class CropStore:
         _check_size(folder / INDEX, 8 * (2 * identities + made.images + 1))
         index = _mapped(folder / INDEX).view("<u8")
         self.starts: NDArray[np.int64] = index[:identities].astype(np.int64)
-        """Where each identity's crops begin, and the number of all crops: (identities + 1,)."""
+        """First crop of each identity, and the number of all crops: (identities + 1,)."""
         self._name_starts = index[identities : 2 * identities].astype(np.int64)
         self._file_starts = index[2 * identities :]
         self._names = _mapped(folder / NAMES)

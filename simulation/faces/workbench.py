@@ -1,4 +1,4 @@
-"""What the laptop-scale reproductions share: pretrained SFace, people by name, and features that are computed once.
+"""Parts shared by laptop-scale reproductions: pretrained SFace, people by name, and features computed once.
 
 Every run of every study trains the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
 once a machine, into a private folder of the temporary directory, sealed (`simulation.faces.features`); deleting the

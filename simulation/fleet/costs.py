@@ -1,4 +1,4 @@
-"""What one round asks of a phone in bytes and steps: of its task, of the model, and of secure aggregation."""
+"""Cost of one round for a phone in bytes and steps: of its task, of the model, and of secure aggregation."""
 
 from __future__ import annotations
 

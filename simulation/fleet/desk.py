@@ -81,7 +81,7 @@ class DeskCohort:
 
 @dataclass(frozen=True)
 class Change:
-    """What one step made of a cohort: the attempt's states before and after it, and what there is to carry out."""
+    """The effect of one step on a cohort: the attempt's states before and after it, and what there is to carry out."""
 
     cohort: DeskCohort
     attempt: DeskAttempt
@@ -131,7 +131,7 @@ class Desk:
 
     @property
     def wants_devices(self) -> bool:
-        """Whether any device that checks in now could be chosen."""
+        """True while any device that checks in could be chosen."""
         return any(self._rules.wants_devices(cohort) for cohort in self.cohorts)
 
     def check_in(self, cohort: DeskCohort, devices: Iterable[str], now: float) -> None:

@@ -42,10 +42,10 @@ from simulation.fleet.records import Attempt, Fate, History, PhoneCounts
 from simulation.fleet.windows import DAY_S, HOUR_S, Coming
 
 LOOK_EVERY_S: Final = 15.0
-"""How often a phone that trains asks whether its round still waits (`device_sdk.rounds.watch`)."""
+"""Pause between a training phone's questions whether its round still waits (`device_sdk.rounds.watch`)."""
 
 FAILED_PAUSE_S: Final = 60.0
-"""How long a phone stays away after it left a round by an error (`device_sdk.rounds.participate`)."""
+"""Pause of a phone after it left a round by an error (`device_sdk.rounds.participate`)."""
 
 
 @dataclass

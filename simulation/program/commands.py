@@ -1,4 +1,4 @@
-"""What the verbs `run` and `report` of mien-sim do."""
+"""Actions of the verbs `run` and `report` of mien-sim."""
 
 from __future__ import annotations
 

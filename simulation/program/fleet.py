@@ -1,4 +1,4 @@
-"""What `mien-sim fleet` does: policies over one fleet, as a table with ratios, records as files, and a page."""
+"""Actions of `mien-sim fleet`: policies over one fleet, as a table with ratios, records as files, and a page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_ROUNDS: Final = 100_000
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; `phones` is None for as many as the trace or the experiment has, or 10,000.
+    """The command's options; `phones` is None for as many as the trace or the experiment has, or 10,000.
 
     With an `experiment` its clients are the phones, and cohorts train; paths of its faces start at `faces`, by default
     at MIEN_DATA.

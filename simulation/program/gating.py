@@ -1,4 +1,4 @@
-"""What gates judge by: a candidate beside the model that it would replace, measured on folders of faces."""
+"""Evidence for gates: a candidate beside the model that it would replace, measured on folders of faces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs `sweep` and `export` of mien-sim do."""
+"""Actions of the verbs `sweep` and `export` of mien-sim."""
 
 from __future__ import annotations
 

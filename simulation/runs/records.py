@@ -49,7 +49,7 @@ _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Header:
-    """What a run's figures rest on: hashes of its settings and of its faces, the code's commit, command and machine."""
+    """Basis of a run's figures: hashes of its settings and of its faces, the code's commit, command and machine."""
 
     experiment: str
     experiment_sha256: str
