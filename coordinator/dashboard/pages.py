@@ -331,7 +331,7 @@ class Dashboard:
         return privacy.privacy_page(await self._in_thread(self._reports))
 
     def _reports(self) -> list[PopulationReport]:
-        """Return what populations have spent, worked out anew only when a sum was opened since."""
+        """Return populations' spent budgets, computed anew only when a sum was opened since."""
 
         def look(db: sa.Connection) -> tuple[int, list[PopulationReport]]:
             newest = db.scalar(sa.select(sa.func.max(PRIVACY_EVENTS.c.id))) or 0

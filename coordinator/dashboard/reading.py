@@ -57,12 +57,12 @@ class Reader:
         return found
 
     def ask(self, question: Callable[[sa.Connection], T]) -> T:
-        """Return what a question finds in one snapshot."""
+        """Return the answer to a question from one snapshot."""
         with database_errors(), self._engine.begin() as db:
             return question(db)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
 

@@ -221,7 +221,7 @@ def issue_operator_leaf(
 def issue_replica_leaf(
     authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
 ) -> Credentials:
-    """Return what proves one replica of a coordinator to the others; it opens no service but theirs."""
+    """Return the credentials of one replica of a coordinator for the others; they open no service but theirs."""
     key = p256_key()
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_REPLICA_PREFIX + check_name(replica_id))])
     certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
@@ -292,7 +292,7 @@ def device_id(public_key: ec.EllipticCurvePublicKey) -> str:
 def peer_identity(
     leaf_pem: bytes, device_ca: x509.Certificate, operator_ca: x509.Certificate, now: datetime
 ) -> PeerIdentity:
-    """Return who a coordinator's peer is: a device if `device_ca` signed its leaf, an operator if `operator_ca` did.
+    """Return a coordinator's peer: a device if `device_ca` signed its leaf, an operator if `operator_ca` did.
 
     Raises CertificateError when neither did or the leaf is not valid at `now`, and PermissionDeniedError when the leaf
     is good but claims a role that its authority cannot give.

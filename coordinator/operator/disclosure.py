@@ -46,7 +46,7 @@ _REVEALED: Final = {
 
 
 def disclosures(task: TaskSpec) -> list[str]:
-    """Return what the server learns from a task, one sentence or two each, the most telling last."""
+    """Return a task's disclosures to the server, one sentence or two each, the most telling last."""
     privacy = task.privacy
     told = [_cohort(task), _masked(task) if privacy.is_masked else UNMASKED]
     if privacy.groups > 1:

@@ -221,7 +221,7 @@ class Registry:
         return self._issue(transaction, device, public_key)
 
     def _attested(self, token: str, public_key: ec.EllipticCurvePublicKey, chain_der: Sequence[bytes]) -> str:
-        """Return what is to be kept of a key's attestation; raises CertificateError where it does not suffice."""
+        """Return the record to keep of a key's attestation; raises CertificateError where it does not suffice."""
         if self._policy is None:
             return ""
         challenge = attestation_challenge(token, pki.fingerprint(self._authority.certificate))
@@ -290,7 +290,7 @@ class Registry:
 
 
 def _good_device(transaction: Transaction, device_id: str) -> DeviceRecord | None:
-    """Return what is known of a key; raises RevokedError for one that was revoked or replaced."""
+    """Return the record of a key; raises RevokedError for one that was revoked or replaced."""
     device = transaction.device(device_id)
     if device is not None and (device.revoked_unix_s is not None or device.successor_id is not None):
         raise RevokedError(_REVOKED)
@@ -334,7 +334,7 @@ def _token_hash(token: str) -> str:
 
 
 def _invite_id(invite: InviteRecord) -> str:
-    """Return what names an invite in the audit log: it tells invites apart and admits nobody."""
+    """Return an invite's id in the audit log: it tells invites apart and admits nobody."""
     return invite.token_sha256[:16]
 
 

@@ -256,7 +256,7 @@ class Transaction:
         return entry.anchor
 
     def audit(self, call: Callable[[AuditLog, Connection], _T]) -> _T:
-        """Return what a question to the audit log answers."""
+        """Return the result of a call on the audit log."""
         return call(AUDIT, self._connection)
 
     def _one(self, statement: sa.Select[Any]) -> Row[Any] | None:
@@ -286,7 +286,7 @@ class Store:
             return transaction.log(int(self._unix_s()), actor, action, subject, detail)
 
     def audit(self, call: Callable[[AuditLog, Connection], _T]) -> _T:
-        """Return what a question to the audit log answers."""
+        """Return the result of a call on the audit log."""
         with self.begin() as transaction:
             return transaction.audit(call)
 

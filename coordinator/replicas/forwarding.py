@@ -50,7 +50,7 @@ class Routes:
         self._keeper, self._store, self._thread = keeper, store, thread
 
     async def owner(self, method: str, request: Any) -> Owner | None:
-        """Return who has to answer a call, None where it is this replica or anybody."""
+        """Return the replica that has to answer a call, None where it is this one or any."""
         service, _, name = method.strip("/").rpartition("/")
         if service == "mien.v1.Rounds" and name not in _ANYWHERE:
             found = await self._keeper.owner(caller().population or "", is_sure=name != "CheckIn")

@@ -97,7 +97,7 @@ class Keeper:
         return population in self._ready
 
     async def owner(self, population: str, *, is_sure: bool = True) -> Owner | None:
-        """Return who runs a population's tasks, None where it has none; raises UnreachableError in between.
+        """Return the owner of a population's tasks, None where it has none; raises UnreachableError in between.
 
         Where it `is_sure` that there are some, the database is asked before it is denied.
         """
@@ -115,7 +115,7 @@ class Keeper:
         return Owner(replica_id, self.view.addresses[replica_id])
 
     async def claim(self, population: str) -> Owner | None:
-        """Return who runs a population's tasks from now on: this replica, if nobody did."""
+        """Return the owner of a population's tasks from now on: this replica, if nobody ran them."""
         if not self.owns(population):
             self._follow(await self._thread.run(self._registry.claim, population))
             if population in self._changes:

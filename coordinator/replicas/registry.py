@@ -152,7 +152,7 @@ class Registry:
             return self._view(db)
 
     def look(self) -> View:
-        """Return who runs what."""
+        """Return the view of owners and replicas."""
         with self._transaction() as db:
             return self._view(db)
 

@@ -113,7 +113,7 @@ class Replication:
             await self._server.stop(_LAST_ANSWERS_S)
 
     def close(self) -> None:
-        """Let go of database and threads."""
+        """Close database and threads."""
         self._thread.close()
         self._registry.close()
         self._spool.close()

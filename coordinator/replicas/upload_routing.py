@@ -94,7 +94,7 @@ class Desks:
         return away, record
 
     async def _plan(self, task_id: str, duty: Role) -> TaskPlan:
-        """Return what a task means for the devices of one duty."""
+        """Return a task's plan for the devices of one duty."""
         if (task_id, duty) not in self._plans:
             thread, store = self._stores.thread, self._stores.store
             task = await thread.run(store.task, task_id)
@@ -160,7 +160,7 @@ class _Away:
         return True
 
     def step_of(self, device_id: str) -> Step | None:
-        """Return how far the device got that this was made for."""
+        """Return the step that the device of this object has reached."""
         return self._step
 
     async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:

@@ -77,7 +77,7 @@ class Entries:
             self._synced[folder] = made
 
     def forget(self, folder: Path) -> None:
-        """Let go of a folder that is no more."""
+        """Drop the entry of a folder that is no more."""
         self._synced.pop(folder, None)
 
 
@@ -91,7 +91,7 @@ class BlockFile:
         self.end = self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def append(self, blocks: memoryview) -> None:

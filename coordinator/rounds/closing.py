@@ -70,7 +70,7 @@ class Stores:
     traces: RoundTraces = NO_TRACES
 
     def sums_of(self, plan: TaskPlan) -> PartialSums | None:
-        """Return what adds up a task's contributions, None where the owner of the round reads each of them itself.
+        """Return the adder of a task's contributions, None where the owner of the round reads each of them itself.
 
         It does where they show something in clear: what each device showed is needed, not only a sum.
         """
@@ -157,7 +157,7 @@ class Closer:
         self._reading = asyncio.Lock()
 
     async def server_state(self, task: TaskRecord) -> ServerState:
-        """Return what the server carries from round to round; read from disk when it is first needed.
+        """Return the server's state between rounds; read from disk when it is first needed.
 
         Once, however many devices are told of the round at the same time: each reading holds a model in memory.
         """
@@ -181,7 +181,7 @@ class Closer:
         )
 
     async def candidates(self, task: TaskRecord) -> Arrays:
-        """Return what validators are told of the candidates that wait; raises CorruptDataError, StorageError."""
+        """Return the validators' arrays on waiting candidates; raises CorruptDataError, StorageError."""
         sha256 = task.candidates_sha256
         assert sha256 is not None, "nothing is judged before trainers have made it"
         if self._candidates is None or self._candidates[0] != sha256:
@@ -263,7 +263,7 @@ class Closer:
         return Offered(sha256, summed.metrics)
 
     def _step(self, task: TaskRecord, record: RoundRecord, server: ServerState, summed: _Sum) -> ClosedRound:
-        """Return what the server's step makes of a sum, and all that is told of it."""
+        """Return the result of the server's step on a sum, and all that is told of it."""
         ratio, metrics, total = self._max_step_ratio, dict(summed.metrics), summed.total
         if (spec := self._plan.task.asynchronous) is not None:
             tau = staleness(server.rounds, record.base_version)

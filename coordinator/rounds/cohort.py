@@ -77,12 +77,12 @@ class _Message:
     duty: Role = Role.TRAIN
 
     def resolve(self) -> None:
-        """Tell who waits that it is committed."""
+        """Report the commit to those who wait."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_result(None)
 
     def refuse(self, error: MienError) -> None:
-        """Tell who waits why it is not."""
+        """Report the failure to those who wait."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error)
 

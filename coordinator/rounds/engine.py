@@ -396,7 +396,7 @@ class Engine:
             raise UnreachableError("another replica runs this task now; check in again", retry_after_s=0.5)
 
     async def _answer(self, caller: Caller, held: _Held) -> Assigned | Wait | None:
-        """Return what a check-in is told, after it was offered to a cohort; None where it is held on."""
+        """Return the answer to a check-in, after it was offered to a cohort; None where it is held on."""
         if (assigned := await self._assigned(caller)) is not None:
             return assigned
         if held.stays_out:
@@ -441,7 +441,7 @@ class Engine:
         return None
 
     async def reply(self, device_id: str, name: RoundRef) -> Arrays:
-        """Return what the method tells a device with its assignment; raises LateError once the round went on."""
+        """Return the method's reply to a device, sent with its assignment; raises LateError once the round went on."""
         attempt, _ = await self.locate(device_id, name)
         if attempt is None or not attempt.may_train(device_id):
             raise LateError("the round went on without this device; nothing is lost, check in again")

@@ -100,7 +100,7 @@ class MaskedRound:
         return self._groups[0].server.payload_bytes
 
     def message_for(self, device_id: str, stage: Stage) -> bytes:
-        """Return what a device is told at the open stage; nothing where it has no part in it."""
+        """Return the message to a device at the open stage; nothing where it has no part in it."""
         if stage is not self.stage:
             return b""
         group = self._group_of(device_id)

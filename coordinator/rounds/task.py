@@ -59,7 +59,7 @@ class Side:
         self.ledger = TaskLedger(task_id, plan, stores.store, stores.thread, self._shared_words)
 
     async def reply_to(self, device_id: str) -> Arrays:
-        """Return what the method tells a device: a momentum, say, or an answer to what the device revealed earlier.
+        """Return the method's reply to a device: a momentum, say, or an answer to what the device revealed earlier.
 
         Validators are told the candidates.
         """

@@ -10,7 +10,7 @@ from mien.rounds.records import RoundRecord
 
 
 class RoundTraces:
-    """Hears of each stage that an attempt comes to, and of the work on it. Calls are quick and never fail a round."""
+    """Receives each stage that an attempt comes to, and the work on it. Calls are quick and never fail a round."""
 
     def stage(self, task: str, record: RoundRecord, stage: str) -> None:
         """Note that an attempt of a task (its name) came to a stage; the same again changes nothing."""
@@ -21,7 +21,7 @@ class RoundTraces:
         yield
 
     def close(self) -> None:
-        """Tell what is left."""
+        """Send the rest."""
 
     @contextlib.contextmanager
     def call(self, method: str) -> Iterator[None]:

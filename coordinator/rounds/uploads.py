@@ -79,7 +79,7 @@ class UploadTarget(Protocol):
         """True while messages about the attempt are taken."""
 
     def step_of(self, device_id: str) -> Step | None:
-        """Return how far a device got."""
+        """Return the step that a device has reached."""
 
     async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
         """Return once what happened to an upload is committed; raises what the round refuses."""
@@ -114,7 +114,7 @@ class Uploads:
         return len(self._active)
 
     async def status(self, device_id: str, name: RoundRef) -> UploadProgress:
-        """Return where a device has to go on; raises LateError when the round is over without its contribution."""
+        """Return a device's progress; raises LateError when the round is over without its contribution."""
         target, record = await self._desk.locate(device_id, name)
         upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
         if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:

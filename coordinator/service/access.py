@@ -32,7 +32,7 @@ _CACHED_LEAVES: Final = 4096
 
 
 def caller() -> PeerIdentity:
-    """Return who makes the call that is being handled."""
+    """Return the caller of the call that is being handled."""
     return _CALLER.get()
 
 
@@ -105,7 +105,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return identity
 
     def _identify(self, context: Any) -> PeerIdentity:
-        """Return who makes a call."""
+        """Return the caller of a call."""
         return self._gate.admit(peer_leaf_pem(context))
 
     def _counted(self, identity: PeerIdentity) -> contextlib.AbstractContextManager[None]:

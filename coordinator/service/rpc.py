@@ -87,7 +87,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     @contextmanager
     def _told(self, method: str) -> Iterator[None]:
-        """Tell of a call's end, whatever it was."""
+        """Report a call's end, whatever it was."""
         reason = "internal"
         try:
             with self._around(method):

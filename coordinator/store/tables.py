@@ -270,7 +270,7 @@ class _DeviceColumns(TypedColumns):
 
 
 DEVICES: Final = Table("devices", METADATA, _DeviceColumns)
-"""Devices that have called: what their certificates say, and what they said last that they can do (`told_json`)."""
+"""Devices that have called: their certificates' contents, and their newest capabilities (`told_json`)."""
 
 
 AUDIT: Final = AuditLog.of(METADATA)

@@ -55,11 +55,11 @@ class Stage:
         return str(self.folder / name)
 
     def operator(self, *arguments: str) -> Any:
-        """Return what an operator's command on the coordinator answers."""
+        """Return the answer of an operator's command on the coordinator."""
         return self.programs.call("mien-coordinator", *arguments, "--home", self.home("coordinator"))
 
     def phone(self, name: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
-        """Return what a command on a phone answers, with one of the exit codes `answers`."""
+        """Return the answer of a command on a phone, with one of the exit codes `answers`."""
         return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"), answers=answers)
 
     def exported(self, model_id: str, name: str) -> Model:

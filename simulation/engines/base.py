@@ -105,7 +105,7 @@ class Engine(Protocol):
         ...
 
     def train(self, work: RoundWork) -> RoundResult:
-        """Return what the work's devices make of its model; raises as their halves do."""
+        """Return the result of the work's devices on its model; raises as their halves do."""
         ...
 
 
@@ -124,7 +124,7 @@ class Intake:
         self._private[device] = output.private
 
     def result(self) -> RoundResult:
-        """Return what came in."""
+        """Return the round's result."""
         return RoundResult(self._sum, self._revealed, self._private)
 
 

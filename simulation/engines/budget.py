@@ -38,7 +38,7 @@ class EpsilonSpent:
 
 
 def epsilon_spent(task: TaskSpec, layout: ContributionLayout) -> EpsilonSpent | None:
-    """Return what a task's rounds cost, None for one without noise.
+    """Return the cost of a task's rounds, None for one without noise.
 
     Raises BudgetExceededError where they cost more than the task's epsilon: its coordinator would end it earlier.
     """

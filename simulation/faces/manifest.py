@@ -100,7 +100,7 @@ class StoreManifest:
 
 
 def read_manifest(folder: Path) -> StoreManifest:
-    """Return what the store in a folder is.
+    """Return the manifest of the store in a folder.
 
     Raises NotFoundError where there is none, VersionError for a later format, CorruptDataError for a damaged file.
     """

@@ -74,7 +74,7 @@ class FacesSource:
 
 
 def place_of(source: FacesSource, root: Path) -> Path:
-    """Return where a source lies: its path, taken from `root` unless it is absolute."""
+    """Return a source's path, taken from `root` unless it is absolute."""
     return root / source.path
 
 

@@ -144,7 +144,7 @@ class CropStore:
         return (self.name(number) for number in range(len(self)))
 
     def file(self, image: int) -> str:
-        """Return what crop `image` was called where it came from."""
+        """Return the name of crop `image` where it came from."""
         first, end = (int(at) for at in self._file_starts[image : image + 2])
         if not 0 <= first < end <= len(self._files):
             raise CorruptDataError(f"{INDEX} points beyond {FILES}; {AGAIN}")

@@ -137,7 +137,7 @@ class Workbench:
 
 
 def device() -> DeviceName:
-    """Return where studies train: on the CPU, or on a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
+    """Return the device of studies: the CPU, or a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
     name = os.environ.get("MIEN_SIM_DEVICE", "cpu")
     if name not in get_args(DeviceName):
         raise ConfigError(f"MIEN_SIM_DEVICE is {name!r}; it must be one of {', '.join(get_args(DeviceName))}")

@@ -34,7 +34,7 @@ class RoundCost:
 
 
 def round_cost(task: TaskSpec, work: Work, model: Model | None = None) -> RoundCost:
-    """Return what a round costs on a model, or on one of the profile's size.
+    """Return the cost of a round on a model, or on one of the profile's size.
 
     Raises ConfigError for a task whose rounds the fleet does not emulate, or whose sums do not fit.
     """

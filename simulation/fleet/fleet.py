@@ -118,7 +118,7 @@ class Fleet:
         self.now = 0.0
 
     def run(self) -> History:
-        """Return what happened until the time was over, or the task."""
+        """Return the history until the time was over, or the task."""
         self._agenda.put(0.0, self._sample)
         while not self._is_over:  # as of the last change of its task
             due_s, comes_s = self._agenda.next_s, self._coming.next_s()

@@ -299,7 +299,7 @@ class PhoneFleet:
         return self.shared.notes.num_closed
 
     def notes(self) -> ProcessNotes:
-        """Return what was noted since `start`."""
+        """Return the notes since `start`."""
         return self.shared.notes.figures(
             len(self.phones), cpu_s=cpu_s() - self._first_cpu_s, first_bytes=self._first_bytes, peak_bytes=peak_bytes()
         )

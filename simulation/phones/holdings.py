@@ -243,7 +243,7 @@ class _InTurn:
     trainer: ThreadPoolExecutor = field(repr=False)
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return what the runtime embeds."""
+        """Return the runtime's embeddings."""
         return self.trainer.submit(self.runtime.embed, theta, crops).result()
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:

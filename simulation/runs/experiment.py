@@ -239,7 +239,7 @@ class Results:
 def read_results(
     study: Experiment, folder: Path, *, seeds: Sequence[int] = (0, 1, 2), failures: tuple[Failure, ...] = ()
 ) -> Results:
-    """Return what is on disk of a study, running nothing."""
+    """Return the results of a study on disk, running nothing."""
     records = {}
     for row in study.rows:
         for seed in seeds:

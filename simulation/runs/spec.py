@@ -203,7 +203,7 @@ class Plan:
     generated: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
-        """Return what a dry run says: sizes of data and partition, method, rounds, what is missing."""
+        """Return the summary of a dry run: sizes of data and partition, method, rounds, what is missing."""
         return {
             "experiment": self.spec.name,
             "paper": self.spec.paper,

@@ -92,7 +92,7 @@ def measured(records: Sequence[Record]) -> list[Measured]:
 
 
 def judged(records: Sequence[Record]) -> list[Judged]:
-    """Return what gates said of a model, in the records' order."""
+    """Return the gates' verdicts on a model, in the records' order."""
     return [_judged(record) for record in records if record.get("protocol") == GATES]
 
 

@@ -63,7 +63,7 @@ class KeyDescription:
 
 
 def description_of(certificate: x509.Certificate) -> KeyDescription | None:
-    """Return what a certificate says of its key, None without the extension; raises CertificateError for damage."""
+    """Return a certificate's description of its key, None without the extension; raises CertificateError for damage."""
     try:
         extension = certificate.extensions.get_extension_for_oid(OID)
     except x509.ExtensionNotFound:

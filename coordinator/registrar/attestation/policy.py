@@ -119,7 +119,7 @@ class Policy:
     def judge(
         self, chain_der: Sequence[bytes], public_key: ec.EllipticCurvePublicKey, challenge: bytes, now: datetime
     ) -> Verdict:
-        """Return what is to be kept of a device that joins with a key; raises CertificateError where it may not.
+        """Return the record to keep of a device that joins with a key; raises CertificateError where it may not.
 
         Where attestation is only written down, nobody is refused, and what does not hold is written down as that.
         """
