@@ -155,7 +155,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
 
 
 def _traces(config: CoordinatorConfig) -> RoundTraces:
-    """Return who is told of rounds and calls; nothing of tracing is loaded where nobody is."""
+    """Return the traces of rounds and calls; without a collector nothing of tracing is loaded."""
     if not config.otlp_endpoint:
         return NO_TRACES
     from coordinator.rounds.tracing import OtlpTraces
@@ -222,7 +222,7 @@ def _store_class(config: CoordinatorConfig) -> type[MeasuredStore]:
 
 
 def _spool(home: CoordinatorHome, config: CoordinatorConfig, key: MasterKey) -> Spool:
-    """Return where contributions arrive; replicas share what is complete."""
+    """Return the spool of arriving contributions; replicas share what is complete."""
     folder = Path(home.spool_folder(config))
     if not config.replica_address:
         return Spool(folder, key)
@@ -319,7 +319,7 @@ def _probes(
     config: CoordinatorConfig,
     replication: Replication | None,
 ) -> Probes:
-    """Return what monitoring may ask."""
+    """Return the probes for monitoring."""
     budgets, thread = Budgets(), stores.thread
 
     async def now() -> Now:
@@ -361,7 +361,7 @@ def _tasks_by_state(store: Store) -> Counter[str]:
 
 @contextlib.asynccontextmanager
 async def _told_to_monitoring(probes: Probes, config: CoordinatorConfig) -> AsyncIterator[None]:
-    """Tell metrics and health while the block runs, where the settings name a port."""
+    """Serve metrics and health while the block runs, where the settings name a port."""
     if config.metrics_port == 0:
         yield
         return

@@ -45,7 +45,7 @@ PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from 
 
 @dataclass(frozen=True)
 class Words:
-    """What a program's help says in its own words; `folder` is how its examples call the folder."""
+    """The words of a program's help that differ; `folder` is how its examples call the folder."""
 
     folder: str
     copy: str
@@ -342,7 +342,7 @@ def _backup(program: Program, home: Path, password_file: Path | None, *, confirm
 
 
 def _tell(summary: Summary, what: str, *, as_json: bool, **more: object) -> None:
-    """Say what a backup holds, and with --json what more there is to say."""
+    """Print the summary of a backup, and with --json the fields of `more` too."""
     head = None if summary.audit_head is None else str(summary.audit_head)
     result: dict[str, Any] = {
         "files": summary.files,

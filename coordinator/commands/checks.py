@@ -1,4 +1,4 @@
-"""What both servers' doctors look at in the folder, in the order in which faults should be mended."""
+"""Checks of the folder for both servers' doctors, in the order in which faults should be mended."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class FolderChecks(Generic[H]):
         self._home, self._clock = home, clock
 
     async def folder(self) -> str:
-        """Whether folder and keys are the owner's alone."""
+        """Check that folder and keys are the owner's alone."""
         self._home.check_private()
         return "folder and keys are private"
 
     async def authority(self) -> str:
-        """Whether the authority's key is there and its certificate lasts."""
+        """Check that the authority's key is there and its certificate lasts."""
         certificate = self._home.authority().certificate
         what = "the authority's certificate"
         pki.check_validity(certificate, self._clock(), what=what, warn_days=CA_WARNING_DAYS)
         return f"fingerprint {pki.fingerprint(certificate)}, until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
     async def operator(self) -> str:
-        """Whether the owner's credentials are this authority's and last."""
+        """Check that the owner's credentials are this authority's and last."""
         leaf = pki.load_certificate(self._home.public(self._home.operator_path))
         pki.operator_identity(leaf, self._home.authority().certificate, self._clock())
         what = "the operator's certificate (operator renew)"
@@ -44,7 +44,7 @@ class FolderChecks(Generic[H]):
         return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
 
     async def audit_log(self) -> str:
-        """Whether the audit log is what it was."""
+        """Check that the audit log is unchanged."""
         home = self._home
         store = home.open_store(home.database_url(home.resolve().config), Clock())
         try:

@@ -1,4 +1,4 @@
-"""What the commands share: the folder, the JSON switch, and asking the running coordinator."""
+"""Parts shared by the commands: the folder, the JSON switch, and asking the running coordinator."""
 
 from __future__ import annotations
 

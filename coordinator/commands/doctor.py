@@ -1,4 +1,4 @@
-"""What `mien-coordinator doctor` looks at."""
+"""Checks of `mien-coordinator doctor`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class _Checks(FolderChecks[CoordinatorHome]):
         return f"{', '.join(sets.names)}: their folders are there"
 
     async def release_key(self) -> str:
-        """What is in force must be signed by the key that phones pin, or they refuse to fetch it."""
+        """Check that releases in force are signed by the key that phones pin, or they refuse to fetch them."""
         home, config = self._home, self._home.resolve().config
         if not config.release_key:
             return "none (release_key): phones take the coordinator's word for what is released"

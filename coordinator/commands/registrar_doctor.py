@@ -1,4 +1,4 @@
-"""What `mien-registrar doctor` looks at."""
+"""Checks of `mien-registrar doctor`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 _BORDERS: Final = 3
-"""What a column takes besides its content: a line and a space on either side."""
+"""Width of a column besides its content: a line and a space on either side."""
 
 _LEAST_FOLDED: Final = 16
 """Narrowest that a column of free text is drawn."""

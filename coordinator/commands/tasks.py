@@ -337,7 +337,7 @@ def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
 
 
 class _View:
-    """What `task watch` draws: the task's line and its newest attempts."""
+    """Display of `task watch`: the task's line and its newest attempts."""
 
     _SHOWN = 20
 

@@ -1,4 +1,4 @@
-"""Who may look: accounts with passwords, sessions that the server knows and can end, and a log of sign-ins.
+"""Access to the dashboard: accounts with passwords, sessions that the server can end, and a log of sign-ins.
 
 All of it lies in a database of the dashboard's own, so that this program need not write to the coordinator's. Passwords
 are kept as scrypt hashes, session tokens as SHA-256: neither can be read off the file. The log is a hash chain
@@ -97,7 +97,7 @@ class Accounts:
         return cls(open_migrated(sqlite_url(path), _MIGRATIONS, HEAD), clock)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
     # Accounts
@@ -174,7 +174,7 @@ class Accounts:
         return session
 
     def session(self, token: str, *, is_use: bool = True) -> Session | None:
-        """Return who holds a token, None once the session has ended. Only a use keeps it from ending of idleness."""
+        """Return a token's session, None once it has ended. Only a use keeps it from ending of idleness."""
         now_ms, mine = self._clock.now_ms(), _SESSIONS.c.token_sha256 == _digest(token)
         with database_errors(), self._engine.connect() as db:
             row = db.execute(sa.select(_SESSIONS).where(mine, sa.not_(self._over(now_ms)))).first()

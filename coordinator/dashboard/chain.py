@@ -1,4 +1,4 @@
-"""Whether the audit log holds, looked at piece by piece: all of it once, and after that what was added."""
+"""Incremental verification of the audit log: all of it once, and after that what was added."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = 2000
 
 @dataclass(frozen=True)
 class ChainState:
-    """How far the log was verified, up to which entry it goes, and what is wrong with it (empty: nothing)."""
+    """Progress of the log's verification, up to which entry it goes, and what is wrong with it (empty: nothing)."""
 
     verified: Anchor = BEGINNING
     head: Anchor = BEGINNING

@@ -1,4 +1,4 @@
-"""What every request meets first, and every answer carries: who may ask at all, and what browsers must not do.
+"""Request checks and response headers of every page: who may ask at all, and what browsers must not do.
 
 A page of another site must not be able to use an operator's session. Cookies are `SameSite=Strict`; a request that
 changes something must come from this very origin and bring a token that only a page of ours can know; the host that

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_CHAIN_BYTES: Final = 64 * 1024
 LIFETIME: Final = timedelta(days=397)
-"""What browsers still take from an authority that a person trusts."""
+"""Longest lifetime that browsers accept from an authority that a person trusts."""
 
 
 @dataclass(frozen=True)

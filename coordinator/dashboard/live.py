@@ -25,7 +25,7 @@ MAX_OF_ONE: Final = 12
 POLL_S: Final = 1.0
 BEAT_S: Final = 15.0
 SEND_S: Final = 20.0
-"""How long a browser may take to make room for an event."""
+"""Time that a browser has to make room for an event."""
 
 _LOG: Final = structlog.get_logger()
 

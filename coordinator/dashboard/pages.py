@@ -77,7 +77,7 @@ _FILES: Final = ("kit.css", "app.css", "theme.js", "live.js", "icon.svg")
 
 @dataclass(frozen=True)
 class Options:
-    """How the dashboard is reached: under which names, and whether by TLS."""
+    """The dashboard's own names, and whether it is served by TLS."""
 
     names: tuple[str, ...]
     is_https: bool
@@ -331,7 +331,7 @@ class Dashboard:
         return privacy.privacy_page(await self._in_thread(self._reports))
 
     def _reports(self) -> list[PopulationReport]:
-        """Return what populations have spent, worked out anew only when a sum was opened since."""
+        """Return populations' spent budgets, computed anew only when a sum was opened since."""
 
         def look(db: sa.Connection) -> tuple[int, list[PopulationReport]]:
             newest = db.scalar(sa.select(sa.func.max(PRIVACY_EVENTS.c.id))) or 0

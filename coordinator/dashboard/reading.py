@@ -57,18 +57,18 @@ class Reader:
         return found
 
     def ask(self, question: Callable[[sa.Connection], T]) -> T:
-        """Return what a question finds in one snapshot."""
+        """Return the answer to a question from one snapshot."""
         with database_errors(), self._engine.begin() as db:
             return question(db)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
 
 @dataclass(frozen=True)
 class Revision:
-    """What state of the store a page shows: `id` is another one whenever something that pages show has changed."""
+    """The store's state that a page shows: `id` changes whenever something that pages show has changed."""
 
     id: str
     audit_position: int

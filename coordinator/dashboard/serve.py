@@ -33,7 +33,7 @@ _LOG: Final = structlog.get_logger()
 MAX_CONNECTIONS: Final = 400
 MAX_HEADER_BYTES: Final = 16 * 1024
 REQUEST_S: Final = 15.0
-"""How long a browser may take to say what it wants, its form included."""
+"""Time that a browser has to send its request, its form included."""
 
 _STOP_S: Final = 3
 

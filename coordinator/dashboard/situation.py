@@ -1,4 +1,4 @@
-"""What pages tell that is not in the database: revocations, certificates, disk, whether the coordinator answers."""
+"""Facts on pages that are not in the database: revocations, certificates, disk, whether the coordinator answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often somebody may guess a password: pure counting, with the time handed in."""
+"""Limits on password guesses: pure counting, with the time handed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the dashboard says things: ids, times, states, steps, and entries of the audit log in words."""
+"""Texts of the dashboard: ids, times, states, steps, and entries of the audit log in words."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def told(entry: Entry, task_names: Mapping[str, str]) -> str:
 
 
 def details(entry: Entry) -> dict[str, Any]:
-    """Return what an entry of the audit log says besides."""
+    """Return the details of an entry of the audit log."""
     found: dict[str, Any] = json.loads(entry.detail_json)
     return found
 
@@ -171,7 +171,7 @@ def short_subject(subject: str) -> str:
 
 
 def subject_words(entry: Entry, task_names: Mapping[str, str]) -> str:
-    """Return what an entry is about: a task by its name, with round and attempt."""
+    """Return the subject of an entry: a task by its name, with round and attempt."""
     task_id, *place = entry.subject.split("/")
     if task_id not in task_names:
         return short_subject(entry.subject)
@@ -181,6 +181,6 @@ def subject_words(entry: Entry, task_names: Mapping[str, str]) -> str:
 
 
 def detail_words(entry: Entry) -> str:
-    """Return what an entry says besides, ids and hashes shortened."""
+    """Return the details of an entry, ids and hashes shortened."""
     told = {name.replace("_", " "): value for name, value in details(entry).items() if value not in ("", None)}
     return ", ".join(f"{name} {short_subject(str(value))}" for name, value in told.items())

@@ -36,7 +36,7 @@ _PIECE: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Kind:
-    """Whose folder an archive holds. `names` fits every file; those below `by_hash` bear their SHA-256 as name."""
+    """The program whose folder an archive holds. `names` fits every file; those in `by_hash` are named by SHA-256."""
 
     program: str
     names: re.Pattern[str]
@@ -51,7 +51,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a backup holds. `audit_head` is where the audit log stood, None without data."""
+    """A backup's content in figures. `audit_head` is where the audit log stood, None without data."""
 
     files: int
     size_bytes: int
@@ -61,7 +61,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Origin:
-    """When an archive was made, by which program, and where its audit log stood: None without data."""
+    """An archive's time, its program, and where its audit log stood: None without data."""
 
     software: str
     created_unix_s: int

@@ -40,7 +40,7 @@ class Backup(ABC, Generic[H]):
         self._home, self._clock = home, clock
 
     def make(self, out: Path, password: str, *, with_data: bool) -> Summary:
-        """Write a backup and return what it holds; without data it is keys, certificates and settings only.
+        """Write a backup and return its summary; without data it is keys, certificates and settings only.
 
         Raises ConfigError for data that lies elsewhere, AlreadyExistsError rather than overwrite a file.
         """

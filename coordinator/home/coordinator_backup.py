@@ -1,4 +1,4 @@
-"""What a coordinator's backup holds: keys, settings, database, models, states, and contributions of rounds under way.
+"""Content of a coordinator's backup: keys, settings, database, models, states, contributions of rounds under way.
 
 Whatever files the copy of the database names are linked (blobs and committed contributions never change), and where one
 of them has been cleared away meanwhile, all is begun again from a newer copy.

@@ -44,7 +44,7 @@ class LoggedStore(Protocol):
     """A program's store, as far as its audit log is concerned."""
 
     def audit(self, call: Callable[[AuditLog, sa.Connection], R]) -> R:
-        """Return what a call makes of the log, in one transaction."""
+        """Return the result of a call on the log, in one transaction."""
         ...
 
     def log(self, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None) -> Anchor:
@@ -52,7 +52,7 @@ class LoggedStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         ...
 
 
@@ -149,7 +149,7 @@ class ServerHome(ABC, Generic[T]):
         return pki.load_authority_certificate(self.public(self.trusted_ca_path))
 
     def operator_credentials(self) -> OperatorCredentials:
-        """Return what proves this folder's owner to the running server."""
+        """Return the credentials of this folder's owner for the running server."""
         key = read_private(self.operator_key_path, what="the operator's key")
         return OperatorCredentials(self.public(self.ca_path), self.public(self.operator_path), key)
 

@@ -81,11 +81,11 @@ class CoordinatorHome(ServerHome[CoordinatorConfig]):
         return BlobStore(url, endpoint=config.blobs_endpoint, staging=self.folder / "staging")
 
     def spool_folder(self, config: CoordinatorConfig) -> Path:
-        """Return where contributions lie until their round has closed."""
+        """Return the folder of contributions whose round has not closed."""
         return Path(config.spool_folder) if config.spool_folder else self.folder / "spool"
 
     def registrar_credentials(self) -> OperatorCredentials:
-        """Return what proves this coordinator to the registrar as an operator."""
+        """Return the credentials of this coordinator for the registrar, as an operator."""
         if not self.registrar_operator_path.is_file():
             raise KeyStoreError(
                 "the registrar has not made this coordinator an operator yet; run mien-registrar trust-coordinator "

@@ -37,7 +37,7 @@ class Resolved(Generic[T]):
 
 @dataclass(frozen=True)
 class Settings(Generic[T]):
-    """How one program's settings, the flat frozen record `kind`, are read and written. `name` is `registrar` or so."""
+    """Reader and writer of one program's settings, the flat frozen record `kind`. `name` is `registrar` or so."""
 
     kind: type[T]
     name: str

@@ -1,4 +1,4 @@
-"""What proves an operator to a server."""
+"""An operator's credentials for a server."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from mien.errors import CertificateError, ConfigError, KeyStoreError, Permission
 from mien.shell.keys import p256_key
 
 BACKDATING: Final = timedelta(minutes=10)
-"""How long before its issue a certificate is valid already, for verifiers whose clocks are a little slow."""
+"""Time before its issue from which a certificate is valid, for verifiers whose clocks are a little slow."""
 
 DEVICE_LIFETIME: Final = timedelta(days=7)
 MAX_DEVICE_LIFETIME: Final = timedelta(days=90)
@@ -48,13 +48,13 @@ AFTER_REVOCATION: Final = (
     "its key is never admitted again: export the gallery, ask the operator for a new invite, join with it in a new "
     "home (--home) and import the gallery there"
 )
-"""What whoever holds a revoked device may do."""
+"""Advice to the holder of a revoked device."""
 
 SERVER_LIFETIME: Final = timedelta(days=90)
 OPERATOR_LIFETIME: Final = timedelta(days=365)
 AUTHORITY_LIFETIME: Final = timedelta(days=3650)
 CRL_LIFETIME: Final = timedelta(days=7)
-"""How long a revocation list claims to be current; a coordinator fetches a newer one every few seconds."""
+"""Lifetime that a revocation list claims; a coordinator fetches a newer one every few seconds."""
 
 MAX_CERTIFICATE_BYTES: Final = 8 * 1024
 MAX_CSR_BYTES: Final = 4 * 1024
@@ -78,7 +78,7 @@ _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
 class Role(Enum):
-    """What a caller may be, by the authority that signed its certificate."""
+    """A caller's role, by the authority that signed its certificate."""
 
     DEVICE = "device"
     OPERATOR = "operator"
@@ -87,7 +87,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class PeerIdentity:
-    """Who is at the other end of a connection, proved by its certificate.
+    """The caller at the other end of a connection, proved by its certificate.
 
     `id` is the device's id (32 hex digits), the operator's name or the replica's id; `population` is a device's only;
     `expires_at` is when the proof ends, which a call that stays open for long has to watch.
@@ -221,7 +221,7 @@ def issue_operator_leaf(
 def issue_replica_leaf(
     authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
 ) -> Credentials:
-    """Return what proves one replica of a coordinator to the others; it opens no service but theirs."""
+    """Return the credentials of one replica of a coordinator for the others; they open no service but theirs."""
     key = p256_key()
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_REPLICA_PREFIX + check_name(replica_id))])
     certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
@@ -292,7 +292,7 @@ def device_id(public_key: ec.EllipticCurvePublicKey) -> str:
 def peer_identity(
     leaf_pem: bytes, device_ca: x509.Certificate, operator_ca: x509.Certificate, now: datetime
 ) -> PeerIdentity:
-    """Return who a coordinator's peer is: a device if `device_ca` signed its leaf, an operator if `operator_ca` did.
+    """Return a coordinator's peer: a device if `device_ca` signed its leaf, an operator if `operator_ca` did.
 
     Raises CertificateError when neither did or the leaf is not valid at `now`, and PermissionDeniedError when the leaf
     is good but claims a role that its authority cannot give.

@@ -1,4 +1,4 @@
-"""What this package's TLS servers present: a certificate that renews itself while the server runs, and TLS 1.3 only."""
+"""Certificates of this package's TLS servers: renewed while the server runs, and TLS 1.3 only."""
 
 from __future__ import annotations
 

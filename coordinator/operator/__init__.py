@@ -1,1 +1,1 @@
-"""What an operator's programs ask of the servers, and how they say it."""
+"""Clients for operators: calls to the servers, and their answers in words."""

@@ -1,4 +1,4 @@
-"""What a task shows to whom, in plain words: printed before a task is submitted and by `privacy report`."""
+"""A task's disclosures in plain words: printed before a task is submitted and by `privacy report`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REVEALED: Final = {
 
 
 def disclosures(task: TaskSpec) -> list[str]:
-    """Return what the server learns from a task, one sentence or two each, the most telling last."""
+    """Return a task's disclosures to the server, one sentence or two each, the most telling last."""
     privacy = task.privacy
     told = [_cohort(task), _masked(task) if privacy.is_masked else UNMASKED]
     if privacy.groups > 1:

@@ -46,7 +46,7 @@ class Device:
 
 @dataclass(frozen=True)
 class _Address:
-    """Where a registrar is asked, and which setting says so."""
+    """A registrar's address, and the setting that holds it."""
 
     target: str
     setting: str = ""
@@ -163,7 +163,7 @@ async def _answer(call: Awaitable[_T], address: _Address) -> _T:
 
 
 def _why_unreachable(address: _Address, details: str) -> str:
-    """Return what a failed connection means, which the library tells in its text only.
+    """Return the reason of a failed connection, which the library tells in its text only.
 
     In TLS 1.3 a server refuses a client's certificate after the client thinks itself connected, by closing the socket.
     """

@@ -1,4 +1,4 @@
-"""What a registrar's backup holds: its authority, settings, and the database of invites, devices and revocations.
+"""Content of a registrar's backup: its authority, settings, and the database of invites, devices and revocations.
 
 Invites that were open when it was taken may have been used since, so a restored copy takes none of them any more.
 """

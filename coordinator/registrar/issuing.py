@@ -1,4 +1,4 @@
-"""What the registrar decides: who gets a certificate, for how long, and whose is taken back.
+"""The registrar's decisions: who gets a certificate, for how long, and whose is taken back.
 
 No sockets here: `service` brings requests, `store` remembers, `coordinator.keys.pki` signs. Methods raise the errors of
 `mien.errors` and are not for use by two threads at once.
@@ -29,7 +29,7 @@ from mien.protocol.renewal import renewal_message
 from mien.shell.keys import secret_text
 
 RENEWAL_FRESHNESS_S: Final = 300
-"""How far a device's clock may be from the registrar's when it renews; also how long a renewal could be replayed."""
+"""Largest distance of a device's clock from the registrar's at a renewal; a renewal could be replayed as long."""
 
 RENEWAL_REPEAT_S: Final = 60
 """A device that renews again within this time gets the certificate it was given: an answer may have been lost."""
@@ -49,7 +49,7 @@ _MAX_SIGNATURE_BYTES: Final = 80
 
 @dataclass(frozen=True)
 class Joined:
-    """What a device is told: who it is, its certificate, and where to go."""
+    """The answer to a device that joins: its id, its certificate, and where to go."""
 
     device_id: str
     certificate_der: bytes = field(repr=False)
@@ -221,7 +221,7 @@ class Registry:
         return self._issue(transaction, device, public_key)
 
     def _attested(self, token: str, public_key: ec.EllipticCurvePublicKey, chain_der: Sequence[bytes]) -> str:
-        """Return what is to be kept of a key's attestation; raises CertificateError where it does not suffice."""
+        """Return the record to keep of a key's attestation; raises CertificateError where it does not suffice."""
         if self._policy is None:
             return ""
         challenge = attestation_challenge(token, pki.fingerprint(self._authority.certificate))
@@ -290,7 +290,7 @@ class Registry:
 
 
 def _good_device(transaction: Transaction, device_id: str) -> DeviceRecord | None:
-    """Return what is known of a key; raises RevokedError for one that was revoked or replaced."""
+    """Return the record of a key; raises RevokedError for one that was revoked or replaced."""
     device = transaction.device(device_id)
     if device is not None and (device.revoked_unix_s is not None or device.successor_id is not None):
         raise RevokedError(_REVOKED)
@@ -334,7 +334,7 @@ def _token_hash(token: str) -> str:
 
 
 def _invite_id(invite: InviteRecord) -> str:
-    """Return what names an invite in the audit log: it tells invites apart and admits nobody."""
+    """Return an invite's id in the audit log: it tells invites apart and admits nobody."""
     return invite.token_sha256[:16]
 
 

@@ -1,4 +1,4 @@
-"""How often one address may fail before it has to wait: what stops guessing at tokens."""
+"""Limits on failures of one address before it has to wait, against guessing at tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_HOSTS: Final = 10_000
 
 
 def network_of(host: str) -> str:
-    """Return what counts as one caller: an IPv4 address, or the /64 network that one IPv6 household is given."""
+    """Return the network of one caller: an IPv4 address, or the /64 network that one IPv6 household is given."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -48,7 +48,7 @@ _CHANGE: Final = "; free the port, or change it in registrar.toml"
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a running registrar listens."""
+    """Ports that a running registrar listens on."""
 
     join: int
     admin: int

@@ -44,7 +44,7 @@ class Worker:
 
 
 class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
-    """What devices ask: server TLS only, so the token or the current key is the proof."""
+    """Calls of devices: server TLS only, so the token or the current key is the proof."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
 
 
 class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
-    """What operators ask: mutual TLS, and every call needs an operator's certificate of the registrar's authority.
+    """Calls of operators: mutual TLS, and every call needs an operator's certificate of the registrar's authority.
 
     Device certificates come from the same authority and so pass the handshake; they are refused here.
     """

@@ -75,7 +75,7 @@ _REVOCATION_LISTS: Final = sa.Table(
 )
 
 AUDIT: Final = AuditLog.of(_META)
-"""Who did what when, a hash chain (`mien.log.audit`); only ever added to."""
+"""Log of every action with actor and time, a hash chain (`mien.log.audit`); only ever added to."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Transaction:
         return entry.anchor
 
     def audit(self, call: Callable[[AuditLog, Connection], _T]) -> _T:
-        """Return what a question to the audit log answers."""
+        """Return the result of a call on the audit log."""
         return call(AUDIT, self._connection)
 
     def _one(self, statement: sa.Select[Any]) -> Row[Any] | None:
@@ -264,7 +264,7 @@ class Transaction:
 
 
 class Store:
-    """Where the registrar keeps what it must not forget; not for use by two threads at once."""
+    """The registrar's durable state; not for use by two threads at once."""
 
     def __init__(self, engine: Engine, unix_s: Callable[[], float]) -> None:
         self._engine, self._unix_s = engine, unix_s
@@ -286,7 +286,7 @@ class Store:
             return transaction.log(int(self._unix_s()), actor, action, subject, detail)
 
     def audit(self, call: Callable[[AuditLog, Connection], _T]) -> _T:
-        """Return what a question to the audit log answers."""
+        """Return the result of a call on the audit log."""
         with self.begin() as transaction:
             return transaction.audit(call)
 

@@ -92,7 +92,7 @@ class Gatekeeper:
             return
 
     async def _verdict_or_defect(self, task: Task, candidate: CandidateRecord) -> Verdict:
-        """Return what the gates say; a fault of this program pauses the task with that as the reason."""
+        """Return the gates' verdict; a fault of this program pauses the task with that as the reason."""
         judging = self._verdict(task.plan.task, task.record.base_model_id, candidate)
         (verdict,) = await asyncio.gather(judging, return_exceptions=True)
         if isinstance(verdict, BaseException):
@@ -101,7 +101,7 @@ class Gatekeeper:
         return verdict
 
     async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
-        """Return what the gates say; what keeps them from measuring is said, too, and is not the candidate's fault."""
+        """Return the gates' verdict; a failure to measure is reported, too, and is not the candidate's fault."""
         try:
             with self._stores.traces.work("gates", RoundRef(candidate.task_id, candidate.round, 0)):
                 reference, model, evidence, records = await self._measure(task, base_model_id, candidate)

@@ -1,4 +1,4 @@
-"""Whether phones would follow a roll-back: with a release key, only to what the newest signature lets come back."""
+"""Check that phones would follow a roll-back: with a release key, only to what the newest signature lets come back."""
 
 from __future__ import annotations
 

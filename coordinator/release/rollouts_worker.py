@@ -157,7 +157,7 @@ class RollOutKeeper:
         await self._move(roll_out, move)
 
     async def _figures(self, roll_out: RollOutRecord, task: TaskRecord) -> FleetFigures | None:
-        """Return what phones said in the stage's evaluation."""
+        """Return the phones' figures in the stage's evaluation."""
         kept = await self._stores.thread.run(self._stores.store.evaluations, roll_out.model_id)
         for each in reversed(kept):
             record: Any = parse_json(each.record_json, what="an evaluation's record")

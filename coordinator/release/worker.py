@@ -57,7 +57,7 @@ def evaluate(model: Path, data: Path, protocol: str, *, aligned: bool = False) -
 async def check(
     reference: Path, candidate: Path, gates: Path, sets: Mapping[str, str], crops: Mapping[str, str], *, limit_s: float
 ) -> tuple[Evidence, list[dict[str, Any]]]:
-    """Return what gates judge a candidate by, and the records of its measurements; models are folders.
+    """Return the gates' evidence on a candidate, and the records of its measurements; models are folders.
 
     `gates` is a file of JSON; `sets` and `crops` are folders by the names of evaluation sets. The child ends with the
     caller, and after `limit_s` (UnreachableError).
@@ -121,7 +121,7 @@ def _require() -> None:
 
 
 def _run(arguments: Sequence[str]) -> str:
-    """Return what the worker prints; its progress goes to our stderr, its error becomes ours."""
+    """Return the worker's output; its progress goes to our stderr, its error becomes ours."""
     _require()
     command = [sys.executable, "-m", _MODULE, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:

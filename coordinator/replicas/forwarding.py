@@ -34,7 +34,7 @@ PEERS_ALLOWED: Final = {
     **{service: roles for service, roles in ALLOWED.items() if service != "mien.v1.Models"},
     REPLICAS: frozenset({Role.REPLICA}),
 }
-"""Which roles may call which service on the replicas' own port: the callers whose calls are passed on, and replicas."""
+"""Roles that may call a service on the replicas' own port: the callers whose calls are passed on, and replicas."""
 
 _ANYWHERE: Final = frozenset({"Hello", "Upload", "GetUploadStatus"})
 """Calls of `Rounds` that any replica answers; all others need the runner of the round."""
@@ -44,13 +44,13 @@ _OF_TASKS: Final = frozenset({"WatchTask", "PauseTask", "ResumeTask", "CancelTas
 
 
 class Routes:
-    """Says whose tasks a call is about. Other calls are answered by any replica: what they need is shared."""
+    """Finds the owner of a call, by its task. Other calls are answered by any replica: what they need is shared."""
 
     def __init__(self, keeper: Keeper, store: Store, thread: StoreThread) -> None:
         self._keeper, self._store, self._thread = keeper, store, thread
 
     async def owner(self, method: str, request: Any) -> Owner | None:
-        """Return who has to answer a call, None where it is this replica or anybody."""
+        """Return the replica that has to answer a call, None where it is this one or any."""
         service, _, name = method.strip("/").rpartition("/")
         if service == "mien.v1.Rounds" and name not in _ANYWHERE:
             found = await self._keeper.owner(caller().population or "", is_sure=name != "CheckIn")

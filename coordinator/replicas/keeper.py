@@ -23,7 +23,7 @@ from mien.errors import MienError, UnreachableError
 
 _LOG: Final = structlog.get_logger()
 _BEATS: Final = 3
-"""How often in the time of a lease a replica is heard of."""
+"""Heartbeats of a replica in the time of a lease."""
 
 _LOOK_S: Final = 1.0
 """For so long a look at who runs what is good enough for a device that only asks for work."""
@@ -32,7 +32,7 @@ _NOBODY: Final = View({}, {}, {})
 
 
 class Tasks(Protocol):
-    """What runs the tasks: `coordinator.rounds.engine.Engine`."""
+    """The runner of tasks: `coordinator.rounds.engine.Engine`."""
 
     async def take_over(self, population: str | None = None) -> None:
         """Go on with a population's tasks."""
@@ -73,7 +73,7 @@ class Keeper:
         self._loop: asyncio.Task[None] | None = None
         self.view = _NOBODY
         self.on_view: list[Callable[[View], None]] = []
-        """Told of each look at who runs what."""
+        """Callbacks that receive each view of the leases."""
 
     @property
     def replica_id(self) -> str:
@@ -82,12 +82,12 @@ class Keeper:
 
     @property
     def num_alive(self) -> int:
-        """How many replicas were heard of lately."""
+        """Number of replicas that were heard of lately."""
         return len(self.view.addresses)
 
     @property
     def num_owned(self) -> int:
-        """How many populations' tasks this replica runs."""
+        """Number of populations whose tasks this replica runs."""
         return len(self._ready)
 
     # What others ask
@@ -97,7 +97,7 @@ class Keeper:
         return population in self._ready
 
     async def owner(self, population: str, *, is_sure: bool = True) -> Owner | None:
-        """Return who runs a population's tasks, None where it has none; raises UnreachableError in between.
+        """Return the owner of a population's tasks, None where it has none; raises UnreachableError in between.
 
         Where it `is_sure` that there are some, the database is asked before it is denied.
         """
@@ -115,7 +115,7 @@ class Keeper:
         return Owner(replica_id, self.view.addresses[replica_id])
 
     async def claim(self, population: str) -> Owner | None:
-        """Return who runs a population's tasks from now on: this replica, if nobody did."""
+        """Return the owner of a population's tasks from now on: this replica, if nobody ran them."""
         if not self.owns(population):
             self._follow(await self._thread.run(self._registry.claim, population))
             if population in self._changes:

@@ -63,7 +63,7 @@ class Peers:
         return peer.channel
 
     def stub(self, replica_id: str, address: str) -> replicas_pb2_grpc.ReplicasAsyncStub:
-        """Return what may be asked of a replica."""
+        """Return the gRPC stub of a replica."""
         return replicas_pb2_grpc.ReplicasStub(self.channel(replica_id, address))
 
     def keep_only(self, addresses: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Which replicas there are, and which of them runs which population's tasks: leases in the database that they share.
+"""Registry of replicas, and of the populations whose tasks each runs: leases in the database that they share.
 
 Every comparison of times is the database's own, in one statement; the clocks of two machines never meet. A lease that
 ran out stays its owner's until somebody takes it: `epoch` then grows, and with it every later commit of the earlier
@@ -49,7 +49,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class View:
-    """What one replica saw at one instant: its leases' epochs by population, each lease's owner, who is alive where.
+    """One replica's view at one instant: its leases' epochs by population, each lease's owner, who is alive where.
 
     The owner of a lease that ran out, or was given up, is "".
     """
@@ -152,7 +152,7 @@ class Registry:
             return self._view(db)
 
     def look(self) -> View:
-        """Return who runs what."""
+        """Return the view of owners and replicas."""
         with self._transaction() as db:
             return self._view(db)
 

@@ -22,7 +22,7 @@ from mien.rounds.records import StepRecord
 from mien.secagg.quantise import RING_BITS
 
 _MAX_LENGTH: Final = 2**31
-"""As many numbers as a sum may have: the largest model has fewer."""
+"""Most numbers of a sum: the largest model has fewer."""
 
 
 class ReplicasService(replicas_pb2_grpc.ReplicasServicer):

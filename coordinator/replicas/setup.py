@@ -1,4 +1,4 @@
-"""What a coordinator needs to be one of several, put together; `coordinator.serve` starts and stops it."""
+"""The parts of a coordinator that is one of several, put together; `coordinator.serve` starts and stops it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Replication:
 
     @property
     def forwarding(self) -> ForwardingInterceptor:
-        """What passes devices' and operators' calls on; goes behind the one that admits them."""
+        """The interceptor that passes devices' and operators' calls on; goes behind the one that admits them."""
         return ForwardingInterceptor(self.keeper, self._routes, self._peers)
 
     def desks(self, engine: Engine) -> Desks:
@@ -113,7 +113,7 @@ class Replication:
             await self._server.stop(_LAST_ANSWERS_S)
 
     def close(self) -> None:
-        """Let go of database and threads."""
+        """Close database and threads."""
         self._thread.close()
         self._registry.close()
         self._spool.close()

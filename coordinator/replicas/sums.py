@@ -37,7 +37,7 @@ _LIMIT_S: Final = 300.0
 
 @dataclass(frozen=True)
 class Addends:
-    """What is added up: `length` words of `ring_bits` bits (masked vectors), or as many float32 numbers (0 bits)."""
+    """The form of addends: `length` words of `ring_bits` bits (masked vectors), or as many float32 numbers (0 bits)."""
 
     length: int
     ring_bits: int

@@ -1,4 +1,4 @@
-"""Where uploads find the round that they belong to: one that this replica runs, or one of another's.
+"""Routing of uploads to the round that they belong to: one that this replica runs, or one of another's.
 
 Either way a contribution lies in the bucket, and it is known who holds it, before the round's owner is told; and only
 when the owner has committed it does the device hear that it counts.
@@ -94,7 +94,7 @@ class Desks:
         return away, record
 
     async def _plan(self, task_id: str, duty: Role) -> TaskPlan:
-        """Return what a task means for the devices of one duty."""
+        """Return a task's plan for the devices of one duty."""
         if (task_id, duty) not in self._plans:
             thread, store = self._stores.thread, self._stores.store
             task = await thread.run(store.task, task_id)
@@ -156,11 +156,11 @@ class _Away:
 
     @property
     def is_current(self) -> bool:
-        """Whether the attempt goes on, for all that is known here: its owner says more."""
+        """True while the attempt goes on, for all that is known here: its owner says more."""
         return True
 
     def step_of(self, device_id: str) -> Step | None:
-        """Return how far the device got that this was made for."""
+        """Return the step that the device of this object has reached."""
         return self._step
 
     async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
@@ -190,7 +190,7 @@ class _Shared:
 
     @property
     def is_current(self) -> bool:
-        """Whether the attempt goes on here, or for all that is known elsewhere: its owner then says more."""
+        """True while the attempt goes on here, or for all that is known elsewhere: its owner then says more."""
         return self._target.is_current or not self._desks.runs(self._population)
 
     def step_of(self, device_id: str) -> Step | None:

@@ -62,7 +62,7 @@ class Attempt:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is its cohort's newest attempt, and messages about it are still taken."""
+        """True while this is its cohort's newest attempt, and messages about it are still taken."""
         return self._cohort.attempt is self and not self._cohort.has_ended
 
     @property
@@ -72,7 +72,7 @@ class Attempt:
         return layout.size_bytes if self.masked is None else self.masked.payload_bytes + layout.revealed_bytes
 
     def step_of(self, device_id: str) -> Step | None:
-        """Return how far a device got."""
+        """Return the step that a device has reached."""
         return self.state.participants.get(device_id)
 
     def may_train(self, device_id: str) -> bool:
@@ -80,11 +80,11 @@ class Attempt:
         return self.state.stage in _MAY_TRAIN and self.step_of(device_id) in (Step.SELECTED, Step.TRAINED)
 
     def message_for(self, device_id: str) -> bytes:
-        """Return what secure aggregation tells a device at the current stage; nothing under plain sums."""
+        """Return the message of secure aggregation to a device at the current stage; nothing under plain sums."""
         return b"" if self.masked is None else self.masked.message_for(device_id, self.state.stage)
 
     async def reply_to(self, device_id: str) -> Arrays:
-        """Return what the method tells a device with its assignment."""
+        """Return the method's reply to a device, sent with its assignment."""
         return await self._side.reply_to(device_id)
 
     async def post(self, event: Event, *, step: StepRecord | None = None) -> None:
@@ -179,7 +179,7 @@ class Attempt:
         self.masked = masked
 
     def sum_opening(self, state: RoundState) -> SumOpening | None:
-        """Return what the ledger is told by a transition to `state` after which the coordinator can open a sum."""
+        """Return the ledger's entry on a transition to `state` after which the coordinator can open a sum."""
         if self.state.stage in _SUM_IS_OPEN or state.stage not in _SUM_IS_OPEN:
             return None
         record, config = self.record, None if self.masked is None else self.masked.config

@@ -19,7 +19,7 @@ from typing import IO, Final
 from mien.shell.files import sync_folder
 
 BLOCK_BYTES: Final = 4096
-"""Where things begin in the file, and in memory: what disks and file systems ask of a direct write."""
+"""Alignment of offsets in the file, and of memory: disks and file systems ask it of a direct write."""
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not everywhere
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)
@@ -77,7 +77,7 @@ class Entries:
             self._synced[folder] = made
 
     def forget(self, folder: Path) -> None:
-        """Let go of a folder that is no more."""
+        """Drop the entry of a folder that is no more."""
         self._synced.pop(folder, None)
 
 
@@ -91,7 +91,7 @@ class BlockFile:
         self.end = self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def append(self, blocks: memoryview) -> None:

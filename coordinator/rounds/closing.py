@@ -59,7 +59,7 @@ class PartialSums(Protocol):
 
 @dataclass(frozen=True)
 class Stores:
-    """Where rounds keep things; `sums` where replicas share the rounds; `traces` hears how they go."""
+    """The stores of rounds; `sums` where replicas share the rounds; `traces` hears how they go."""
 
     store: Store
     thread: StoreThread
@@ -70,7 +70,7 @@ class Stores:
     traces: RoundTraces = NO_TRACES
 
     def sums_of(self, plan: TaskPlan) -> PartialSums | None:
-        """Return what adds up a task's contributions, None where the owner of the round reads each of them itself.
+        """Return the adder of a task's contributions, None where the owner of the round reads each of them itself.
 
         It does where they show something in clear: what each device showed is needed, not only a sum.
         """
@@ -79,7 +79,7 @@ class Stores:
 
 @dataclass(frozen=True)
 class Closed:
-    """What closing made, its blobs on stable storage already."""
+    """The result of closing, its blobs on stable storage already."""
 
     state: ServerState = field(repr=False)
     result: ClosedRound
@@ -91,7 +91,7 @@ class Closed:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What is told of the round."""
+        """Metrics of the round that may be told."""
         return self.result.metrics
 
     @property
@@ -107,7 +107,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Offered:
-    """What trainers made where validators judge it: their total, on stable storage already; there is no model yet."""
+    """The trainers' total where validators judge it, on stable storage already; there is no model yet."""
 
     candidates_sha256: str
     metrics: Mapping[str, float]
@@ -157,7 +157,7 @@ class Closer:
         self._reading = asyncio.Lock()
 
     async def server_state(self, task: TaskRecord) -> ServerState:
-        """Return what the server carries from round to round; read from disk when it is first needed.
+        """Return the server's state between rounds; read from disk when it is first needed.
 
         Once, however many devices are told of the round at the same time: each reading holds a model in memory.
         """
@@ -181,7 +181,7 @@ class Closer:
         )
 
     async def candidates(self, task: TaskRecord) -> Arrays:
-        """Return what validators are told of the candidates that wait; raises CorruptDataError, StorageError."""
+        """Return the validators' arrays on waiting candidates; raises CorruptDataError, StorageError."""
         sha256 = task.candidates_sha256
         assert sha256 is not None, "nothing is judged before trainers have made it"
         if self._candidates is None or self._candidates[0] != sha256:
@@ -263,7 +263,7 @@ class Closer:
         return Offered(sha256, summed.metrics)
 
     def _step(self, task: TaskRecord, record: RoundRecord, server: ServerState, summed: _Sum) -> ClosedRound:
-        """Return what the server's step makes of a sum, and all that is told of it."""
+        """Return the result of the server's step on a sum, and all that is told of it."""
         ratio, metrics, total = self._max_step_ratio, dict(summed.metrics), summed.total
         if (spec := self._plan.task.asynchronous) is not None:
             tau = staleness(server.rounds, record.base_version)

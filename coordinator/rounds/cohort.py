@@ -58,7 +58,7 @@ _NOTHING: Final = TimePassed()
 
 
 Job = Callable[[], Awaitable[str]]
-"""What is done to the task as a whole; returns why that ends the attempt, nothing where it goes on."""
+"""An action on the task as a whole; returns why that ends the attempt, nothing where it goes on."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class _Message:
     duty: Role = Role.TRAIN
 
     def resolve(self) -> None:
-        """Tell who waits that it is committed."""
+        """Report the commit to those who wait."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_result(None)
 
     def refuse(self, error: MienError) -> None:
-        """Tell who waits why it is not."""
+        """Report the failure to those who wait."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error)
 
@@ -109,23 +109,23 @@ class Cohort:
 
     @property
     def is_gathering(self) -> bool:
-        """Whether devices are being chosen for the attempt."""
+        """True while devices are being chosen for the attempt."""
         return self.attempt is not None and self.attempt.state.stage is Stage.SELECTING
 
     @property
     def side(self) -> Side:
-        """What the open attempt runs on, or without one the next."""
+        """The side that the open attempt runs on, or without one the next."""
         open_ = self.under_way
         return self.task.side if open_ is None else self.task.sides[open_.record.duty]
 
     @property
     def wants_devices(self) -> bool:
-        """Whether a check-in now could lead to an assignment."""
+        """True while a check-in could lead to an assignment."""
         return self.task.wants_devices(self)
 
     @property
     def queue_length(self) -> int:
-        """How many messages wait to be handled."""
+        """Number of messages that wait to be handled."""
         return self._inbox.qsize()
 
     def bars(self, device_id: str) -> bool:
@@ -183,7 +183,7 @@ class Cohort:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether there is a task, or in asynchronous mode a cohort of one that is over, to bring to its end."""
+        """True while there is a task, or in asynchronous mode a cohort of one that is over, to bring to its end."""
         is_in_flight = self.task.is_asynchronous and self.under_way is not None
         return is_in_flight or not self.task.record.state.is_over
 

@@ -101,7 +101,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Assigned:
-    """What a selected device is to do."""
+    """A selected device's assignment."""
 
     name: RoundRef
     plan: TaskPlan
@@ -114,7 +114,7 @@ class Assigned:
 
 
 STAYS_OUT: Final = Wait(3600.0, "this device asked to be left out of rounds")
-"""What a device is told that its owner does not let take part."""
+"""The answer to a device whose owner does not let it take part."""
 
 
 @dataclass(eq=False)
@@ -128,7 +128,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class StageNews:
-    """Where a round is, as its devices are told."""
+    """A round's stage, as its devices are told."""
 
     name: RoundRef
     stage: Stage
@@ -153,7 +153,7 @@ class TaskNews:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How long devices are kept waiting, and how rounds run. Those that nobody needs come back at `check_ins_per_s`.
+    """Waiting times of devices, and how rounds run. Devices that nobody needs come back at `check_ins_per_s`.
 
     `pick_up_s` after an error has stopped a task it is picked up again; later after each further error in a row.
     """
@@ -191,7 +191,7 @@ class Engine:
 
     @property
     def waiting_check_ins(self) -> int:
-        """How many check-ins are being held."""
+        """Number of check-ins that are being held."""
         return len(self._held)
 
     # Life
@@ -396,7 +396,7 @@ class Engine:
             raise UnreachableError("another replica runs this task now; check in again", retry_after_s=0.5)
 
     async def _answer(self, caller: Caller, held: _Held) -> Assigned | Wait | None:
-        """Return what a check-in is told, after it was offered to a cohort; None where it is held on."""
+        """Return the answer to a check-in, after it was offered to a cohort; None where it is held on."""
         if (assigned := await self._assigned(caller)) is not None:
             return assigned
         if held.stays_out:
@@ -441,7 +441,7 @@ class Engine:
         return None
 
     async def reply(self, device_id: str, name: RoundRef) -> Arrays:
-        """Return what the method tells a device with its assignment; raises LateError once the round went on."""
+        """Return the method's reply to a device, sent with its assignment; raises LateError once the round went on."""
         attempt, _ = await self.locate(device_id, name)
         if attempt is None or not attempt.may_train(device_id):
             raise LateError("the round went on without this device; nothing is lost, check in again")

@@ -1,4 +1,4 @@
-"""What a task's rounds ask of, and tell, the privacy ledger of its population."""
+"""Queries and entries of a task's rounds in the privacy ledger of its population."""
 
 from __future__ import annotations
 

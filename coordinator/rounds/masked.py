@@ -31,7 +31,7 @@ MAX_STEP_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True)
 class MaskedTotal:
-    """What opening the sums gave: the total, and what the server may tell of it.
+    """The result of opening the sums: the total, and what the server may tell of it.
 
     `share_clipped` is None where differential privacy keeps it; `next_clip` is what an adaptive clip becomes.
     """
@@ -100,7 +100,7 @@ class MaskedRound:
         return self._groups[0].server.payload_bytes
 
     def message_for(self, device_id: str, stage: Stage) -> bytes:
-        """Return what a device is told at the open stage; nothing where it has no part in it."""
+        """Return the message to a device at the open stage; nothing where it has no part in it."""
         if stage is not self.stage:
             return b""
         group = self._group_of(device_id)
@@ -144,12 +144,12 @@ class MaskedRound:
 
     @property
     def num_words(self) -> int:
-        """How many words a masked vector has."""
+        """Number of words of a masked vector."""
         return self.payload_bytes * 8 // self.ring_bits
 
     @property
     def ring_bits(self) -> int:
-        """How wide the words of a masked vector are on the wire."""
+        """Width in bits of a masked vector's words on the wire."""
         return self.config.numbers.ring_bits
 
     def add_sum(self, device_ids: Sequence[str], words: Words) -> None:
@@ -161,7 +161,7 @@ class MaskedRound:
 
     @property
     def can_open(self) -> bool:
-        """Whether every group's sum can be opened now."""
+        """True if every group's sum can be opened now."""
         return all(group.server.can_open for group in self._groups)
 
     def open(self) -> MaskedTotal:

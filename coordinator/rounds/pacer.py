@@ -1,4 +1,4 @@
-"""How many devices there are, counted now and then, and by that when one of them is to come back."""
+"""Times at which devices are to come back, by a count of the devices that is renewed now and then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG: Final = structlog.get_logger()
 
 
 class Pacer:
-    """Knows how many devices there are, from a count that is at most a minute old."""
+    """Pauses of devices, by a count of the devices that is at most a minute old."""
 
     def __init__(
         self,

@@ -73,11 +73,11 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     def start(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Return what a blocking call will return, to be waited for with `held`."""
+        """Return the future of a blocking call's result, to be waited for with `held`."""
         return asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(call, *args, **kwargs))
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a blocking call returns."""
+        """Return the result of a blocking call."""
         return await held(self.start(call, *args, **kwargs))
 
 

@@ -215,7 +215,7 @@ class SpoolFile:
 
     @property
     def next_offset(self) -> int:
-        """Where the next piece belongs."""
+        """Offset at which the next piece belongs."""
         return self.received_bytes + len(self._pending)
 
     def out_of_place(self, offset: int) -> OffsetError:

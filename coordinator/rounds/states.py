@@ -1,4 +1,4 @@
-"""What the server carries from round to round, on disk: public arrays as they are, all else sealed."""
+"""The server's state between rounds, on disk: public arrays as they are, all else sealed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _LOG: Final = structlog.get_logger()
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What an operator may change about running rounds."""
+    """An operator's settings of running rounds."""
 
     max_step_ratio: float = 1.0
     max_aborted: int = 5
@@ -50,7 +50,7 @@ class TaskSettings:
 
 
 class Side:
-    """What attempts of one duty run on; `verify` says whom a leaf certificate of the task's population names."""
+    """Plan, stores and ledger of one duty's attempts; `verify` says whom a leaf certificate of the population names."""
 
     def __init__(self, task: Task, duty: Role, plan: TaskPlan, verify: VerifyLeaf) -> None:
         self._task, self.duty, self.plan, self.verify = task, duty, plan, verify
@@ -59,7 +59,7 @@ class Side:
         self.ledger = TaskLedger(task_id, plan, stores.store, stores.thread, self._shared_words)
 
     async def reply_to(self, device_id: str) -> Arrays:
-        """Return what the method tells a device: a momentum, say, or an answer to what the device revealed earlier.
+        """Return the method's reply to a device: a momentum, say, or an answer to what the device revealed earlier.
 
         Validators are told the candidates.
         """
@@ -102,12 +102,12 @@ class Task(CohortRules):
 
     @property
     def side(self) -> Side:
-        """What the next attempt runs on."""
+        """The side that the next attempt runs on."""
         return self.sides[Role.TRAIN if self.record.candidates_sha256 is None else Role.VALIDATE]
 
     @property
     def has_committed(self) -> bool:
-        """Whether anything was committed since the task was picked up."""
+        """True if anything was committed since the task was picked up."""
         return any(cohort.has_committed for cohort in self.cohorts)
 
     # Life
@@ -254,13 +254,13 @@ class Task(CohortRules):
         self._changed.beat()
 
     def await_verdict(self, awaits: bool) -> None:
-        """Say whether a candidate waits for the gates: no step is taken then, also while the task is paused."""
+        """Set whether a candidate waits for the gates: no step is taken then, also while the task is paused."""
         self._awaits_verdict = awaits
         self._changed.beat()
 
     @property
     def _is_held(self) -> bool:
-        """Whether the newest model may not be followed yet."""
+        """True while the newest model may not be followed."""
         state = self.record.state
         return not state.is_over and (self._awaits_verdict or state is TaskState.CHECKING)
 

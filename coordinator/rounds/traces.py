@@ -1,4 +1,4 @@
-"""Who watches rounds for traces. The one here tells nobody; `coordinator.rounds.tracing` tells a collector."""
+"""Traces of rounds. The class here sends nothing; `coordinator.rounds.tracing` sends to a collector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mien.rounds.records import RoundRecord
 
 
 class RoundTraces:
-    """Hears of each stage that an attempt comes to, and of the work on it. Calls are quick and never fail a round."""
+    """Receives each stage that an attempt comes to, and the work on it. Calls are quick and never fail a round."""
 
     def stage(self, task: str, record: RoundRecord, stage: str) -> None:
         """Note that an attempt of a task (its name) came to a stage; the same again changes nothing."""
@@ -21,7 +21,7 @@ class RoundTraces:
         yield
 
     def close(self) -> None:
-        """Tell what is left."""
+        """Send the rest."""
 
     @contextlib.contextmanager
     def call(self, method: str) -> Iterator[None]:
@@ -30,4 +30,4 @@ class RoundTraces:
 
 
 NO_TRACES = RoundTraces()
-"""Tells nobody."""
+"""Traces that go nowhere."""

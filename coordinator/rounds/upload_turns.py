@@ -54,7 +54,7 @@ class Turns:
 
     @property
     def num_waiting(self) -> int:
-        """How many wait for a turn."""
+        """Number of uploads that wait for a turn."""
         return len(self._waiting)
 
     @asynccontextmanager
@@ -95,7 +95,7 @@ class Turns:
             self._check = loop.call_at(loop.time() + self._slow_s, self._pass_over)
 
     def _pass_over(self) -> None:
-        """Take their turns from those of whom nothing is heard."""
+        """Give up the turns of uploads that stalled."""
         assert self._check is not None, "it has just come due"
         late_s = asyncio.get_running_loop().time() - self._check.when()
         self._check = None

@@ -30,32 +30,32 @@ from mien.rounds.plan import TaskPlan
 from mien.rounds.records import RoundRecord, StepRecord, UploadRecord
 
 _BATCH_BYTES: Final = 1024 * 1024
-"""How much is gathered before a thread encrypts and writes it, while few contributions arrive."""
+"""Bytes that are gathered before a thread encrypts and writes them, while few contributions arrive."""
 
 _GATHERED_BYTES: Final = 16 * _BATCH_BYTES
-"""How much all of them gather together: memory must not grow with the number of devices."""
+"""Bytes that all of them gather together: memory must not grow with the number of devices."""
 
 _PIECE_OVERHEAD_BYTES: Final = 512
-"""What a piece takes in memory beside its bytes: a device may send them one by one."""
+"""Memory that a piece takes beside its bytes: a device may send them one by one."""
 
 _DISK_THREADS: Final = 4
-"""How many contributions are written and brought to the disk at once: the disk serves them together."""
+"""Number of contributions that are written and brought to the disk at once: the disk serves them together."""
 
 _TURNS: Final = 16
-"""How many contributions are read at full speed at once: enough for one to arrive while another is written."""
+"""Number of contributions read at full speed at once: enough for one to arrive while another is written."""
 
 _SLOW_S: Final = 0.1
 """After how long without a piece a device's turn goes to one that waits."""
 
 _TOGETHER_S: Final = 0.02
-"""How long a complete contribution waits for others that are about to be, to be committed with them."""
+"""Time that a complete contribution waits for others that are about to be, to be committed with them."""
 
 _BEFORE_THE_SUM: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD)
 
 
 @dataclass(frozen=True)
 class UploadProgress:
-    """How many bytes are on stable storage, and whether the contribution counts."""
+    """Number of bytes on stable storage, and whether the contribution counts."""
 
     received_bytes: int
     is_accepted: bool
@@ -68,7 +68,7 @@ class UploadTarget(Protocol):
 
     @property
     def state(self) -> RoundState:
-        """Where the attempt is."""
+        """The attempt's state."""
 
     @property
     def upload_bytes(self) -> int:
@@ -76,10 +76,10 @@ class UploadTarget(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether messages about the attempt are still taken."""
+        """True while messages about the attempt are taken."""
 
     def step_of(self, device_id: str) -> Step | None:
-        """Return how far a device got."""
+        """Return the step that a device has reached."""
 
     async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
         """Return once what happened to an upload is committed; raises what the round refuses."""
@@ -105,16 +105,16 @@ class Uploads:
 
     @property
     def batch_bytes(self) -> int:
-        """How much one contribution may gather now."""
+        """Number of bytes that one contribution may gather now."""
         return min(_BATCH_BYTES, _GATHERED_BYTES // max(len(self._active) - self.turns.num_waiting, 1))
 
     @property
     def num_arriving(self) -> int:
-        """How many contributions are arriving now."""
+        """Number of contributions that are arriving now."""
         return len(self._active)
 
     async def status(self, device_id: str, name: RoundRef) -> UploadProgress:
-        """Return where a device has to go on; raises LateError when the round is over without its contribution."""
+        """Return a device's progress; raises LateError when the round is over without its contribution."""
         target, record = await self._desk.locate(device_id, name)
         upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
         if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:

@@ -1,4 +1,4 @@
-"""Who may call what: every call's certificate is checked before its handler runs, and again while it stays open."""
+"""Access to calls: every call's certificate is checked before its handler runs, and again while it stays open."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ALLOWED: Final = {
     "mien.v1.Models": frozenset({Role.DEVICE, Role.OPERATOR}),
     "mien.v1.Operator": frozenset({Role.OPERATOR}),
 }
-"""Which roles may call which service; a service that is not named may not be called."""
+"""Roles that may call each service; a service that is not named may not be called."""
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("caller")
 _CACHED_LEAVES: Final = 4096
 
 
 def caller() -> PeerIdentity:
-    """Return who makes the call that is being handled."""
+    """Return the caller of the call that is being handled."""
     return _CALLER.get()
 
 
@@ -105,7 +105,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return identity
 
     def _identify(self, context: Any) -> PeerIdentity:
-        """Return who makes a call."""
+        """Return the caller of a call."""
         return self._gate.admit(peer_leaf_pem(context))
 
     def _counted(self, identity: PeerIdentity) -> contextlib.AbstractContextManager[None]:

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Probes:
-    """What the listener asks of the running coordinator; all are called on its event loop.
+    """The listener's probes of the running coordinator; all are called on its event loop.
 
     `now` looks up what `/metrics` shows; `checks` are what `/readyz` needs, each of which raises what is wrong.
     """
@@ -39,7 +39,7 @@ class Probes:
     checks: Mapping[str, Callable[[], Awaitable[None]]]
 
     async def exposition(self) -> bytes:
-        """Return what `/metrics` answers."""
+        """Return the answer of `/metrics`."""
         return self.metrics.exposition(await self.now())
 
     async def readiness(self) -> dict[str, str]:
@@ -88,7 +88,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def ask(self, question: Coroutine[Any, Any, _T]) -> _T:
-        """Return what the event loop answers; raises TimeoutError."""
+        """Return the event loop's answer; raises TimeoutError."""
         return asyncio.run_coroutine_threadsafe(question, self._loop).result(_ANSWER_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -135,4 +135,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_arguments: Any) -> None:
-        """Say nothing: monitoring asks all the time."""
+        """Log nothing: monitoring asks all the time."""

@@ -1,4 +1,4 @@
-"""How much one device may ask, in a minute and at once: a phone gone mad must not crowd out the others."""
+"""Limits on one device's calls, in a minute and at once: a phone gone mad must not crowd out the others."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ class MeasuredThread(StoreThread):
         self.queue_length = 0
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `call` returns, without blocking the event loop."""
+        """Return the result of `call`, without blocking the event loop."""
         with self._measured():
             return await super().run(call, *args, **kwargs)
 
     async def settle(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `call` returns, however long the database is away."""
+        """Return the result of `call`, however long the database is away."""
         with self._measured():
             return await super().settle(call, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What the services have in common: checked fields, and records as messages."""
+"""Parts shared by the services: checked fields, and records as messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def printable(text: str) -> str:
 
 
 def told_json(request: rounds_pb2.CheckInRequest) -> str:
-    """Return what a device says that it can do, as it is stored; empty where it says nothing."""
+    """Return the capabilities of a device as JSON, as they are stored; empty where it names none."""
     objectives = {name for part in request.parts for name in part.objectives}
     told = {"engines": request.engines, "backbones": request.backbones, "objectives": sorted(objectives)}
     clean = {what: [printable(name) for name in names][:_MAX_TOLD] for what, names in told.items()}

@@ -1,4 +1,4 @@
-"""What the coordinator measures about itself, in Prometheus's terms; docs/operator/production.md says what they mean.
+"""The coordinator's metrics in Prometheus's terms; docs/operator/production.md says what they mean.
 
 Counters and histograms are fed as things happen, from any thread; what can be looked up (devices in a stage, the budget
 that is spent) is looked up when somebody asks. No metric names a device.

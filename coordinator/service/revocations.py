@@ -26,7 +26,7 @@ _MAX_KEPT_BYTES: Final = 4 * pki.MAX_CRL_BYTES
 
 
 class Revocations:
-    """Answers whether a device's certificate was revoked, and knows how old its answer is.
+    """Revocations of devices' certificates, with the age of the list.
 
     Whom one list named no later one lets in again before the certificate has ended: a registrar that was set back to an
     older state has forgotten revocations. What it forgot is kept beside the list at hand. A list with a smaller number
@@ -43,7 +43,7 @@ class Revocations:
         max_age_s: float,
         on_new: Callable[[str, int, Mapping[str, object]], Awaitable[None]] | None = None,
     ) -> None:
-        """`on_new` is told of every list that is new: what was done with it, its number, and what else the log tells.
+        """`on_new` receives every list that is new: what was done with it, its number, and what else the log tells.
 
         Raises CorruptDataError or CertificateError when what was kept on disk is damaged.
         """

@@ -1,4 +1,4 @@
-"""What the coordinator's and the registrar's gRPC servers have in common: errors as status, and who is calling."""
+"""Parts shared by the coordinator's and the registrar's gRPC servers: errors as status, and who is calling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mien.shell.version import software
 _LOG = structlog.get_logger()
 
 HANDSHAKE_LIMIT: Final = ("grpc.server_handshake_timeout_ms", 20_000)
-"""Who opens a connection and does not end the handshake is dropped after as long as a phone tries to connect at most:
+"""Longest time for a handshake, as long as a phone tries to connect at most; slower connections are dropped:
 gRPC's own two minutes let a few idle sockets use up all that a process may have open."""
 
 _Call: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
@@ -87,7 +87,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     @contextmanager
     def _told(self, method: str) -> Iterator[None]:
-        """Tell of a call's end, whatever it was."""
+        """Report a call's end, whatever it was."""
         reason = "internal"
         try:
             with self._around(method):

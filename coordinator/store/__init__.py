@@ -1,1 +1,1 @@
-"""What the coordinator keeps: a relational database, content-addressed blobs, and sealed data that must not leak."""
+"""The coordinator's stores: a relational database, content-addressed blobs, and sealed data that must not leak."""

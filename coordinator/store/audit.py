@@ -27,7 +27,7 @@ _LENGTHS: Final = {"actor": 80, "action": 40, "subject": 120}
 
 
 def local_actor() -> str:
-    """Return who runs this command, as the operating system knows them."""
+    """Return the user who runs this command, as the operating system knows them."""
     return f"local:{os.getuid()}"
 
 

@@ -82,7 +82,7 @@ def bucket_errors() -> Iterator[None]:
 
 
 def _explained(name: str) -> MienError:
-    """Return what an error of the client means, by its class."""
+    """Return the error for an error of the client, by its class."""
     if "Credential" in name or "Token" in name or name == "ProfileNotFound":
         return KeyStoreError(
             "there are no credentials for the object store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use "

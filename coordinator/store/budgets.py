@@ -1,4 +1,4 @@
-"""What populations have spent of their budgets, for monitoring: computed again only where a ledger grew."""
+"""Privacy budgets that populations have spent, for monitoring: computed again only where a ledger grew."""
 
 from __future__ import annotations
 

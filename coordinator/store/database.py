@@ -147,7 +147,7 @@ def database_errors() -> Iterator[None]:
 
 
 def _explained(error: DBAPIError) -> MienError:
-    """Return what a refusal means; DatabaseError for one that is a fault of this program."""
+    """Return the error for a refusal; DatabaseError for one that is a fault of this program."""
     text = str(error.orig).lower()
     for words, cls, message in _REFUSALS:
         if words in text:

@@ -1,4 +1,4 @@
-"""Which database the blobs of a coordinator belong to: a random id, kept beside both.
+"""Ownership of a coordinator's blobs by its database: a random id, kept beside both.
 
 A start erases blobs that the database does not name. With another database that would be all of them, so the two must
 prove first that they belong together.

@@ -1,4 +1,4 @@
-"""What each population has spent, as plain data and in words: `mien-coordinator privacy report`."""
+"""Report of what each population has spent, as plain data and in words: `mien-coordinator privacy report`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BudgetReport:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one task has opened: its sums, what they cost by themselves, and the most sums that any device was in."""
+    """One task's opened sums, what they cost by themselves, and the most sums that any device was in."""
 
     task_id: str
     name: str

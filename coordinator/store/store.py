@@ -79,7 +79,7 @@ class Store(RollOutStore):
         return cls(open_migrated(url, MIGRATIONS, SCHEMA), clock)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
     @contextmanager
@@ -399,7 +399,7 @@ class Store(RollOutStore):
             return [(wanted | kept)[upload.round_id, upload.device_id] for upload in uploads]
 
     def upload(self, round_id: int, device_id: str) -> UploadRecord | None:
-        """Return what a device announced in a round, None if nothing."""
+        """Return a device's announcement in a round, None if there is none."""
         with self._transaction() as db:
             return _upload_of(db, round_id, device_id)
 
@@ -417,7 +417,7 @@ class Store(RollOutStore):
             db.execute(sa.delete(UPLOADS).where(pending))
 
     def steps(self, round_id: int) -> list[StepRecord]:
-        """Return what devices said at the stages of secure aggregation, in the order in which it was accepted."""
+        """Return devices' messages at the stages of secure aggregation, in the order in which they were accepted."""
         with self._transaction() as db:
             rows = db.execute(sa.select(STEPS).where(STEPS.c.round_id == round_id).order_by(STEPS.c.id))
             return [StepRecord(row.device_id, Stage(row.stage), row.message) for row in rows]
@@ -425,7 +425,7 @@ class Store(RollOutStore):
     # Privacy ledger
 
     def privacy(self, call: Callable[[sa.Connection], T]) -> T:
-        """Return what a function of `account` or `report` answers in one transaction."""
+        """Return the result of a function of `account` or `report`, in one transaction."""
         with self._transaction() as db:
             return call(db)
 
@@ -501,7 +501,7 @@ class Store(RollOutStore):
             return AUDIT.read_head(db)
 
     def audit(self, call: Callable[[AuditLog, sa.Connection], T]) -> T:
-        """Return what a question to the audit log answers in one transaction."""
+        """Return the result of a call on the audit log, in one transaction."""
         with self._transaction() as db:
             return call(AUDIT, db)
 

@@ -224,7 +224,7 @@ class _ParticipantColumns(TypedColumns):
 
 
 PARTICIPANTS: Final = Table("participants", METADATA, _ParticipantColumns)
-"""How far one selected device got in one attempt."""
+"""Progress of each selected device in an attempt."""
 
 
 class _UploadColumns(TypedColumns):
@@ -253,7 +253,7 @@ class _StepColumns(TypedColumns):
 
 
 STEPS: Final = Table("steps", METADATA, _StepColumns, UniqueConstraint("round_id", "stage", "device_id"))
-"""What devices said at the stages of secure aggregation, in the order in which it was accepted, while a round lasts.
+"""Devices' messages at the stages of secure aggregation, in the order of acceptance, while a round lasts.
 
 Public keys, sealed shares, signatures, and at the end the shares that open the sum; no vector.
 """
@@ -270,11 +270,11 @@ class _DeviceColumns(TypedColumns):
 
 
 DEVICES: Final = Table("devices", METADATA, _DeviceColumns)
-"""Devices that have called: what their certificates say, and what they said last that they can do (`told_json`)."""
+"""Devices that have called: their certificates' contents, and their newest capabilities (`told_json`)."""
 
 
 AUDIT: Final = AuditLog.of(METADATA)
-"""Who did what when, a hash chain (`mien.log.audit`); only ever added to. Never holds secrets or biometric data."""
+"""Log of actions, actors and times, a hash chain (`mien.log.audit`); append-only, no secrets or biometric data."""
 
 
 class _SettingColumns(TypedColumns):
@@ -315,7 +315,7 @@ class _PrivacyParticipationColumns(TypedColumns):
 
 
 PRIVACY_PARTICIPATIONS: Final = Table("privacy_participations", METADATA, _PrivacyParticipationColumns)
-"""Which device was in which opened sum."""
+"""Devices in each opened sum."""
 
 
 class _PrivacyClipColumns(TypedColumns):
@@ -349,4 +349,4 @@ class _LeaseColumns(TypedColumns):
 
 
 LEASES: Final = Table("leases", METADATA, _LeaseColumns)
-"""Which replica runs a population's tasks, until when by the database's clock; `epoch` grows with every new owner."""
+"""Leases of populations' tasks: owner, end by the database's clock; `epoch` grows with every new owner."""

@@ -24,7 +24,7 @@ _LOG: Final = structlog.get_logger()
 _GROUP: Final = 500
 
 _OF_THE_DATABASE: Final = (UnavailableError, DiskFullError, KeyStoreError)
-"""What is nobody's item's fault: asking again for each alone would find the same."""
+"""Errors that no single item causes: asking again for each alone would find the same."""
 
 
 class StoreThread:
@@ -55,7 +55,7 @@ class StoreThread:
                 raise UnreachableError("the database does not answer; try again", retry_after_s=5.0)
 
     async def settle(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `call` returns, however long the database is away: for a write whose outcome has to be known.
+        """Return the result of `call`, however long the database is away: for a write whose outcome has to be known.
 
         `call` gives the same answer when it is asked again. Raises UnreachableError only once this thread is closed.
         """

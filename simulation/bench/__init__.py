@@ -1,1 +1,1 @@
-"""What an emulated phone costs on this machine, in each engine: `mien-sim bench`, and the benchmark beside peers."""
+"""Cost of an emulated phone on this machine, in each engine: `mien-sim bench`, and the benchmark beside peers."""

@@ -1,4 +1,4 @@
-"""What is measured: networks with made-up images, so that phones by the hundred cost what their bookkeeping costs."""
+"""Benchmark cases: networks with made-up images, so that phones by the hundred cost what their bookkeeping costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How busy a GPU was while a round ran, and its peak memory."""
+"""A GPU's load during a round, and its peak memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every simulator is given: one network, features in place of images, a number of local steps; and a clock.
+"""The work that every simulator is given: one network, features in place of images, some local steps; and a clock.
 
 Imports numpy and torch only, so that it also runs in the environments of other simulators.
 """
@@ -26,7 +26,7 @@ HIDDEN: Final = {"1e4": 32, "1e6": 3072}
 
 @dataclass(frozen=True)
 class Order:
-    """How much is measured: phones a round, rounds that are timed, images a phone, local steps."""
+    """The size of a measurement: phones a round, rounds that are timed, images a phone, local steps."""
 
     size: str
     clients: int

@@ -45,7 +45,7 @@ class Faces:
 
 @dataclass(frozen=True)
 class Trainer:
-    """How every system trains: runtime, trained part, head, steps and rates, seed."""
+    """The training that all systems share: runtime, trained part, head, steps and rates, seed."""
 
     runtime: Runtime = field(repr=False)
     part: ParameterPart = field(repr=False)

@@ -1,4 +1,4 @@
-"""What the demo measures: verification on held-out people by model, and the cost on the released model's own people."""
+"""The demo's figures: verification of held-out people by model, and the cost on the released model's own people."""
 
 from __future__ import annotations
 

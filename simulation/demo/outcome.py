@@ -1,4 +1,4 @@
-"""What came of the demo: everything measured into one report, and its numbers for people and machines."""
+"""The demo's outcome: everything measured into one report, and its numbers for people and machines."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _round_cost(
 
 
 def _own_population(faces: Path | None, before: Model, after: Model) -> tuple[OwnPopulation | None, str]:
-    """Return what training cost on LFW, or why that was not measured."""
+    """Return the cost of training on LFW, or why that was not measured."""
     images = Path(os.environ.get("MIEN_DATA", "")) / "lfw" / "images"
     if "MIEN_DATA" not in os.environ or not images.is_dir():
         return None, "MIEN_DATA names no folder with lfw/images"

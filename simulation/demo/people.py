@@ -1,4 +1,4 @@
-"""Whose faces the demo uses: phones, public people and people to test on, never the same person twice."""
+"""The demo's people: phones, public people and people to test on, never the same person twice."""
 
 from __future__ import annotations
 

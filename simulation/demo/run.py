@@ -32,7 +32,7 @@ from simulation.pages.demo_page import PhoneCheck, render_demo
 DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "papers" / "demo" / "fedface.toml"
 TARGET_FMR: Final = 0.01
 COARSE_FMR: Final = 0.1
-"""Where the public people are too few to measure the other: 30 false matches have to be expected."""
+"""FMR where the public people are too few to measure the other: 30 false matches have to be expected."""
 # `verify` answers with these exit codes: yes, no, and the three kinds of pictures that it does not take.
 VERIFY_ANSWERS: Final = (0, 1, *(TABLE[cls].exit_code for cls in (NoFaceError, MultipleFacesError, LowQualityError)))
 

@@ -1,4 +1,4 @@
-"""Where the demo plays: options, folders, programs, people, task; and what makes it leave nothing behind."""
+"""The demo's stage: options, folders, programs, people, task; and what makes it leave nothing behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARKER: Final = ".mien-demo"
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What a person may choose: see `mien-sim demo --help`."""
+    """A person's options: see `mien-sim demo --help`."""
 
     out: Path
     faces: Path | None = None
@@ -42,7 +42,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the demo plays: folders, addresses, child processes, people, task."""
+    """The demo's stage: folders, addresses, child processes, people, task."""
 
     options: DemoOptions
     folder: Path
@@ -55,11 +55,11 @@ class Stage:
         return str(self.folder / name)
 
     def operator(self, *arguments: str) -> Any:
-        """Return what an operator's command on the coordinator answers."""
+        """Return the answer of an operator's command on the coordinator."""
         return self.programs.call("mien-coordinator", *arguments, "--home", self.home("coordinator"))
 
     def phone(self, name: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
-        """Return what a command on a phone answers, with one of the exit codes `answers`."""
+        """Return the answer of a command on a phone, with one of the exit codes `answers`."""
         return self.programs.call("mien-device", *arguments, "--home", self.home(f"phones/{name}"), answers=answers)
 
     def exported(self, model_id: str, name: str) -> Model:
@@ -123,7 +123,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say what begins, and how long it took."""
+    """Print the title of a step, and how long it took."""
     started = time.monotonic()
     cli.ERR.print(f"[bold cyan]>[/] {escape(title)} …", highlight=False, soft_wrap=True)
     yield

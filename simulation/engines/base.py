@@ -1,4 +1,4 @@
-"""What an engine is: it asks a cohort's devices for their round of one model, and adds up what they send.
+"""The interface of engines: one asks a cohort's devices for their round of one model, and adds up what they send.
 
 A cohort may be cut into shards, each the work of one engine: their results are put together by `combined`, in the order
 of the shards, so that the same cut gives the same sum bit for bit.
@@ -27,7 +27,7 @@ from simulation.engines.sums import CohortSum, Sums, cohort_sum
 
 @dataclass(frozen=True)
 class RoundWork:
-    """What a cohort, or a shard of one, is asked to do: round `number` of a task, on the model of `state`.
+    """The work of a cohort, or of a shard of one: round `number` of a task, on the model of `state`.
 
     `sums` says how contributions are added up (see `simulation.engines.sums`).
     """
@@ -73,7 +73,7 @@ class RoundWork:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What devices made of one model: their sum, what they showed in clear, and what each keeps.
+    """The result of devices on one model: their sum, what they showed in clear, and what each keeps.
 
     `partial` has not been opened, so that it can still be added to another shard's. `workers` names the engines that a
     cluster's workers ran it with, each once and in order; empty where one process ran it.
@@ -96,21 +96,21 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--engine` calls it."""
+        """The engine's name for `--engine`."""
         ...
 
     @property
     def runtime(self) -> Runtime:
-        """What runs a model once, in this process: for validators, and wherever one device is asked."""
+        """The runtime that runs a model once, in this process: for validators, and wherever one device is asked."""
         ...
 
     def train(self, work: RoundWork) -> RoundResult:
-        """Return what the work's devices make of its model; raises as their halves do."""
+        """Return the result of the work's devices on its model; raises as their halves do."""
         ...
 
 
 class Intake:
-    """What comes in from a round's devices, in whatever way they were run."""
+    """Collects the contributions of a round's devices, in whatever way they were run."""
 
     def __init__(self, work: RoundWork) -> None:
         self._layout = work.layout
@@ -124,7 +124,7 @@ class Intake:
         self._private[device] = output.private
 
     def result(self) -> RoundResult:
-        """Return what came in."""
+        """Return the round's result."""
         return RoundResult(self._sum, self._revealed, self._private)
 
 
@@ -140,7 +140,7 @@ def received(
 
 @contextlib.contextmanager
 def named_client(device: str) -> Iterator[None]:
-    """Say whose numbers they are where they stop being finite."""
+    """Name the device whose numbers stop being finite in the block."""
     try:
         yield
     except NonFiniteError as error:

@@ -1,4 +1,4 @@
-"""What the noise of a simulated task amounts to: counted as a coordinator's ledger does, and refused as it would."""
+"""Privacy cost of a simulated task's noise: counted as a coordinator's ledger does, and refused as it would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulation.engines.sums import NOBODY
 
 @dataclass(frozen=True)
 class EpsilonSpent:
-    """What all rounds of a task cost one phone at `delta`, by Renyi accounting, and under which noise and clip.
+    """Cost of all rounds of a task for one phone at `delta`, by Renyi accounting, and under which noise and clip.
 
     A coordinator keeps a phone out after `num_sums` sums. A simulation keeps nobody out: `num_rounds` may be more.
     """
@@ -38,7 +38,7 @@ class EpsilonSpent:
 
 
 def epsilon_spent(task: TaskSpec, layout: ContributionLayout) -> EpsilonSpent | None:
-    """Return what a task's rounds cost, None for one without noise.
+    """Return the cost of a task's rounds, None for one without noise.
 
     Raises BudgetExceededError where they cost more than the task's epsilon: its coordinator would end it earlier.
     """

@@ -1,4 +1,4 @@
-"""Which engine runs a task, and why: as it was asked for, or the one that does the least work for the same result."""
+"""Choice of a task's engine, and why: as it was asked for, or the one that does the least work for the same result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class InWorker:
 
 @dataclass(frozen=True)
 class Place:
-    """How a cluster's workers open the phones' faces, and the address of a cluster that runs; by default neither.
+    """The way a cluster's workers open the phones' faces, and the address of a cluster that runs; by default neither.
 
     Without the first a phone's faces are sent along, sealed; without the second this machine's cores or GPUs work.
     """

@@ -194,7 +194,7 @@ class ClusterEngine:
         raise does_not_start(lost) from lost
 
     def train(self, work: RoundWork) -> RoundResult:
-        """Return what the work's devices make of its model.
+        """Return the result of the work's devices on its model.
 
         Raises as their halves do, and UnavailableError where no worker starts or one shard loses worker after worker.
         """
@@ -248,7 +248,7 @@ class ClusterEngine:
 
     @property
     def start_timeout_s(self) -> float:
-        """How long is waited while no worker works."""
+        """Time that is waited while no worker works."""
         return self._start_timeout_s
 
     def _new_seat(self) -> _Seat:
@@ -326,7 +326,7 @@ class _Round:
 
 
 def _answer(ref: Any, timeout_s: float | None = None) -> Any:
-    """Return what a worker answers; raises a MienError there as itself, and else as `ray.get`."""
+    """Return a worker's answer; raises a MienError there as itself, and else as `ray.get`."""
     try:
         return ray.get(ref, timeout=timeout_s)
     except RayTaskError as error:

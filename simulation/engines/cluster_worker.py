@@ -34,7 +34,7 @@ _PURPOSE: Final = "cluster"
 
 @dataclass(frozen=True)
 class Common:
-    """What all devices of a round are told: in the object store once a round, in clear but for `sealed_state`.
+    """The data that all devices of a round share: in the object store once a round, in clear but for `sealed_state`.
 
     `sealed_state` holds the server's arrays, and what devices revealed. `token` is another one each time.
     """
@@ -51,7 +51,7 @@ class Common:
 
 @dataclass(frozen=True)
 class Statics:
-    """What stays the same from round to round: public faces and other models, both public."""
+    """The data that stays the same from round to round: public faces and other models, both public."""
 
     public: PublicFaces | None
     models: Mapping[str, Vector] = field(repr=False)

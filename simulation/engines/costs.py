@@ -1,4 +1,4 @@
-"""What training a tail costs for one image, so that engines can be chosen and stacks cut to memory."""
+"""Cost of training a tail for one image, so that engines can be chosen and stacks cut to memory."""
 
 from __future__ import annotations
 

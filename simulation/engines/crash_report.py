@@ -1,4 +1,4 @@
-"""Why a cluster's worker ended, in its own words: an exception that it raised, or the end of its error log.
+"""Report of a cluster worker's end: an exception that it raised, or the end of its error log.
 
 A worker that has not answered yet holds no phone's model, and what it says is cut to one line.
 """

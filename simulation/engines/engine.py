@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is known of a round afterwards: who took part, and weighted means of the devices' losses.
+    """Record of a round: its devices, and weighted means of their losses.
 
     `staleness` is how many models were made, in asynchronous mode, since the one that they trained on. `workers` names
     the engines of a cluster's workers.
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Step:
-    """What one round left: the server's state, the phones with what they keep, and the round's record."""
+    """Result of one round: the server's state, the phones with what they keep, and the round's record."""
 
     state: ServerState = field(repr=False)
     cohort: Cohort = field(repr=False)

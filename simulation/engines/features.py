@@ -1,4 +1,4 @@
-"""What a frozen trunk makes of clients' crops, one block of features a client, for programs that take many at once."""
+"""Features of clients' crops by a frozen trunk, one block a client, for programs that take many at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rows:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory they take."""
+        """Memory that the features take."""
         return self.features.numel() * self.features.element_size()
 
 
@@ -49,7 +49,7 @@ class FeatureBlocks:
 
     @property
     def num_kept(self) -> int:
-        """How many clients' blocks are remembered."""
+        """Number of clients whose blocks are remembered."""
         return len(self._kept)
 
     def rows(self, trunk: Trunk, crops: Crops, batches: Sequence[Batch]) -> Rows:

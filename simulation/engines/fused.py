@@ -95,7 +95,7 @@ class FusedEngine:
             keep_freed_memory(keep_bytes=2 * self._memory_bytes, largest_bytes=self._memory_bytes)
 
     def train(self, work: RoundWork) -> RoundResult:
-        """Return what the work's devices make of its model; raises ConfigError for a task that cannot be fused."""
+        """Return the result of the work's devices on its model; raises ConfigError for a task that cannot be fused."""
         if why := why_not_fused(work.task, work.sums):
             raise ConfigError(f"engine fused cannot run task {work.task.name}: {why}. Use engine stacked, or auto")
         work = on_read_only_model(work)
@@ -233,7 +233,7 @@ def _asked_about_probe(work: RoundWork, device: str) -> DeviceInput:
 
 
 def _factor(device: Device) -> float:
-    """Return what a device's update is multiplied by in its contribution."""
+    """Return the factor of a device's update in its contribution."""
     assert device.output is not None
     contribution = device.output.contribution
     return float(contribution.vector[contribution.layout.slices[DELTA]][0])

@@ -73,7 +73,7 @@ class LinearMaps(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return what the function returns."""
+        """Return the function's result."""
         for given in (*args, *(kwargs or {}).values()):
             for each in given if isinstance(given, list | tuple) else (given,):
                 if id(each) in self._names:

@@ -1,4 +1,4 @@
-"""How cohorts of an asynchronous task overlap in a simulation without a clock, by `mien.rounds.buffered`."""
+"""Overlap of an asynchronous task's cohorts in a simulation without a clock, by `mien.rounds.buffered`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def oldest(flights: Sequence[Flight]) -> int:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Whose sum opens next: `lands` gives its number. `choose` draws cohorts, where that is not as in other rounds."""
+    """The order of sums: `lands` gives the next one's number. `choose` draws cohorts, unless as in other rounds."""
 
     lands: Callable[[Sequence[Flight]], int] = oldest
     choose: Choose | None = None
@@ -41,7 +41,7 @@ class InFlight(Generic[T]):
 
     @property
     def base(self) -> int:
-        """How many models the task had made when this cohort was formed."""
+        """Number of models that the task had made when this cohort was formed."""
         assert self.flight.base is not None
         return self.flight.base
 

@@ -1,4 +1,4 @@
-"""Which devices are run together: a cut of a cohort that depends on nothing but the cohort.
+"""Shards of devices that are run together: a cut of a cohort that depends on nothing but the cohort.
 
 Workers come and go; the cut stays, so that a sum over the shards in their order is the same bit for bit whoever ran
 them.

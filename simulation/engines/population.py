@@ -96,7 +96,7 @@ class Population(Mapping[str, Crops]):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Who holds which rows of one array of crops, such as a mapped file: phone i those from `starts[i]` on.
+    """Phones' rows in one array of crops, such as a mapped file: phone i holds those from `starts[i]` on.
 
     `starts` (phones + 1,) begins at 0 and ends at the number of crops.
     """

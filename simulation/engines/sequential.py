@@ -21,7 +21,7 @@ class SequentialEngine:
         self.runtime = runtime
 
     def train(self, work: RoundWork) -> RoundResult:
-        """Return what devices make of the server's state, one after another."""
+        """Return the result of devices on the server's state, one after another."""
         work = on_read_only_model(work)
         intake = Intake(work)
         for device in work.devices:

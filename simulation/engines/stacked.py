@@ -64,7 +64,7 @@ class StackedEngine:
         self._costs: dict[tuple[str, ...], TailCost] = {}
 
     def train(self, work: RoundWork) -> RoundResult:
-        """Return what the work's devices make of its model, a chunk of them at a time."""
+        """Return the result of the work's devices on its model, a chunk of them at a time."""
         work = on_read_only_model(work)
         intake, embed = Intake(work), Embedder(self.runtime, work)
         for chunk in self._chunks(work, embed):
@@ -90,7 +90,7 @@ class StackedEngine:
             yield chunk
 
     def _image_bytes(self, job: TrainingJob) -> int:
-        """Return what a job's images take while they are trained on."""
+        """Return the memory of a job's images while they are trained on."""
         if job.part.names not in self._costs:
             with self.runtime.loaded(job.theta, job.part) as trunk:
                 self._costs[job.part.names] = tail_cost(trunk)

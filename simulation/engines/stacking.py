@@ -45,7 +45,7 @@ class Member:
 
     @property
     def num_images(self) -> int:
-        """How many crops it trains on."""
+        """Number of crops it trains on."""
         return len(self.job.crops)
 
 
@@ -93,7 +93,7 @@ def trained_parameters(trunk: Trunk, part: ParameterPart) -> dict[str, Tensor]:
 
 
 class OwnTensors:
-    """What clients have beside the model, stacked: the private tensors that they train, and what is fixed."""
+    """Clients' tensors beside the model, stacked: the private ones that they train, and what is fixed."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         objectives = [member.job.objective for member in members]

@@ -1,4 +1,4 @@
-"""How a simulated cohort is added up: exactly, or in the ring of secure aggregation with the noise that is promised.
+"""Sums of a simulated cohort: exact, or in the ring of secure aggregation with the noise that is promised.
 
 A cohort's sum may be made of the sums of its shards (`merge`). In the ring that is the same sum bit for bit, whatever
 the shards. The exact sum is float64's: the same shards in the same order repeat it bit for bit, others change it by

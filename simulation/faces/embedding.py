@@ -33,7 +33,7 @@ FORWARD: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class Acquired:
-    """What became of images, in the order given: embeddings of those with a face, and why the others have none.
+    """Results of images, in the order given: embeddings of those with a face, and why the others have none.
 
     `rows` are the images that `embeddings` (N, D) belong to; `failed` maps an image to its error code; `digests` are
     the SHA-256 of every file; `num_multiple` images showed more than one face.
@@ -94,7 +94,7 @@ def embed_flip_sum(backbone: Backbone, crops: NDArray[np.uint8]) -> NDArray[np.f
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What became of one batch."""
+    """Results of one batch."""
 
     rows: list[int]
     embeddings: NDArray[np.float64] = field(repr=False)

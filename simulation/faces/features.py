@@ -99,7 +99,7 @@ class KeptFeatures(FeatureCache):
 
 @dataclass(frozen=True)
 class _Picture:
-    """What a crop's own bytes say of its features: the name under which they are kept, and the key that opens them."""
+    """Secrets of a crop's own bytes: the name under which its features are kept, and the key that opens them."""
 
     name: bytes
     key: SecretKey

@@ -35,7 +35,7 @@ UNREADABLE: Final = "unreadable"
 
 @dataclass(frozen=True)
 class ImportSource:
-    """What is imported: its kind, and where it lies. `is_aligned`: the images are crops of the right size already."""
+    """Source of an import: its kind and place. `is_aligned`: the images are crops of the right size already."""
 
     path: Path
     kind: SourceKind

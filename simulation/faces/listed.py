@@ -1,4 +1,4 @@
-"""What a test protocol's lists name: the lists' texts, and the images in a folder, embedded and hashed."""
+"""Images that a test protocol's lists name: the lists' texts, and the images in a folder, embedded and hashed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lists:
     read_so_far: list[tuple[str, str]] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
-        """Whether the folder holds this list."""
+        """Return whether the folder holds this list."""
         return (self.folder / name).is_file()
 
     def read(self, name: str) -> str:

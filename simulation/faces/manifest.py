@@ -43,7 +43,7 @@ class HashedFile:
 
 @dataclass(frozen=True)
 class StoreManifest:
-    """What a store is. `crops` are the hashes of `SHARD_BYTES` each of the crops, `files` those of the other files.
+    """Manifest of a store. `crops` are the hashes of `SHARD_BYTES` each of the crops, `files` those of the other files.
 
     `origin` says where the faces come from, `licence` under which terms, `is_synthetic` that they are nobody's.
     """
@@ -100,7 +100,7 @@ class StoreManifest:
 
 
 def read_manifest(folder: Path) -> StoreManifest:
-    """Return what the store in a folder is.
+    """Return the manifest of the store in a folder.
 
     Raises NotFoundError where there is none, VersionError for a later format, CorruptDataError for a damaged file.
     """

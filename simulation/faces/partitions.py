@@ -1,4 +1,4 @@
-"""Who holds whose faces: identities with their numbers of images, divided among clients, public people and test people.
+"""Partitions: identities with their numbers of images, divided among clients, public people and test people.
 
 Everything here works on numbers alone (identity -> number of images), so that a split at the scale of a million images
 can be checked without one image. A partition refuses to exist if anybody is trained on and tested on.
@@ -35,7 +35,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Partition:
-    """Whom each client trains on, which images of these people it is tested with, and who is public or for tests.
+    """Each client's people to train on, their images for tests, and who is public or for tests.
 
     `probes` are further images of a client's own identities (personalised evaluation). `shared` names the identities
     that several clients may hold. Raises ConfigError for any other overlap, for an empty client and for no client.
@@ -115,7 +115,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """How faces are divided, as an experiment's TOML says it.
+    """Division of faces, as an experiment's TOML says it.
 
     `public` and `test` people are drawn first. `scheme` divides `identities` of the others (0: all of them) among
     `clients`: one each, equally many each, numbers drawn from a log-normal distribution of deviation `sigma`, or each

@@ -1,4 +1,4 @@
-"""How a measurement was made: the commit of the code that ran, and the command line that ran it."""
+"""Provenance of a measurement: the commit of the code that ran, and the command line that ran it."""
 
 from __future__ import annotations
 

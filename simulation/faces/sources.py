@@ -69,12 +69,12 @@ class FacesSource:
 
     @property
     def is_nobody(self) -> bool:
-        """Whether these are faces of people who do not exist."""
+        """True if these are faces of people who do not exist."""
         return self.synthetic or self.kind == "shipped"
 
 
 def place_of(source: FacesSource, root: Path) -> Path:
-    """Return where a source lies: its path, taken from `root` unless it is absolute."""
+    """Return a source's path, taken from `root` unless it is absolute."""
     return root / source.path
 
 

@@ -71,7 +71,7 @@ class CropStore:
         _check_size(folder / INDEX, 8 * (2 * identities + made.images + 1))
         index = _mapped(folder / INDEX).view("<u8")
         self.starts: NDArray[np.int64] = index[:identities].astype(np.int64)
-        """Where each identity's crops begin, and the number of all crops: (identities + 1,)."""
+        """First crop of each identity, and the number of all crops: (identities + 1,)."""
         self._name_starts = index[identities : 2 * identities].astype(np.int64)
         self._file_starts = index[2 * identities :]
         self._names = _mapped(folder / NAMES)
@@ -144,7 +144,7 @@ class CropStore:
         return (self.name(number) for number in range(len(self)))
 
     def file(self, image: int) -> str:
-        """Return what crop `image` was called where it came from."""
+        """Return the name of crop `image` where it came from."""
         first, end = (int(at) for at in self._file_starts[image : image + 2])
         if not 0 <= first < end <= len(self._files):
             raise CorruptDataError(f"{INDEX} points beyond {FILES}; {AGAIN}")

@@ -1,4 +1,4 @@
-"""What the laptop-scale reproductions share: pretrained SFace, people by name, and features that are computed once.
+"""Parts shared by laptop-scale reproductions: pretrained SFace, people by name, and features computed once.
 
 Every run of every study trains the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
 once a machine, into a private folder of the temporary directory, sealed (`simulation.faces.features`); deleting the
@@ -137,7 +137,7 @@ class Workbench:
 
 
 def device() -> DeviceName:
-    """Return where studies train: on the CPU, or on a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
+    """Return the device of studies: the CPU, or a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
     name = os.environ.get("MIEN_SIM_DEVICE", "cpu")
     if name not in get_args(DeviceName):
         raise ConfigError(f"MIEN_SIM_DEVICE is {name!r}; it must be one of {', '.join(get_args(DeviceName))}")

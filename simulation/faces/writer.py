@@ -58,7 +58,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class StoreTerms:
-    """What a store says of itself beside its content."""
+    """A store's own terms, beside its content."""
 
     licence: str
     origin: str

@@ -21,7 +21,7 @@ class Agenda:
 
     @property
     def next_s(self) -> float:
-        """When the next call comes; infinity for never."""
+        """Time of the next call; infinity for never."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def run_next(self) -> None:

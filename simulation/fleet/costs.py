@@ -1,4 +1,4 @@
-"""What one round asks of a phone in bytes and steps: of its task, of the model, and of secure aggregation."""
+"""Cost of one round for a phone in bytes and steps: of its task, of the model, and of secure aggregation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RoundCost:
 
 
 def round_cost(task: TaskSpec, work: Work, model: Model | None = None) -> RoundCost:
-    """Return what a round costs on a model, or on one of the profile's size.
+    """Return the cost of a round on a model, or on one of the profile's size.
 
     Raises ConfigError for a task whose rounds the fleet does not emulate, or whose sums do not fit.
     """

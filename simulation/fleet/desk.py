@@ -81,7 +81,7 @@ class DeskCohort:
 
 @dataclass(frozen=True)
 class Change:
-    """What one step made of a cohort: the attempt's states before and after it, and what there is to carry out."""
+    """The effect of one step on a cohort: the attempt's states before and after it, and what there is to carry out."""
 
     cohort: DeskCohort
     attempt: DeskAttempt
@@ -91,10 +91,10 @@ class Change:
 
 
 class Listener(Protocol):
-    """Hears of all that happens, after it has happened."""
+    """Receives all events, after they have happened."""
 
     def changed(self, change: Change, now: float) -> None:
-        """Hear of a step of an attempt."""
+        """Receive a step of an attempt."""
         ...
 
 
@@ -131,7 +131,7 @@ class Desk:
 
     @property
     def wants_devices(self) -> bool:
-        """Whether any device that checks in now could be chosen."""
+        """True while any device that checks in could be chosen."""
         return any(self._rules.wants_devices(cohort) for cohort in self.cohorts)
 
     def check_in(self, cohort: DeskCohort, devices: Iterable[str], now: float) -> None:
@@ -144,13 +144,13 @@ class Desk:
         self._handle(cohort, [CheckedIn(idle)], now)
 
     def hear(self, cohort: DeskCohort, event: Event, now: float) -> None:
-        """Hear what a device of an attempt did."""
+        """Receive a device's event in an attempt."""
         self._handle(cohort, [event], now)
 
     # What time does
 
     def wakes_s(self, cohort: DeskCohort, now: float) -> float:
-        """Return when time alone moves a cohort next; infinity for never."""
+        """Return the time at which a cohort next moves by time alone; infinity for never."""
         if (attempt := cohort.attempt) is None:
             return math.inf
         if attempt.state.stage is Stage.CLOSING:

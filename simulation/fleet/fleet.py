@@ -42,10 +42,10 @@ from simulation.fleet.records import Attempt, Fate, History, PhoneCounts
 from simulation.fleet.windows import DAY_S, HOUR_S, Coming
 
 LOOK_EVERY_S: Final = 15.0
-"""How often a phone that trains asks whether its round still waits (`device_sdk.rounds.watch`)."""
+"""Pause between a training phone's questions whether its round still waits (`device_sdk.rounds.watch`)."""
 
 FAILED_PAUSE_S: Final = 60.0
-"""How long a phone stays away after it left a round by an error (`device_sdk.rounds.participate`)."""
+"""Pause of a phone after it left a round by an error (`device_sdk.rounds.participate`)."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Fleet:
         self.now = 0.0
 
     def run(self) -> History:
-        """Return what happened until the time was over, or the task."""
+        """Return the history until the time was over, or the task."""
         self._agenda.put(0.0, self._sample)
         while not self._is_over:  # as of the last change of its task
             due_s, comes_s = self._agenda.next_s, self._coming.next_s()

@@ -1,4 +1,4 @@
-"""What the stages of secure aggregation make of a cohort that sends no messages: who can go on, and whether it opens.
+"""Stages of secure aggregation for a cohort that sends no messages: who can go on, and whether it opens.
 
 Decided by the protocol's own rules (`mien.secagg.quorum`), on graphs drawn as the protocol draws them. Messages are
 taken to be right: phones that cheat are another matter.
@@ -79,7 +79,7 @@ class EmulatedSums:
 
     @property
     def can_open(self) -> bool:
-        """Whether every group's sum can be opened now."""
+        """True if every group's sum can be opened now."""
         return self.stage is Stage.UNMASK and all(_is_covered(group) for group in self._groups)
 
     def _close(self, group: _Group, stage: Stage) -> None:

@@ -147,7 +147,7 @@ def _staleness(tried: Sequence[Tried]) -> list[Section]:
 
 
 def _accuracy(tried: Sequence[Tried]) -> list[Section]:
-    """Return what the cohorts learnt, where they trained."""
+    """Return the cohorts' accuracy, where they trained."""
     if not any(each.points for each in tried):
         return []
     lines = [(each.policy.name, [(point.hours, 100 * point.eer) for point in each.points]) for each in tried]

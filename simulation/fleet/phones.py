@@ -25,7 +25,7 @@ _BYTES_PER_MBIT: Final = 1e6 / 8
 
 @dataclass(frozen=True)
 class Outlook:
-    """How a phone's round will go if nobody stops it: its time to be trained, and when in the round it fails.
+    """A phone's round if nobody stops it: its time to be trained, and when in the round it fails.
 
     `fails_after_s` is of time at work, None for never; `tells` whether the coordinator hears of it.
     """
@@ -50,17 +50,17 @@ class Phones(Protocol):
 
     @property
     def presence(self) -> Presence:
-        """When phones are there."""
+        """The spans of time in which phones are there."""
         ...
 
     @property
     def cost(self) -> RoundCost:
-        """What a round asks of each of them."""
+        """Cost of a round for each of them."""
         ...
 
     @property
     def latency_s(self) -> float:
-        """How long a phone takes to come again after a round."""
+        """Time that a phone takes to come again after a round."""
         ...
 
     def name(self, phone: int) -> str:
@@ -147,7 +147,7 @@ class DrawnPhones:
 
     @property
     def presence(self) -> Presence:
-        """When phones are there."""
+        """The spans of time in which phones are there."""
         return self._presence
 
     @property

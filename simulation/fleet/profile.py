@@ -1,4 +1,4 @@
-"""What phones are like, as a TOML file says it: speed, networks, when they are there, how they fail, what a round asks.
+"""Profile of phones, from a TOML file: speed, networks, when they are there, how they fail, what a round asks.
 
 The defaults, each with its source, are in `profile.toml` beside this file. A file of one's own holds only the tables
 that differ.
@@ -80,7 +80,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Availability:
-    """When phones are idle, on a charger and on an unmetered network: at night, and now and then in the day."""
+    """Times when phones are idle, on a charger and on an unmetered network: at night, and now and then in the day."""
 
     night_share: float
     night_start_h: float
@@ -122,7 +122,7 @@ class Battery:
 
 @dataclass(frozen=True)
 class Failures:
-    """In which share of its rounds a phone fails, and in which share of these the coordinator is told."""
+    """Share of its rounds in which a phone fails, and share of these in which the coordinator is told."""
 
     share: float
     told_share: float
@@ -133,7 +133,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class Work:
-    """What a round asks of a phone; a step on `step_images` takes the first tier `step_ms`."""
+    """Work of a phone in a round; a step on `step_images` takes the first tier `step_ms`."""
 
     step_ms: float
     step_images: int

@@ -1,4 +1,4 @@
-"""What is known of an emulated fleet afterwards: one record an attempt, and counts for each phone."""
+"""Records of an emulated fleet: one an attempt, and counts for each phone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mien.protocol.rounds import Stage
 
 
 class Fate(StrEnum):
-    """How a phone's part in an attempt ended.
+    """End of a phone's part in an attempt.
 
     SPARE: it was not needed, for enough others had trained. IN_USE: it was taken into use. OFFLINE: it lost its
     network. ABORTED: the attempt ended without a model, through no fault of the phone.
@@ -58,7 +58,7 @@ class Attempt:
 
     @property
     def staleness(self) -> int:
-        """How many models were made since the one that the cohort trained on."""
+        """Number of models made since the one that the cohort trained on."""
         return 0 if self.version is None else self.version - 1 - self.base_version
 
 

@@ -26,7 +26,7 @@ class TierShare:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a policy did to a fleet.
+    """Figures of a policy's effect on a fleet.
 
     `round_s` are median and 90th percentile of the time from the choice of a cohort to its model, `gathering_s` is the
     median of the time before. `lost` are shares of the phones that were chosen, by `Fate`; `wasted_share` is the share

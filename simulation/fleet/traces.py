@@ -38,7 +38,7 @@ MAX_TRACE_BYTES: Final = 1 << 30
 MAX_CLIENTS: Final = 5_000_000
 MAX_SPANS: Final = 20_000_000
 MOST_SPANS_A_DAY: Final = 20_000_000
-"""How often a fleet's phones may come in a day: 5 GB of memory, and many minutes of arithmetic."""
+"""Most spans of a fleet's phones in a day: 5 GB of memory, and many minutes of arithmetic."""
 MIN_PERIOD_S: Final = 60.0
 MAX_TIME_S: Final = 1e10
 MIN_RATE: Final = 1e-3
@@ -50,7 +50,7 @@ _THIRDS: Final = ("fast third", "middle third", "slow third")
 
 @dataclass(frozen=True)
 class Behaviour:
-    """When clients are there: for each, spans of time that come again after its period. All times in seconds."""
+    """Times when clients are there: for each, spans that come again after its period. All times in seconds."""
 
     clients: NDArray[np.int32] = field(repr=False)
     starts_s: NDArray[np.float64] = field(repr=False)
@@ -59,7 +59,7 @@ class Behaviour:
 
     @property
     def num_clients(self) -> int:
-        """How many clients the trace has."""
+        """Number of clients in the trace."""
         return len(self.periods_s)
 
 

@@ -95,7 +95,7 @@ class Trainer:
 
     @property
     def images(self) -> tuple[int, ...]:
-        """How many images each client holds."""
+        """Number of images that each client holds."""
         held: Mapping[str, Sequence[Holding]] = self._plan.partition.clients
         return tuple(sum(len(each.images) for each in held[client]) for client in self.clients)
 

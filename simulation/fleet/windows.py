@@ -1,4 +1,4 @@
-"""When phones are there: spans of time in which one is idle, charging and on an unmetered network, day by day.
+"""Times when phones are there: spans in which one is idle, charging and on an unmetered network, day by day.
 
 Spans are drawn for all phones of a day at once, in arrays, and only shortly before they are due: what a week of a
 million phones takes is the memory of two days.
@@ -55,7 +55,7 @@ class Spans:
 
 
 class Presence(Protocol):
-    """Knows when phones are there."""
+    """Spans of time in which phones are there."""
 
     def day(self, day: int) -> Spans:
         """Return the spans of one day, in any order: each span belongs to one day, and starts near it."""

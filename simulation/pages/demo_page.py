@@ -39,7 +39,7 @@ DEFAULT_TARGETS = (1e-1, 1e-2, 1e-3)
 
 @dataclass(frozen=True)
 class Population:
-    """Whose faces played which part: e.g. role "test identities (held out)", 30 people, 300 images, and their terms."""
+    """People in one role: e.g. role "test identities (held out)", 30 people, 300 images, and their terms."""
 
     role: str
     dataset: str
@@ -61,7 +61,7 @@ class ModelResult:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What one round cost, and the EER of its model where it was measured.
+    """Cost of one round, and the EER of its model where it was measured.
 
     Bytes are totals over the cohort: `bytes_up` are contributions that the coordinator received, `bytes_down` what
     training had changed of the model, for each phone that had to fetch it. `outcome` is "closed" or why it aborted.
@@ -79,7 +79,7 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class OwnPopulation:
-    """What training cost the released model on the people it was made for: accuracy before and after.
+    """Cost of training for the people whom the released model was made for: accuracy before and after.
 
     `protocol` says how pairs and threshold were chosen, e.g. "300 fixed pairs of LFW, threshold fixed before training".
     """

@@ -20,7 +20,7 @@ from simulation.phones.notes import Notes
 
 T = TypeVar("T")
 LOST_AT: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
-"""Where a phone can vanish: always before its answer of that stage."""
+"""Stages at which a phone can vanish: always before its answer of that stage."""
 
 
 class VanishedError(Exception):
@@ -29,7 +29,7 @@ class VanishedError(Exception):
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, by chance.
+    """Faults by chance.
 
     In a round a phone vanishes with probability `drop_out`, at a stage drawn evenly, and is back after `away_s` as a
     program that was started anew. It loses its connection with probability `reconnect` and opens another one. Before

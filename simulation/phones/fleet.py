@@ -83,7 +83,7 @@ class StoppableClock:
 
 
 class Chance:
-    """Where a phone's chance comes in: secrets of the operating system, and the seeds of local rounds."""
+    """Sources of a phone's randomness: secrets of the operating system, and the seeds of local rounds."""
 
     random_bytes: RandomBytes = staticmethod(secret_bytes)
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = staticmethod(local_seed)
@@ -91,7 +91,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """How a process's phones behave.
+    """Options of a process's phones.
 
     The fleet stops when its phones have seen `rounds` rounds close (0: no limit), or nothing of a round for `idle_s`.
     With `replays` a phone sends random numbers and trains nothing. `seed` draws faults.
@@ -106,7 +106,7 @@ class FleetOptions:
 
 @dataclass(frozen=True)
 class Shared:
-    """What a process's phones share, none of it secret: models, the runtime, notes and the time."""
+    """Parts shared by a process's phones, none of it secret: models, the runtime, notes and the time."""
 
     models: SharedModels
     runtimes: Callable[[Model], Runtime]
@@ -299,7 +299,7 @@ class PhoneFleet:
         return self.shared.notes.num_closed
 
     def notes(self) -> ProcessNotes:
-        """Return what was noted since `start`."""
+        """Return the notes since `start`."""
         return self.shared.notes.figures(
             len(self.phones), cpu_s=cpu_s() - self._first_cpu_s, first_bytes=self._first_bytes, peak_bytes=peak_bytes()
         )

@@ -1,4 +1,4 @@
-"""What an emulated phone holds, in memory: its identity, its one person, its log of sums; and what all of them share.
+"""An emulated phone's data, in memory: its identity, its one person, its log of sums; and what all of them share.
 
 The gallery of a phone is an encrypted database of its own, and its model store a folder: right for one phone, and a
 hundred times the files, keys and copies of the model for a hundred of them.
@@ -37,7 +37,7 @@ MODELS_KEPT: Final = 3
 
 
 class MemoryIdentity:
-    """Where an emulated phone keeps its key and its certificates."""
+    """An emulated phone's key and certificates."""
 
     def __init__(self) -> None:
         self._key = p256_key()
@@ -243,7 +243,7 @@ class _InTurn:
     trainer: ThreadPoolExecutor = field(repr=False)
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
-        """Return what the runtime embeds."""
+        """Return the runtime's embeddings."""
         return self.trainer.submit(self.runtime.embed, theta, crops).result()
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:

@@ -1,4 +1,4 @@
-"""What a process of emulated phones notes down, and the figures that are made of all processes' notes."""
+"""Notes of a process of emulated phones, and the figures that are made of all processes' notes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RoundNotes:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Which attempt this is."""
+        """The attempt's task, round and number."""
         return self.task_id, self.round, self.attempt
 
     @property
@@ -88,7 +88,7 @@ class RoundNotes:
 
 @dataclass(frozen=True)
 class ProcessNotes:
-    """What one process noted, as it travels to the one that started it; `first_bytes` is its memory without phones."""
+    """Notes of one process, as they travel to the one that started it; `first_bytes` is its memory without phones."""
 
     phones: int
     counts: Mapping[str, int]
@@ -102,7 +102,7 @@ class ProcessNotes:
 
 
 class Notes:
-    """Where a process's phones write, from any thread."""
+    """Collects the notes of a process's phones, from any thread."""
 
     def __init__(self, unix_s: Callable[[], float]) -> None:
         self._unix_s, self._lock = unix_s, threading.Lock()

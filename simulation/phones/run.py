@@ -45,7 +45,7 @@ MOST_A_PROCESS: Final = 1000
 
 @dataclass(frozen=True)
 class PhonesOptions:
-    """What a person may choose: see `mien-sim phones --help`."""
+    """A person's options: see `mien-sim phones --help`."""
 
     out: Path
     count: int

@@ -1,4 +1,4 @@
-"""What a process takes of the machine, as Linux tells it."""
+"""A process's use of the machine, as Linux tells it."""
 
 from __future__ import annotations
 

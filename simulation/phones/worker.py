@@ -29,7 +29,7 @@ SHIPPED_PEOPLE: Final = 8
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What one process does: a phone an invite, with `images` crops of one identity each.
+    """Work of one process: a phone an invite, with `images` crops of one identity each.
 
     `faces` is a folder of crops (`mien-sim data import`), empty for the faces that come with the package; phones take
     its identities from number `first` on, the first ones again when it has no more. They are numbered so, too. `folder`

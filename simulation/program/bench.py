@@ -1,4 +1,4 @@
-"""What `mien-sim bench` measures and prints: the engines on this machine, and which to use."""
+"""Measurements and output of `mien-sim bench`: the engines on this machine, and which to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs `run` and `report` of mien-sim do."""
+"""Actions of the verbs `run` and `report` of mien-sim."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(
 
 
 def _stopped(folder: Path) -> str:
-    """Return what is said of a run that was interrupted."""
+    """Return the message about a run that was interrupted."""
     done = num_rounds(folder / "records.jsonl")
     if not done:
         return "stopped before the first round was done; the same command begins again"

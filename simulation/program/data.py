@@ -1,4 +1,4 @@
-"""What `mien-sim data import`, `info` and `verify` do."""
+"""Actions of `mien-sim data import`, `info` and `verify`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         UNREADABLE: "cannot be read",
     }
 )
-"""What people are told for the code of an image that gave no crop."""
+"""Words for the code of an image that gave no crop."""
 
 
 def make_data_set(
@@ -54,7 +54,7 @@ def make_data_set(
 
 
 def show_data_set(folder: Path, *, as_json: bool) -> None:
-    """Say what a data set holds."""
+    """Print the content of a data set."""
     _show(CropStore(folder), as_json=as_json)
 
 
@@ -114,7 +114,7 @@ def _table(found: Mapping[str, Any]) -> Table:
 
 
 def _add_failures(table: Table, found: Mapping[str, Any]) -> None:
-    """Say which images gave no crop and why, and who is not in the data set for want of one."""
+    """Add the images that gave no crop and why, and the people who are not in the data set for want of one."""
     table.add_row("people left out", f"{found['people_left_out']:,}, none of whose pictures can be used")
     for name in found["left_out"]:
         table.add_row("", name)

@@ -51,7 +51,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """Where the data lie, and what not every protocol has; an option that is left alone is None or false."""
+    """The data's place, and options that not every protocol has; one that is left alone is None or false."""
 
     data: Path
     aligned: bool = False

@@ -1,4 +1,4 @@
-"""What `mien-sim fleet` does: policies over one fleet, as a table with ratios, records as files, and a page."""
+"""Actions of `mien-sim fleet`: policies over one fleet, as a table with ratios, records as files, and a page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_ROUNDS: Final = 100_000
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; `phones` is None for as many as the trace or the experiment has, or 10,000.
+    """The command's options; `phones` is None for as many as the trace or the experiment has, or 10,000.
 
     With an `experiment` its clients are the phones, and cohorts train; paths of its faces start at `faces`, by default
     at MIEN_DATA.
@@ -92,7 +92,7 @@ class Setting:
 
     @classmethod
     def of(cls, options: Options) -> Setting:
-        """Return what the options name, read from their files."""
+        """Return the setting that the options name, read from their files."""
         behaviour = None if options.trace is None else read_behaviour(options.trace)
         speeds = None if options.capacity is None else read_speeds(options.capacity)
         trainer = None if options.experiment is None else _trainer(options.experiment, options.faces)
@@ -142,7 +142,7 @@ def fleet(options: Options, *, as_json: bool) -> None:
 
 
 def try_policy(policy: Policy, setting: Setting) -> Tried:
-    """Return what a policy does to the fleet in all of its days; those of the task's rounds train, where any do."""
+    """Return a policy's effect on the fleet in all of its days; those of the task's rounds train, where any do."""
     phones = phones_of(policy.task, setting)
     task = dataclasses.replace(policy.task, rounds=MOST_ROUNDS)
     history = Fleet(task, phones, setting.profile.coordinator, until_s=setting.days * DAY_S, seed=setting.seed).run()

@@ -1,4 +1,4 @@
-"""What gates judge by: a candidate beside the model that it would replace, measured on folders of faces."""
+"""Evidence for gates: a candidate beside the model that it would replace, measured on folders of faces."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Measured:
 def gather(
     gates: GateSpec, reference: Model, candidate: Model, sets: Sequence[EvaluationSet]
 ) -> tuple[Evidence, list[dict[str, Any]]]:
-    """Return what speaks for and against a candidate, and the records of its own measurements.
+    """Return the evidence for and against a candidate, and the records of its own measurements.
 
     Raises ConfigError or UndefinedMetricError where a set cannot measure what the gates ask for: that is no fault of
     the candidate's.

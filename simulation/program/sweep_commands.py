@@ -1,4 +1,4 @@
-"""What the verbs `sweep` and `export` of mien-sim do."""
+"""Actions of the verbs `sweep` and `export` of mien-sim."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sweep(
 
 
 def _stopped(swept: Experiment, folder: Path) -> str:
-    """Return what is said of a sweep that was interrupted."""
+    """Return the message about a sweep that was interrupted."""
     done = rounds_done(swept, folder)
     return f"stopped after {done} of {num_rounds_of(swept)} rounds; the same command goes on"
 

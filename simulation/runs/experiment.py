@@ -84,7 +84,7 @@ class Row:
 
     @property
     def spec(self) -> RunSpec:
-        """What is run in a row of a sweep, under its own seed."""
+        """The run of a sweep's row, under its own seed."""
         return from_mapping(RunSpec, self.settings["experiment"])
 
 
@@ -138,7 +138,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is measured, under which settings and seeds, how it is shown, and what is claimed of it.
+    """A measurement: its settings and seeds, how it is shown, and what is claimed of it.
 
     `data_sha256` names the data set and is part of every record's name. A sweep keeps the run that its rows change as
     `base`, in plain data.
@@ -239,7 +239,7 @@ class Results:
 def read_results(
     study: Experiment, folder: Path, *, seeds: Sequence[int] = (0, 1, 2), failures: tuple[Failure, ...] = ()
 ) -> Results:
-    """Return what is on disk of a study, running nothing."""
+    """Return the results of a study on disk, running nothing."""
     records = {}
     for row in study.rows:
         for seed in seeds:

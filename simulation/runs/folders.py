@@ -38,7 +38,7 @@ def refuse_others(folder: Path, *, but: str = "") -> None:
 
 LOCK: Final = "lock"
 WAIT_S: Final = 10.0
-"""How long a writer waits: what a killed command has started ends a moment after it."""
+"""Time that a writer waits: what a killed command has started ends a moment after it."""
 _TICK_S: Final = 0.1
 
 

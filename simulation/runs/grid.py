@@ -328,7 +328,7 @@ def _faces_of(row: Mapping[str, Any]) -> str:
 
 
 def read_sweep(out: Path) -> tuple[Results, str]:
-    """Return what is measured of the sweep that a folder holds, and its command; nothing is run.
+    """Return the results of the sweep that a folder holds, and its command; nothing is run.
 
     Raises CorruptDataError for a damaged folder.
     """

@@ -1,4 +1,4 @@
-"""How far a run is: a bar with the time that is left on a terminal, lines elsewhere."""
+"""Progress of a run: a bar with the time that is left on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mien.shell import cli
 
 
 class Watcher(Protocol):
-    """Is told what happens."""
+    """Receives progress events."""
 
     def tell(self, text: str) -> None:
-        """Say one thing that has happened."""
+        """Report one event."""
         ...
 
     def show(self, done: int, total: int) -> None:
@@ -26,7 +26,7 @@ class Watcher(Protocol):
 
 
 class Lines:
-    """Prints what it is told on stderr, for logs and pipes; what is told says itself how long the rest will take."""
+    """Prints events on stderr, for logs and pipes; their text says itself how long the rest will take."""
 
     def tell(self, text: str) -> None:
         """Print a line."""

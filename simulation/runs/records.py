@@ -49,7 +49,7 @@ _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Header:
-    """What a run's figures rest on: hashes of its settings and of its faces, the code's commit, command and machine."""
+    """Basis of a run's figures: hashes of its settings and of its faces, the code's commit, command and machine."""
 
     experiment: str
     experiment_sha256: str
@@ -154,7 +154,7 @@ def settings_sha256(settings: Mapping[str, Any]) -> str:
 
 
 def machine() -> str:
-    """Return what this machine is, without its name: system, processor, cores that this process may use, versions."""
+    """Return this machine in words, without its name: system, processor, cores that this process may use, versions."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -369,7 +369,7 @@ class RunFolder:
             return False
 
     def spec(self) -> RunSpec:
-        """Return what was run; raises NotFoundError where there is no run."""
+        """Return the run's specification; raises NotFoundError where there is no run."""
         if not self.experiment.is_file():
             raise NotFoundError(f"{self.folder} holds no run; start one with mien-sim run")
         return from_mapping(RunSpec, read_json(self.experiment))

@@ -58,7 +58,7 @@ EXPERIMENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Options:
-    """How a reproduction was started; kept beside its records, so that it can be rendered again."""
+    """Options of a reproduction's start; kept beside its records, so that it can be rendered again."""
 
     experiment: str
     quick: bool = False

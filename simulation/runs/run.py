@@ -152,7 +152,7 @@ def _run(
 
 
 class Spent:
-    """What a run's parts took, in seconds of processor and of wall clock; of a resumed run, this process's share."""
+    """Time of a run's parts, in seconds of processor and of wall clock; of a resumed run, this process's share."""
 
     def __init__(self) -> None:
         self.cpu_s: dict[str, float] = {}

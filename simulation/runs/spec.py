@@ -42,7 +42,7 @@ MapKind = Literal["pca", "tsne", "none"]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where the model comes from: pretrained `sface`, `folder` (`path` as model export writes it), or `new`.
+    """Source of the model: pretrained `sface`, `folder` (`path` as model export writes it), or `new`.
 
     A new model is `backbone` with `dim` numbers an embedding, its weights drawn from `seed`.
     """
@@ -64,7 +64,7 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """When and how the model is measured on the partition's test people: after every `every` rounds (0: at the end).
+    """Measurements of the model on the partition's test people: after every `every` rounds (0: at the end).
 
     All pairs of at most `max_people` of them (0: all) are compared; TAR is given at each of `targets`, the EER's
     interval comes from `replicates` bootstrap replicates over identities. `map` draws the embeddings of some of them,
@@ -140,12 +140,12 @@ class RunSpec:
 
     @property
     def has_nobody(self) -> bool:
-        """Whether all faces are of people who do not exist."""
+        """True if all faces are of people who do not exist."""
         return all(source.is_nobody for source in self.faces)
 
     @property
     def map_kind(self) -> MapKind:
-        """How the report maps embeddings."""
+        """The kind of the report's map of embeddings."""
         kind = self.evaluation.map
         return kind if kind != "auto" else "pca" if self.has_nobody else "none"
 
@@ -194,7 +194,7 @@ def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who holds what in an experiment, and where the numbers come from: `generated` names the sets that are absent."""
+    """An experiment's partition, and the source of its numbers: `generated` names the sets that are absent."""
 
     spec: RunSpec
     counts: Counts = field(repr=False)
@@ -203,7 +203,7 @@ class Plan:
     generated: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
-        """Return what a dry run says: sizes of data and partition, method, rounds, what is missing."""
+        """Return the summary of a dry run: sizes of data and partition, method, rounds, what is missing."""
         return {
             "experiment": self.spec.name,
             "paper": self.spec.paper,

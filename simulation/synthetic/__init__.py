@@ -23,7 +23,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a generated set says of itself: how it was drawn, and each file's SHA-256 by its path in the set."""
+    """Manifest of a generated set: how it was drawn, and each file's SHA-256 by its path in the set."""
 
     seed: int
     identities: int

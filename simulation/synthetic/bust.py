@@ -13,7 +13,7 @@ from simulation.synthetic.geometry import Floats, Indices
 
 
 class Part(IntEnum):
-    """What a triangle belongs to."""
+    """The part that a triangle belongs to."""
 
     BODY = 0
     HEAD = 1

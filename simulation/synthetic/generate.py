@@ -27,7 +27,7 @@ _VERSIONED: Final = ("anny", "torch", "numpy", "opencv-python-headless", "verify
 
 
 class VertexSource(Protocol):
-    """What a set is drawn from; `model.FaceModel` is the real one."""
+    """Source of a set's vertices; `model.FaceModel` is the real one."""
 
     @property
     def bust(self) -> Bust:
@@ -39,7 +39,7 @@ class VertexSource(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """Which set to draw: equal orders draw equal parameters."""
+    """The set to draw: equal orders draw equal parameters."""
 
     identities: int
     images: int

@@ -48,7 +48,7 @@ def _step(x: Floats, edge: float | Floats, width: float) -> Floats:
 
 
 def hair_share(template_N3: Floats, ears_N: Floats, hairline_cm: float, fade_cm: float = 0.9) -> Floats:
-    """How far (0..1) points of the head are covered by a full head of hair, fading at its edge; ears never are."""
+    """Share (0..1) of a full head of hair at points of the head, fading at its edge; ears are never covered."""
     y, z = template_N3[:, 1], template_N3[:, 2]
     depth, height = np.array(_HAIR_EDGE).T
     front = np.array([(-2.2, hairline_cm), (3.0, hairline_cm + 0.3)])

@@ -112,7 +112,7 @@ def _shade(bust: Bust, view: Projection, posed_V3: Floats, seen: Indices, look: 
 
 
 def _light(normals_N3: Floats, part_N: NDArray[np.uint8], image: ImageParameters) -> tuple[Floats, Floats]:
-    """What one directional light and the surroundings do at each point: a factor on its colour, and added gloss."""
+    """Light of one direction and of the surroundings at each point: a factor on its colour, and added gloss."""
     left, forward, up = image.light
     towards = np.array((left, -forward, up))  # the model's y axis points backwards
     # Wrapped a little past the terminator, as light bleeds through skin.

@@ -1,4 +1,4 @@
-"""What the model commands share: naming a model, telling of one, and shares of the phones as people write them."""
+"""Parts shared by the model commands: a model's name and description, and shares of the phones as people write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wants an operator, in words, the worst first, each with what to do about it."""
+"""Alerts for the operator, in words, the worst first, each with what to do about it."""
 
 from __future__ import annotations
 

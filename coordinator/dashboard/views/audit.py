@@ -35,7 +35,7 @@ _FAMILIES: Final = (
 
 @dataclass(frozen=True)
 class Query:
-    """What of the log is wanted: by actor, kind of action, subject; behind (`before`) or ahead of (`after`) a place."""
+    """A query of the log: by actor, kind of action, subject; behind (`before`) or ahead of (`after`) a place."""
 
     actor: str = ""
     action: str = ""

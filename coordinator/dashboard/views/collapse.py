@@ -81,7 +81,7 @@ def _monitored(found: Sequence[Measured]) -> dict[str, tuple[int, Monitors]]:
 
 
 def _limits(records: Mapping[str, Sequence[Record]]) -> list[Section]:
-    """Return what the newest gates put up with."""
+    """Return the tolerances of the newest gates."""
     verdicts = [verdict for each in records.values() for verdict in judged(each)]
     newest = max(verdicts, key=lambda verdict: verdict.made_ms, default=None)
     if newest is None or newest.min_rank_share is None or newest.max_cosine_rise is None:

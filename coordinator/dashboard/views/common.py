@@ -1,4 +1,4 @@
-"""What several pages look up."""
+"""Look-ups that several pages share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offered_models(db: sa.Connection) -> list[Row]:
 
 
 def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[str, Standing]:
-    """Return where models stand, by id."""
+    """Return models' standings, by id."""
     records = [
         ModelRecord(
             row.model_id, b"", row.layout_sha256, BlobId(row.theta_sha256, row.theta_bytes), 0, task_id=row.task_id

@@ -1,4 +1,4 @@
-"""What the kept records of measurements say, whoever made them.
+"""Kept records of measurements, whoever made them.
 
 A folder of faces and LFW are measured by `simulation.program.worker`, candidates by their gates, fleets by their
 phones. Records come from outside and may be newer than this program: what it does not know is left out.
@@ -56,13 +56,13 @@ class Measured:
 
     @property
     def is_known(self) -> bool:
-        """Whether the record says how well the model did."""
+        """True if the record says how well the model did."""
         return bool(self.points) or self.eer is not None or self.accuracy is not None
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What gates saw on one set: the candidate beside the model that it would replace."""
+    """The gates' measurements on one set: the candidate beside the model that it would replace."""
 
     name: str
     tar: float | None
@@ -73,7 +73,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Judged:
-    """What gates said of a candidate, on which evidence, and what they put up with; `passed` None: nobody can tell."""
+    """The gates' verdict on a candidate, its evidence and tolerances; `passed` None: nobody can tell."""
 
     made_ms: int
     passed: bool | None
@@ -92,7 +92,7 @@ def measured(records: Sequence[Record]) -> list[Measured]:
 
 
 def judged(records: Sequence[Record]) -> list[Judged]:
-    """Return what gates said of a model, in the records' order."""
+    """Return the gates' verdicts on a model, in the records' order."""
     return [_judged(record) for record in records if record.get("protocol") == GATES]
 
 

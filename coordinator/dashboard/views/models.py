@@ -282,7 +282,7 @@ def _result(record: Measured) -> str:
 
 
 def _gates(verdicts: Sequence[Judged], now_ms: int) -> list[Section]:
-    """Return what the gates measured, newest verdict first: one table over all verdicts and sets."""
+    """Return the gates' measurements, newest verdict first: one table over all verdicts and sets."""
     nothing = (Compared("no set", None, None, None, None),)
     rows = tuple(
         _evidence_row(verdict, seen, now_ms) for verdict in reversed(verdicts) for seen in verdict.sets or nothing

@@ -30,7 +30,7 @@ _MAX_POINTS = 300
 
 
 def privacy_page(reports: Sequence[PopulationReport]) -> Page:
-    """Return what every population has spent."""
+    """Return the page of all populations' spent budgets."""
     lede = (
         "Every sum that was opened stands in a ledger, a hash chain for each population. With differential privacy the "
         "ledger stops a task before its budget is exceeded."

@@ -238,7 +238,7 @@ def _candidates(db: sa.Connection, task_id: str, now_ms: int) -> Section:
 
 
 def verdict_cell(state: str, reason: str) -> Cell:
-    """Return what the gates say of a candidate."""
+    """Return the gates' verdict on a candidate."""
     words = {"unchecked": "no gates", "waiting": "being measured", "passed": "passed", "failed": "failed"}
     tones = {"passed": "good", "failed": "bad", "waiting": "busy"}
     return Cell(words.get(state, state), tone=tones.get(state, "plain"), note=reason)  # type: ignore[arg-type]

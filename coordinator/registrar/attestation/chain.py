@@ -1,4 +1,4 @@
-"""Who vouches for an attested key: certificates from the key's own to one of the roots that the operator trusts.
+"""The chain of an attested key: certificates from the key's own to one of the roots that the operator trusts.
 
 Android's chains are not those of the web, for which the library's path validation is made: the leaf has no name, and
 with attest keys (Android 12) a certificate that is no authority's vouches for another. So the path is checked here.

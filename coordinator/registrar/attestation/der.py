@@ -35,7 +35,7 @@ class Value:
 
     @property
     def is_context(self) -> bool:
-        """Whether it is a constructed value with a tag of the context, as explicit tags are."""
+        """True for a constructed value with a tag of the context, as explicit tags are."""
         return self.kind & 0xE0 == _CONTEXT_CONSTRUCTED
 
 

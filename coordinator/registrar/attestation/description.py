@@ -1,4 +1,4 @@
-"""What a phone's hardware says of a key: the extension 1.3.6.1.4.1.11129.2.1.17 of its certificate.
+"""Key descriptions by a phone's hardware: the extension 1.3.6.1.4.1.11129.2.1.17 of a key's certificate.
 
 Source: Android's documentation of key and ID attestation, schema KeyDescription, versions 1 to 400. Only what a policy
 asks for is read of the two authorization lists: unknown tags are passed over, the same tag twice is refused.
@@ -29,7 +29,7 @@ _VERIFIED: Final = 0
 
 
 class SecurityLevel(enum.IntEnum):
-    """Where a key lives: in software, in the processor's trusted environment, or in a chip of its own."""
+    """The place of a key: software, the processor's trusted environment, or a chip of its own."""
 
     SOFTWARE = 0
     TEE = 1
@@ -38,7 +38,7 @@ class SecurityLevel(enum.IntEnum):
 
 @dataclass(frozen=True)
 class KeyDescription:
-    """What is attested of a key, and of the phone that it is in.
+    """The attested facts of a key, and of the phone that it is in.
 
     `attested` is where the attestation was made, `kept` where the key lives. `purposes`, `origin`, `is_locked` and
     `is_verified` (verified boot) and `patch_level` (YYYYMM) are the hardware's word, None or empty where it gives none.
@@ -63,7 +63,7 @@ class KeyDescription:
 
 
 def description_of(certificate: x509.Certificate) -> KeyDescription | None:
-    """Return what a certificate says of its key, None without the extension; raises CertificateError for damage."""
+    """Return a certificate's description of its key, None without the extension; raises CertificateError for damage."""
     try:
         extension = certificate.extensions.get_extension_for_oid(OID)
     except x509.ExtensionNotFound:

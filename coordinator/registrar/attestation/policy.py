@@ -1,4 +1,4 @@
-"""Whether what a phone's hardware attests is enough to join, by the operator's settings, and which keys are revoked."""
+"""Attestation policy: what a phone must attest to join, by the operator's settings, and which keys are revoked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HELD: Final = ("REVOKED", "SUSPENDED")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is kept of a device's attestation, in a line for people; empty where there was none."""
+    """The record that is kept of a device's attestation, in a line for people; empty where there was none."""
 
     words: str = ""
 
@@ -88,7 +88,7 @@ def read_roots(paths: Sequence[Path]) -> frozenset[bytes]:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a phone has to prove of its key. `is_required` is false where it is only written down."""
+    """The proof that a phone owes of its key. `is_required` is false where it is only written down."""
 
     is_required: bool
     roots: Collection[bytes] = field(repr=False)
@@ -119,7 +119,7 @@ class Policy:
     def judge(
         self, chain_der: Sequence[bytes], public_key: ec.EllipticCurvePublicKey, challenge: bytes, now: datetime
     ) -> Verdict:
-        """Return what is to be kept of a device that joins with a key; raises CertificateError where it may not.
+        """Return the record to keep of a device that joins with a key; raises CertificateError where it may not.
 
         Where attestation is only written down, nobody is refused, and what does not hold is written down as that.
         """

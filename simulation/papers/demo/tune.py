@@ -115,7 +115,7 @@ class LfwCrops:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs share: the released model, the phones' and the public people's crops, the tests; one runtime.
+    """Parts shared by all runs: the released model, the phones' and the public people's crops, the tests; one runtime.
 
     The runtime remembers every image's features, as long as variants follow each other that train the same blocks.
     """

@@ -1,4 +1,4 @@
-"""Who plays which part in the FedFR study: clients with several people each, public people, people for tests."""
+"""Roles in the FedFR study: clients with several people each, public people, people for tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Split:
-    """Who plays which part: clients, public people, people for generic tests; and the clients' people's test images.
+    """Roles of people: clients, public people, people for generic tests; and the clients' people's test images.
 
     `test_labels` are indices into the clients' people, one client after another. While options are chosen
     (`settings["tuning"]`), people and images for validation stand in the tests' place, so that no test is looked at.

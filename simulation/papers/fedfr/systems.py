@@ -23,7 +23,7 @@ from simulation.engines.engine import Run, device_seed, run_task
 from simulation.papers.fedfr.split import Client, Labels, Settings, Split
 
 SPREAD_OUT: Final = SpreadOutSpec(margin=0.4, lr=0.01, steps=20, momentum=0.9, reduction="mean")
-"""How FedFR's authors ran FedFace against their own method."""
+"""Options with which FedFR's authors ran FedFace against their own method."""
 
 SCALE: Final = 30.0
 MARGIN: Final = 0.4

@@ -23,7 +23,7 @@ REAL = ("celeba112", "bollywood112")
 
 @dataclass(frozen=True)
 class Domains:
-    """Who is who in one run: people to train on, people of the target to choose parameters on, people to test on."""
+    """People of one run: to train on, of the target to choose parameters on, to test on."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]

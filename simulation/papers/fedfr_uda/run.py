@@ -61,7 +61,7 @@ Clusterer = Callable[[Embeddings, int], Partition]
 
 @dataclass(frozen=True)
 class Scene:
-    """What all systems of one benchmark and seed share: the people and the source's model."""
+    """Parts shared by all systems of one benchmark and seed: the people and the source's model."""
 
     bench: Workbench = field(repr=False)
     settings: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Scene:
 
     @property
     def trainer(self) -> Trainer:
-        """How pooled systems train from the source's model."""
+        """Trainer of pooled systems from the source's model."""
         return _trainer(self.bench, self.settings, self.settings["steps"], self.seed)
 
 

@@ -1,4 +1,4 @@
-"""What a server can do with what it holds in each mode: recognise, redraw and count people, measured by attacking.
+"""Leakage to a server in each mode: it recognises, redraws and counts people, measured by attacking.
 
 `python -m simulation.papers.leakage --help`. Every figure is a lower bound: a better attack may find more.
 """

@@ -1,4 +1,4 @@
-"""What class embeddings tell, one by one and in a summed second moment.
+"""Leakage of class embeddings, one by one and in a summed second moment.
 
 A class embedding begins as the mean feature of a phone's photos; that is what a task in FedFace's or FedGC's published
 form shows the server, and what the attacks here take. Suffixes: N phones, C candidates, D embedding.
@@ -24,7 +24,7 @@ SPREAD_OF_NOISE: Final = 4.0
 
 @dataclass(frozen=True)
 class _Shown:
-    """What the server sees of the moments of all cohorts, under noise z or behind a pad."""
+    """The moments of all cohorts as the server sees them, under noise z or behind a pad."""
 
     name: str
     z: float

@@ -1,4 +1,4 @@
-"""How well an attack tells people apart: the figures of one score matrix, and of the same one under wrong names."""
+"""An attack's success at telling people apart: figures of one score matrix, and of the same under wrong names."""
 
 from __future__ import annotations
 

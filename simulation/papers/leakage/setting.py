@@ -1,4 +1,4 @@
-"""Who plays which part: public people to learn an attack from, phones, others who are nowhere; never one twice.
+"""Roles of people: public people to learn an attack from, phones, others who are nowhere; never one twice.
 
 Half of a person's photos are on the phone, the other half are what an attacker has of them: no photo is on both sides.
 """
@@ -30,7 +30,7 @@ Side = Literal["phone", "gallery"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: people and photos at most, and how many of them take part in the costly attacks."""
+    """Size of a measurement: people and photos at most, and how many of them take part in the costly attacks."""
 
     people: int = 624
     photos: int = 6

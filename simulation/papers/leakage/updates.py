@@ -1,4 +1,4 @@
-"""What updates tell of the people behind them: one phone's, sums over cohorts, and a masked upload by itself.
+"""Leakage of updates about the people behind them: one phone's, sums over cohorts, and a single masked upload.
 
 A phone trains one round of FedFace's private form, as the product does it, and its contribution passes through the
 product's own encoding: clipped, rounded, weighted; then added to others', or masked. The server knows everything but
@@ -40,7 +40,7 @@ TASK: Final = Path(__file__).resolve().parent / "update.toml"
 SKETCH: Final = 1 << 16
 RIDGE: Final = 0.1
 REDRAWS: Final = 4
-"""How often phones are split into cohorts anew, and masked anew: the same people in other company."""
+"""Number of times that phones are split into cohorts anew, and masked anew: the same people in other company."""
 BINDING: Final = bytes(32)
 
 
@@ -80,7 +80,7 @@ class Phones:
 
     @property
     def layout(self) -> VectorLayout:
-        """Where a vector's lanes lie."""
+        """Layout of a vector's lanes."""
         return self._map.vector_layout
 
     @property
@@ -137,7 +137,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Attacker:
-    """What the server has worked out beforehand: its own updates for the candidates, and what public ones teach.
+    """The server's preparation: its own updates for the candidates, and what public ones teach.
 
     Sketches of updates: their public `mean` (K,), `public` (P, K), `candidates` (C, K). Templates: `public_templates`
     (P, D), `candidate_templates` (C, D).

@@ -1,4 +1,4 @@
-"""Which private form of spread-out learns as well as the published one: separation, and verification after training.
+"""Comparison of spread-out's private forms with the published one: separation, and verification after training.
 
 One identity a phone (FedFace) and a few a client (FedGC); SFace is frozen, a linear adapter of 16,512 parameters behind
 it is trained. Public people are of one domain and phones of others, so that the phones' population is shifted as a

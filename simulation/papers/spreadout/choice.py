@@ -56,12 +56,12 @@ class Judged:
 
     @property
     def sums_moments(self) -> bool:
-        """Whether its devices sum second moments of class embeddings."""
+        """True if its devices sum second moments of class embeddings."""
         return self.row in WITH_MOMENTS
 
     @property
     def qualifies(self) -> bool:
-        """Whether it is within a point of the exact form and costs the old population no more.
+        """True if it is within a point of the exact form and costs the old population no more.
 
         "No more" allows for chance: the cost counts if the interval of the paired difference lies above 0, or without
         an interval, if the difference exceeds a point.

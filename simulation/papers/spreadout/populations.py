@@ -1,4 +1,4 @@
-"""Who is public, who holds phones, and who is tested: people by the domain that begins their folder's name.
+"""Populations: public people, phones and tests, by the domain that begins a person's folder's name.
 
 A folder `african_0003` is of domain `african`. No domain of phones is one of public people, so that the phones' people
 differ from the public ones as a whole.
@@ -30,7 +30,7 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Population:
-    """How a folder's people are divided, and how long they train.
+    """Division of a folder's people, and the rounds that they train.
 
     `tests` has `test`, the phones' side or what is hard there, and `old`, the side that may lose.
     """
