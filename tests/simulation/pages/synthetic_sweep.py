@@ -81,7 +81,7 @@ def write_sweep_folder(out: Path) -> Experiment:
 
 def _evaluation(spec: dict[str, Any], seed: int, skill: float) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
-    settings = sweep().spec.evaluation
+    settings = sweep().rows[0].spec.evaluation
     angles = np.histogram(rng.normal(80, 8, 400), np.arange(0, 181, 2))[0]
     return {
         "experiment": spec["name"], "method": "fedface", "rounds": 6, "seed": seed, "test_people": 20,
