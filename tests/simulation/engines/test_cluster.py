@@ -33,6 +33,7 @@ from simulation.engines.sequential import SequentialEngine
 from tests.tiny import made_up_crops, tiny_cnn
 
 ray = pytest.importorskip("ray")
+from ray._common.utils import get_default_ray_temp_dir  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from simulation.engines import cluster as cluster_engine  # noqa: E402
@@ -114,6 +115,8 @@ def nodes() -> Iterator[Any]:
     }
     kills_nobody = {"memory_monitor_refresh_ms": 0}  # for memory that others hold, of which workers would be lost
     private = {"include_dashboard": False, "node_ip_address": "127.0.0.1", "temp_dir": folder}
+    # It notes its address in Ray's own folder, which is there only where something else of Ray's was started before.
+    Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
     cluster = Cluster(
         initialize_head=True,
         head_node_args={**private, "num_cpus": 1, "_system_config": quick_to_notice | kills_nobody},
