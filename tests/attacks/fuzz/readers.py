@@ -222,7 +222,7 @@ def archived(kind: str) -> bytes:
     return stream.getvalue()
 
 
-def unpack_archive(kind: str) -> Callable[[bytes], object]:
+def unpack_archive(backup: str) -> Callable[[bytes], object]:
     """Return the reader of what is inside a backup's seal; the seal itself lets no changed byte through."""
 
     def call(data: bytes) -> object:
@@ -231,7 +231,7 @@ def unpack_archive(kind: str) -> Callable[[bytes], object]:
         inside = io.BytesIO(data)
         reader = SimpleNamespace(read=inside.read, finish=lambda: None)
         with tempfile.TemporaryDirectory(prefix="mien-fuzz-") as folder:
-            return archive.unpack(_named(f"coordinator.{kind}:KIND"), cast("Any", reader), Path(folder))
+            return archive.unpack(_named(f"coordinator.{backup}.kind"), cast("Any", reader), Path(folder))
 
     return call
 
@@ -517,10 +517,10 @@ def _of_servers() -> dict[str, Reader]:
             lambda data: _named("coordinator.replicas.sums:Addends")(4, 32).parse(data), [bytes(range(16))]
         ),
         "+coordinator.home.archive:unpack of a coordinator": Reader(
-            unpack_archive("backup"), [archived("coordinator")]
+            unpack_archive("home.coordinator_backup:CoordinatorBackup"), [archived("coordinator")]
         ),
         "+coordinator.home.archive:unpack of a registrar": Reader(
-            unpack_archive("registrar.backup"), [archived("registrar")]
+            unpack_archive("registrar.backup:RegistrarBackup"), [archived("registrar")]
         ),
         "+coordinator.home.sealed_file:OpeningReader": Reader(open_sealed, [_sealed()]),
     }

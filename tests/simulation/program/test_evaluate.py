@@ -422,7 +422,7 @@ class TestCommand:
         assert done.exit_code == 0, done.output
         record = json.loads(done.stdout)
         assert (record["protocol"], record["mated"], record["non_mated"]) == ("folder-all-pairs", 3, 12)
-        assert record["command"].startswith("mien-sim ")
+        assert record["command"].startswith("mien-sim")
         drawn = CliRunner().invoke(app, arguments)
         assert drawn.exit_code == 0
         assert "non mated" in drawn.stdout
