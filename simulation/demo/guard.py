@@ -1,7 +1,7 @@
 """Ends a program's children, and removes its keys, where it could not do so itself: it was killed.
 
-`python -m simulation.demo.guard [FOLDER]` reads lines: "+PID" for a child that began, "-PID" for one that has ended,
-and "." when the program leaves in order. An input that ends without it means that the program is gone.
+`python -m simulation.demo.guard PARENT [FOLDER]` reads lines: "+PID" for a child that began, "-PID" for one that has
+ended, and "." when the program leaves in order. An input that ends without it means that the program is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ POLL_S: Final = 0.05
 
 def main() -> None:
     """Wait for the program's end, and do what is left to do."""
-    program, running = os.getppid(), set[int]()
+    # Told, and not asked for: a program that was killed while this one started is nobody's parent any more.
+    program, running = int(sys.argv[1]), set[int]()
     for line in sys.stdin:
         if line == ".\n":
             return
@@ -32,8 +33,8 @@ def main() -> None:
     _end(running)
     while os.getppid() == program:  # it holds the lock to its very end
         time.sleep(POLL_S)
-    if sys.argv[1:]:
-        _remove(Path(sys.argv[1]))
+    if sys.argv[2:]:
+        _remove(Path(sys.argv[2]))
 
 
 def _end(pids: Collection[int]) -> None:

@@ -63,6 +63,7 @@ class Programs:
                 "-P",
                 "-m",
                 "simulation.demo.guard",
+                str(os.getpid()),
                 *([str(self._state.resolve())] if self._state else []),
             ],
             stdin=subprocess.PIPE,

@@ -251,7 +251,9 @@ with state_folder(out) as folder, Programs(out / "logs", state=folder) as runnin
         """Only what still runs is ended: the numbers of processes are used again."""
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
             said = f"+{stranger.pid}\n-{stranger.pid}\n"
-            guard = subprocess.Popen([sys.executable, "-m", "simulation.demo.guard"], stdin=subprocess.PIPE)
+            guard = subprocess.Popen(
+                [sys.executable, "-m", "simulation.demo.guard", str(os.getpid())], stdin=subprocess.PIPE
+            )
             with pytest.raises(subprocess.TimeoutExpired):  # this process lives on
                 guard.communicate(said.encode(), timeout=1.0)
             assert stranger.poll() is None
