@@ -38,6 +38,7 @@ from mien.specs import FaceInputSpec
 from simulation.demo import measure, outcome, people, programs, run
 from simulation.demo.programs import Programs, free_ports
 from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ended_by_signals, state_folder
+from simulation.faces import provenance
 from simulation.faces.datasets import LabelledCrops, digest, find_people
 from simulation.synthetic import committed_faces
 from tests.golden import _reference_evaluation as reference
@@ -735,7 +736,7 @@ sys.exit(1)""",
 
 def test_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/x/mien-sim", "demo", "--faces", "my faces"])
-    assert outcome._command() == "mien-sim demo --faces 'my faces'"
+    assert provenance.command("mien-sim") == "mien-sim demo --faces 'my faces'"
 
 
 @pytest.mark.parametrize(
