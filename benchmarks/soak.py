@@ -1,6 +1,6 @@
 """A thousand rounds on one coordinator: whether memory, open files, threads and its folder stay as they are.
 
-Light devices take part in two tasks of a tiny model, one of plain sums and one under secure aggregation, as fast as
+Fake devices take part in two tasks of a tiny model, one of plain sums and one under secure aggregation, as fast as
 rounds go; metrics are scraped meanwhile. Growth is the slope of a straight line through the samples after the first
 two fifths of the rounds, for a thousand rounds. The database grows with the history that it keeps; its growth is told.
 """

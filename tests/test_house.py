@@ -105,7 +105,6 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "rounds": "contribution dp errors evaluation layout methods protocol records secagg specs",
     },
     "coordinator": {
-        "__init__": "",
         "keys": "",
         "migrations": "",
         "store": "",
@@ -118,6 +117,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "registrar": "home keys service store",
         "replicas": "home keys rounds service store",
         "serve": "home keys release replicas rounds service store",
+        "__init__": "home keys operator registrar serve",
         "commands": "__init__ dashboard home keys operator registrar release replicas serve service store",
     },
     "device_sdk": {
@@ -140,6 +140,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "centralised": "",
         "engines": "",
         "synthetic": "",
+        "testing": "",
         "bench": "engines",
         "faces": "engines synthetic",
         "runs": "engines faces",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 
 DEMO: Final = ROOT / "android_demo"
 _CLASSES: Final = DEMO / "e2e" / "target" / "classes"

@@ -47,7 +47,7 @@ class Story:
         self.signed.append(folder)
 
         async def story() -> None:
-            async with self.fleet.house.operator() as operator:
+            async with self.fleet.coordinator.operator() as operator:
                 await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", None)
                 await operator.add_graphs(folder, *read_signed(folder))
                 await operator.release(model.model_id, signed=read_signed(folder))
@@ -56,7 +56,7 @@ class Story:
 
     def tamper(self, statement: str, value: str) -> None:
         """Change the coordinator's database, as somebody could who broke into it."""
-        with sqlite3.connect(self.fleet.house.home.folder / "coordinator.db", timeout=60) as db:
+        with sqlite3.connect(self.fleet.coordinator.home.folder / "coordinator.db", timeout=60) as db:
             db.execute(statement, (value,))
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from mien.models.known_models import YUNET
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 
 TOOLS: Final = ROOT / "android_demo" / "tools"
 BUILT: Final = TOOLS / "target"

@@ -397,7 +397,7 @@ def test_the_last_withdrawal_is_told_now_or_when_the_network_is_back(story: Stor
         device = phone.do("status")["device"]
 
         def is_out() -> bool:
-            with fleet.house.store() as store:
+            with fleet.coordinator.store() as store:
                 return store.stays_out(device)
 
         phone.do("consent", person=1, agrees=False)
@@ -417,11 +417,11 @@ def test_the_last_withdrawal_is_told_now_or_when_the_network_is_back(story: Stor
         ], "nothing of the second person is left"
 
         phone.do("consent", person=1, agrees=True)
-        fleet.house.kill()
+        fleet.coordinator.kill()
         assert phone.do("tell") == {"told": False}, "the coordinator is away"
         phone.do("wipe")
         assert phone.do("status")["stays_out"], "it outlives a wipe"
-    fleet.house.start()
+    fleet.coordinator.start()
     assert is_out(), "it was never told otherwise"
     with JvmDevice(home) as phone:
         phone.do("update")

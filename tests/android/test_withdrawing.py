@@ -75,7 +75,7 @@ def num_sent(story: Story, task_id: str) -> int:
     """Return how many phones' updates came in the first attempt, once the task is over, by order if need be."""
 
     async def cancel() -> None:
-        async with story.fleet.house.operator() as operator:
+        async with story.fleet.coordinator.operator() as operator:
             await operator.cancel(task_id)
 
     story.fleet.loop.run(cancel())

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 
 RES: Final = ROOT / "android_demo" / "app" / "src" / "main" / "res"
 # A sum tells something of each phone in it, and certificates are renewed and models fetched without any training.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,8 +16,9 @@ from mien.errors import BY_CODE, CorruptDataError, LateError, MienError, NotFoun
 from mien.protocol.status import CODE_KEY
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 from mien.specs import CohortSpec
-from tests.integration.house import House, run, short, tiny_task
-from tests.integration.light_device import LightDevice, answer, contribution, is_lost, raised, streamed
+from simulation.testing import FakeDevice, FakeFleet, answer, contribution, running_out, tiny_task
+from simulation.testing.device import is_lost, streamed
+from tests.helpers import raised, run
 from tests.integration.test_rounds import in_upload
 
 METHODS = (
@@ -36,31 +36,31 @@ METHODS = (
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator with the tiny model; held check-ins are short."""
     folder = tmp_path_factory.mktemp("attacked")
-    house = House(folder, check_in_hold_s=0.0)
+    fleet = FakeFleet(folder, check_in_hold_s=0.0)
     try:
-        house.start()
+        fleet.start()
 
         async def prepare() -> None:
-            async with house.operator() as operator:
-                await house.give_model(operator, folder)
+            async with fleet.operator() as operator:
+                await fleet.release_tiny_model(operator)
 
         run(prepare())
-        yield house
-        assert house.process.poll() is None, "the coordinator did not survive"
-        assert "Traceback" not in house.log.read_text()
-        assert house.stop() == 0
+        yield fleet
+        assert fleet.process.poll() is None, "the coordinator did not survive"
+        assert "Traceback" not in fleet.log.read_text()
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(junk=st.lists(st.binary(max_size=300), min_size=len(METHODS), max_size=len(METHODS)))
-def test_nonsense_bytes_get_an_error_and_nothing_else(attacked: House, junk: list[bytes]) -> None:
+def test_nonsense_bytes_get_an_error_and_nothing_else(attacked: FakeFleet, junk: list[bytes]) -> None:
     """Whatever bytes a message is made of, the answer is a reply or a status; never a crash, never UNKNOWN of ours."""
 
     async def story() -> None:
@@ -72,14 +72,14 @@ def test_nonsense_bytes_get_an_error_and_nothing_else(attacked: House, junk: lis
     run(story())
 
 
-async def _throw(device: LightDevice, method: str, data: bytes) -> None:
+async def _throw(device: FakeDevice, method: str, data: bytes) -> None:
     path = f"/mien.v1.{method}"
     as_is = {"request_serializer": bytes, "response_deserializer": bytes}
     try:
         if method in ("Rounds/Upload", "Operator/ImportModel"):
-            await device._channel.stream_unary(path, **as_is)(iter([data, data]), timeout=60)  # type: ignore[arg-type]
+            await device.channel.stream_unary(path, **as_is)(iter([data, data]), timeout=60)  # type: ignore[arg-type]
         else:
-            await device._channel.unary_unary(path, **as_is)(data, timeout=60)  # type: ignore[arg-type]
+            await device.channel.unary_unary(path, **as_is)(data, timeout=60)  # type: ignore[arg-type]
     except grpc.aio.AioRpcError as error:
         refusal = error
     else:
@@ -89,7 +89,7 @@ async def _throw(device: LightDevice, method: str, data: bytes) -> None:
     assert dict(refusal.trailing_metadata() or ()).get(CODE_KEY) in BY_CODE, refusal
 
 
-def test_streams_that_do_not_begin_or_go_on_as_they_should(attacked: House) -> None:
+def test_streams_that_do_not_begin_or_go_on_as_they_should(attacked: FakeFleet) -> None:
     async def story() -> None:
         async with attacked.operator() as operator, attacked.devices("streams", 4) as devices:
             status = await operator.submit(tiny_task("streams", "streams"), "streams")
@@ -125,7 +125,7 @@ def test_streams_that_do_not_begin_or_go_on_as_they_should(attacked: House) -> N
     run(story())
 
 
-def test_more_than_one_message_may_hold_is_refused_before_it_is_read(attacked: House) -> None:
+def test_more_than_one_message_may_hold_is_refused_before_it_is_read(attacked: FakeFleet) -> None:
     async def story() -> None:
         async with attacked.devices("large", 1) as (device,):
             request = rounds_pb2.CheckInRequest(software="x" * (2 << 20))
@@ -138,7 +138,7 @@ def test_more_than_one_message_may_hold_is_refused_before_it_is_read(attacked: H
     run(story())
 
 
-def test_an_import_that_lies_about_itself_leaves_nothing(attacked: House, tmp_path: Path) -> None:
+def test_an_import_that_lies_about_itself_leaves_nothing(attacked: FakeFleet) -> None:
     async def story() -> None:
         async with attacked.operator() as operator:
             manifest = await operator.manifest()
@@ -171,11 +171,11 @@ async def _import(
         yield operator_pb2.ImportModelChunk(data=piece)
 
 
-def _files(house: House) -> set[str]:
-    return {path.name for path in (house.home.folder / "models").rglob("*") if path.is_file()}
+def _files(fleet: FakeFleet) -> set[str]:
+    return {path.name for path in (fleet.home.folder / "models").rglob("*") if path.is_file()}
 
 
-def test_nothing_but_models_can_be_downloaded(attacked: House) -> None:
+def test_nothing_but_models_can_be_downloaded(attacked: FakeFleet) -> None:
     """Server state and spool files are content-addressed too, but no hash of theirs opens them to anybody."""
 
     async def story() -> None:
@@ -206,7 +206,7 @@ async def _drain(call: Any) -> None:
         raise from_rpc_error(error, peer="the coordinator") from error
 
 
-def test_a_device_that_never_finishes_holds_up_nothing(attacked: House) -> None:
+def test_a_device_that_never_finishes_holds_up_nothing(attacked: FakeFleet) -> None:
     """Half-open uploads of one device give way to its next connection, and the others' round closes meanwhile."""
 
     async def story() -> None:
@@ -228,10 +228,10 @@ def test_a_device_that_never_finishes_holds_up_nothing(attacked: House) -> None:
     run(story())
 
 
-def test_an_upload_that_drips_ends_with_its_round(attacked: House) -> None:
+def test_an_upload_that_drips_ends_with_its_round(attacked: FakeFleet) -> None:
     async def story() -> None:
         async with attacked.operator() as operator, attacked.devices("drips", 4) as devices:
-            await operator.submit(tiny_task("drips", "drips", deadlines=short("upload")), "drips")
+            await operator.submit(tiny_task("drips", "drips", deadlines=running_out("upload")), "drips")
             ref, task = await in_upload(devices)
             dripping = asyncio.create_task(devices[0].upload(ref, contribution(task, 0), chunk=1, pause_s=0.05))
             for i, device in enumerate(devices[1:], start=1):

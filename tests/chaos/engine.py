@@ -28,6 +28,8 @@ from coordinator.store.store import Store
 from mien.errors import UnavailableError
 from mien.rounds.records import RoundRecord
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, TaskSpec
+from simulation.testing import FakeFleet, free_port, masked_task, patiently, tiny_task
+from simulation.testing.fleet import STOP_S
 from tests.chaos import faults, shim
 from tests.chaos.faults import WEATHERS
 from tests.chaos.ledger import Attempt, Auditor, Ledger
@@ -35,10 +37,8 @@ from tests.chaos.phones import Habits, Memory, Moments, Phone
 from tests.chaos.proxy import Proxy
 from tests.chaos.shim import Disk
 from tests.chaos.site import Launcher, Registrar, Uptime, Victim
-from tests.integration.house import ROOT, STOP_S, House, masked_task, tiny_task
-from tests.integration.light_device import patiently
+from tests.helpers import ROOT
 from tests.integration.replicas import Cluster
-from tests.servers import free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
@@ -137,24 +137,24 @@ class Site:
             settings["database_url"] = postgres[1]
         if bucket is not None:
             settings |= {"blobs_url": bucket[1], "blobs_endpoint": bucket[0].endpoint}
-        houses = self._build(folder, restart_grace_s=GRACE_S, check_in_hold_s=1.0, **settings)
-        self.house = houses[0]
-        self.registrar = Registrar(folder, address, self.house.address)
-        self.registrar.introduce(houses)
+        fleets = self._build(folder, restart_grace_s=GRACE_S, check_in_hold_s=1.0, **settings)
+        self.fleet = fleets[0]
+        self.registrar = Registrar(folder, address, self.fleet.address)
+        self.registrar.introduce(fleets)
         self.launcher = Launcher(self.disk, folder / "launcher.log")
-        self.victims = [Victim(house, self.launcher) for house in houses]
+        self.victims = [Victim(fleet, self.launcher) for fleet in fleets]
         self.uptime = Uptime(lambda: all(victim.is_ready and not victim.has_ended for victim in self.victims))
-        self.proxy = Proxy([house.port for house in houses], self.luck)
+        self.proxy = Proxy([fleet.port for fleet in fleets], self.luck)
         self.memories: list[Memory] = []
         self.lives: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[str, TaskSpec] = {}
         self._since: dict[Attempt, tuple[float, int]] = {}
         self._logs_read: Counter[Path] = Counter()
 
-    def _build(self, folder: Path, **settings: Any) -> list[House]:
+    def _build(self, folder: Path, **settings: Any) -> list[FakeFleet]:
         """Return the folders of all coordinators."""
         if self.scenario.replicas == 1:
-            return [House(folder, **settings)]
+            return [FakeFleet(folder, **settings)]
         assert self.postgres is not None
         assert self.bucket is not None
         return [*Cluster(folder, self.scenario.replicas, **settings).replicas]
@@ -184,8 +184,8 @@ class Site:
             tiny_task("waves", "waves", rounds=100_000, deadlines=deadlines, cohort=CohortSpec(2, min_reports=2),
                       asynchronous=AsynchronousSpec(max_concurrency=2)),
         ]  # fmt: skip
-        async with self.house.operator() as operator:
-            await self.house.give_model(operator, self._folder)
+        async with self.fleet.operator() as operator:
+            await self.fleet.release_tiny_model(operator)
             for spec in specs:
                 status = await patiently(partial(operator.submit, spec, spec.name))
                 self._tasks[status.task_id] = spec
@@ -198,7 +198,7 @@ class Site:
         for population, count in (("plain", scenario.plain), ("masked", scenario.masked), ("waves", scenario.waves)):
             for number in range(count):
                 folder = self._folder / f"{population}-{number}"
-                self.memories.append(Memory.make(self.house.device(population), folder))
+                self.memories.append(Memory.make(self.fleet.admit(population), folder))
 
     async def start_again(self, victim: Victim) -> None:
         """Start a coordinator until it serves; one that ends before that without a reason is a fault of its own."""
@@ -226,7 +226,7 @@ class Site:
 
     def _count_stages(self) -> None:
         """Note at which stages the coordinator was killed: it says at which it goes on."""
-        lines = "".join(self._new_lines(victim.house.log) for victim in self.victims)
+        lines = "".join(self._new_lines(victim.fleet.log) for victim in self.victims)
         found = re.findall(r'\{"task": "(\w+)",[^}]*"stage": "(\w+)"[^}]*"event": "resumed"', lines)
         self.killed_at.update(f"{task} {stage}" for task, stage in found)
         if len(self.victims) > 1:  # another may have taken the round over long ago
@@ -241,7 +241,7 @@ class Site:
 
     def log_tail(self) -> str:
         """Return the end of the coordinators' logs."""
-        logs = [victim.house.log for victim in self.victims]
+        logs = [victim.fleet.log for victim in self.victims]
         return "\n\n".join(log.read_text(errors="replace")[-4000:] for log in logs if log.exists())
 
     # Devices
@@ -278,8 +278,8 @@ class Site:
         """Return what a call makes of the coordinator's database and models, read beside it."""
 
         def read() -> Any:
-            models = self.house.home.blobs(self.house.home.resolve().config, "models")
-            with self.house.store() as store:
+            models = self.fleet.home.blobs(self.fleet.home.resolve().config, "models")
+            with self.fleet.store() as store:
                 return call(store, models)
 
         return await asyncio.to_thread(read)
@@ -325,7 +325,7 @@ class Site:
         """End both tasks, let every device hear how its rounds ended, stop in an orderly way, and compare."""
         for number in list(self.lives):
             await self.end_life(number)
-        async with self.house.operator() as operator:
+        async with self.fleet.operator() as operator:
             for task_id in self._tasks:
                 await patiently(partial(operator.cancel, task_id))
         await self._tell_all()
@@ -338,11 +338,11 @@ class Site:
         await self.with_store(self.auditor.check_end)
         command = [sys.executable, "-m", "coordinator.commands.cli", "audit", "verify", "--json", "--home"]
         verified = await asyncio.to_thread(
-            subprocess.run, [*command, str(self.house.home.folder)], cwd=ROOT, capture_output=True, text=True
+            subprocess.run, [*command, str(self.fleet.home.folder)], cwd=ROOT, capture_output=True, text=True
         )
         if verified.returncode != 0:
             self.auditor.wrong.append(f"audit verify: {verified.stderr.strip()}")
-        spools = [victim.house.home.folder / "spool" for victim in self.victims]
+        spools = [victim.fleet.home.folder / "spool" for victim in self.victims]
         left = [path for spool in spools for path in spool.rglob("*") if path.is_file()]
         if left and len(spools) == 1:
             self.auditor.wrong.append(f"{len(left)} contributions are left in the spool of rounds that are over")
@@ -353,7 +353,7 @@ class Site:
             async with asyncio.timeout(180.0):
                 for attempt, device in self.ledger.untold():
                     phone = Phone(
-                        self.house.address, by_id[device], self.ledger, self.luck,
+                        self.fleet.address, by_id[device], self.ledger, self.luck,
                         habits=Habits(), moments=self.moments, patience_s=PATIENCE_S,
                     )  # fmt: skip
                     async with phone:

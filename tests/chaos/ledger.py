@@ -21,7 +21,7 @@ from mien.protocol.rounds import Stage
 from mien.rounds.machine import COUNTED
 from mien.rounds.records import RoundRecord
 from mien.specs import TaskSpec
-from tests.integration.light_device import THETA, contribution
+from simulation.testing import THETA, contribution
 from tests.integration.test_rounds import expected_theta
 
 

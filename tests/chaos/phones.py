@@ -26,8 +26,8 @@ from mien.protocol.v1 import rounds_pb2
 from mien.secagg import AttemptId
 from mien.secagg.planner import RoundIds
 from mien.specs import TaskSpec
+from simulation.testing import SPEC, DeviceCredentials, FakeDevice, FakePart
 from tests.chaos.ledger import Attempt, Ledger, true_contribution
-from tests.integration.light_device import SPEC, Credentials, LightDevice, MaskedPart
 
 T = TypeVar("T")
 _KEEPALIVE = (
@@ -76,19 +76,19 @@ class Moments:
 class Memory:
     """What a device still has after it was killed: its identity, and the log of attempts that it began."""
 
-    credentials: Credentials
+    credentials: DeviceCredentials
     log: Attempts
     past: list[Attempt] = field(default_factory=list)
 
     @classmethod
-    def make(cls, credentials: Credentials, folder: Path) -> Memory:
+    def make(cls, credentials: DeviceCredentials, folder: Path) -> Memory:
         """Return the memory of a device that has just joined."""
         folder.mkdir(parents=True)
         log = Attempts.open(folder / "attempts.db", FileKeyStore(folder / "keys"), credentials.population)
         return cls(credentials, log)
 
 
-class Phone(LightDevice):
+class Phone(FakeDevice):
     """One life of a device, from its start to the moment it is killed."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Phone(LightDevice):
             await self.until(ref)
         await self._straggle()
 
-    async def _masked_round(self, part: MaskedPart) -> None:
+    async def _masked_round(self, part: FakePart) -> None:
         await self.report_trained(part.ref)
         await self.take_part_masked(part)
         await self._straggle()

@@ -20,10 +20,10 @@ from typing import Any
 from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
+from simulation.testing import FakeFleet, free_port
 from tests.chaos import shim
 from tests.chaos.shim import Disk
-from tests.integration.house import ROOT, House
-from tests.servers import free_port
+from tests.helpers import ROOT
 
 READY_S = 120.0
 
@@ -55,9 +55,9 @@ class Launcher:
 class Victim:
     """One coordinator: started, killed and started again, always in the same folder."""
 
-    def __init__(self, house: House, launcher: Launcher) -> None:
-        self.house = house
-        self._launcher, self._pipe = launcher, house.home.folder.parent / "ready.pipe"
+    def __init__(self, fleet: FakeFleet, launcher: Launcher) -> None:
+        self.fleet = fleet
+        self._launcher, self._pipe = launcher, fleet.home.folder.parent / "ready.pipe"
         os.mkfifo(self._pipe)
         self._pidfd = -1
         self.is_ready = False
@@ -67,7 +67,7 @@ class Victim:
         """Start it and return whether it is ready, or has ended before it was."""
         reading = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            order = {"home": str(self.house.home.folder), "log": str(self.house.log), "offset_s": offset_s}
+            order = {"home": str(self.fleet.home.folder), "log": str(self.fleet.log), "offset_s": offset_s}
             pid = await asyncio.to_thread(self._launcher.launch, {**order, "ready": str(self._pipe)})
             self.num_starts += 1
             try:
@@ -125,12 +125,12 @@ class Registrar:
         self._log = folder / "registrar.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def introduce(self, houses: Sequence[House]) -> None:
+    def introduce(self, fleets: Sequence[FakeFleet]) -> None:
         """Make it and the coordinators, which are one, know each other."""
-        self.home.trust(houses[0].home.public(houses[0].home.ca_path), replace=False)
-        for house in houses:
-            house.home.trust(pki.to_pem(self.home.ca()), replace=True)
-            house.registrar = self.home.authority()
+        self.home.trust(fleets[0].home.public(fleets[0].home.ca_path), replace=False)
+        for fleet in fleets:
+            fleet.home.trust(pki.to_pem(self.home.ca()), replace=True)
+            fleet.registrar = self.home.authority()
 
     async def start(self) -> None:
         """Start it and return once it answers."""

@@ -18,9 +18,7 @@ from mien.errors import MienError
 from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, TaskSpec
-from tests.integration.house import House, masked_task, tiny_task
-from tests.integration.light_device import LightDevice, contribution, ref_of
-from tests.servers import free_port
+from simulation.testing import FakeDevice, FakeFleet, contribution, free_port, masked_task, ref_of, tiny_task
 
 PLAIN: Final = 2
 MASKED: Final = 3
@@ -47,15 +45,15 @@ class Sample:
     files: int
 
 
-def sample(house: House, rounds: int) -> Sample:
+def sample(fleet: FakeFleet, rounds: int) -> Sample:
     """Return what the coordinator's process and folder hold now."""
-    pid = house.process.pid
+    pid = fleet.process.pid
     status = dict(
         line.split(":", 1)
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
         if ":" in line
     )
-    found = _files(house.home.folder)
+    found = _files(fleet.home.folder)
     database = sum(_size(path) for path in found if path.name.startswith("coordinator.db"))
     return Sample(
         rounds=rounds,
@@ -99,46 +97,46 @@ class Soaked:
 
 async def soak(folder: Path, rounds: int, *, num_samples: int = 60) -> Soaked:
     """Return what a coordinator holds over so many rounds of two tasks, one plain and one under secure aggregation."""
-    house = House(folder, metrics_port=(metrics := free_port()), keep_round_models=KEEP, max_aborted=1000)
+    fleet = FakeFleet(folder, metrics_port=(metrics := free_port()), keep_round_models=KEEP, max_aborted=1000)
     tasks = [
         tiny_task("plain", "plain", rounds=100_000, cohort=CohortSpec(PLAIN, PLAIN)),
         masked_task("masked", "masked", rounds=100_000, size=MASKED, min_reports=MASKED),
     ]
     began = time.monotonic()
     try:
-        await asyncio.to_thread(house.start)
-        async with house.operator() as operator:
-            await house.give_model(operator, folder)
+        await asyncio.to_thread(fleet.start)
+        async with fleet.operator() as operator:
+            await fleet.release_tiny_model(operator)
             task_ids = [(await operator.submit(task, task.name)).task_id for task in tasks]
         counter = _Counter(rounds)
         samples = []
-        async with house.devices("plain", PLAIN) as plain, house.devices("masked", MASKED) as masked:
+        async with fleet.devices("plain", PLAIN) as plain, fleet.devices("masked", MASKED) as masked:
             lives = [asyncio.create_task(_live(device, counter)) for device in (*plain, *masked)]
             try:
                 for step in range(num_samples + 1):
                     await counter.reach(rounds * step // num_samples)
                     await asyncio.to_thread(_scrape, metrics)
-                    samples.append(await asyncio.to_thread(sample, house, counter.closed))
+                    samples.append(await asyncio.to_thread(sample, fleet, counter.closed))
                 seconds = round(time.monotonic() - began, 1)
-                await _finish(house, task_ids)
+                await _finish(fleet, task_ids)
             finally:
                 for life in lives:
                     life.cancel()
                 await asyncio.gather(*lives, return_exceptions=True)
-        assert await asyncio.to_thread(house.stop) == 0
-        return _leftovers(house, task_ids, samples, seconds)
+        assert await asyncio.to_thread(fleet.stop) == 0
+        return _leftovers(fleet, task_ids, samples, seconds)
     finally:
-        house.close()
+        fleet.close()
 
 
-async def _finish(house: House, task_ids: Sequence[str]) -> None:
+async def _finish(fleet: FakeFleet, task_ids: Sequence[str]) -> None:
     """Let the rounds that are under way end, and begin no others: whatever lies around then is left over."""
-    async with house.operator() as operator:
+    async with fleet.operator() as operator:
         for task_id in task_ids:
             await operator.pause(task_id)
 
     def is_over() -> bool:
-        with house.store() as store:
+        with fleet.store() as store:
             last = [store.last_round(task_id) for task_id in task_ids]
             return all(record is None or record.stage.is_over for record in last)
 
@@ -147,7 +145,7 @@ async def _finish(house: House, task_ids: Sequence[str]) -> None:
             await asyncio.sleep(0.1)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_TIDYING_S):
-            while any(await asyncio.to_thread(_left_over, house)):
+            while any(await asyncio.to_thread(_left_over, fleet)):
                 await asyncio.sleep(0.1)
 
 
@@ -175,7 +173,7 @@ class _Counter:
             await self._changed.wait()
 
 
-async def _live(device: LightDevice, counter: _Counter) -> None:
+async def _live(device: FakeDevice, counter: _Counter) -> None:
     """Take part in round after round until cancelled."""
 
     def make(task: TaskSpec, assignment: rounds_pb2.Assignment) -> bytes:
@@ -192,7 +190,7 @@ async def _live(device: LightDevice, counter: _Counter) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _one_round(device: LightDevice, assignment: rounds_pb2.Assignment, make: Any) -> None:
+async def _one_round(device: FakeDevice, assignment: rounds_pb2.Assignment, make: Any) -> None:
     task, ref = task_from_json(assignment.task_json), assignment.round
     data = make(task, assignment)
     await device.report_trained(ref)
@@ -208,13 +206,13 @@ def _scrape(port: int) -> None:
         answer.read()
 
 
-def _leftovers(house: House, task_ids: Sequence[str], samples: Sequence[Sample], seconds: float) -> Soaked:
+def _leftovers(fleet: FakeFleet, task_ids: Sequence[str], samples: Sequence[Sample], seconds: float) -> Soaked:
     """Compare the folder with what the database names."""
-    with house.store() as store:
+    with fleet.store() as store:
         records = [record for task_id in task_ids for record in store.rounds(task_id)]
         store.audit(lambda log, db: log.verify(db))
-    left_in_spool, surplus_models, surplus_states = _left_over(house)
-    lines = house.log.read_text(errors="replace").splitlines()
+    left_in_spool, surplus_models, surplus_states = _left_over(fleet)
+    lines = fleet.log.read_text(errors="replace").splitlines()
     return Soaked(
         rounds=sum(record.stage.value == "closed" for record in records),
         aborted=sum(record.stage.value == "aborted" for record in records),
@@ -227,18 +225,18 @@ def _leftovers(house: House, task_ids: Sequence[str], samples: Sequence[Sample],
     )
 
 
-def _left_over(house: House) -> tuple[int, int, int]:
+def _left_over(fleet: FakeFleet) -> tuple[int, int, int]:
     """Return how many contributions lie in the spool, and how many models and states that the database does not name.
 
     A store keeps its own name beside its blobs, which are named by a hash.
     """
-    with house.store() as store:
+    with fleet.store() as store:
         named = store.model_blobs(), store.state_blobs()
     models, states = (
-        {path.name for path in _files(house.home.folder / kind) if len(path.name) == 64} - known
+        {path.name for path in _files(fleet.home.folder / kind) if len(path.name) == 64} - known
         for kind, known in zip(("models", "states"), named, strict=True)
     )
-    return len(_files(house.home.folder / "spool")), len(models), len(states)
+    return len(_files(fleet.home.folder / "spool")), len(models), len(states)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -12,24 +12,24 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
 from mien.rounds.machine import Step
 from mien.specs import CohortSpec
+from simulation.testing import FakeFleet, Sent, ref_of, tiny_task
 from tests.chaos import ledger
 from tests.chaos.ledger import Attempt, Auditor, Ledger, true_contribution
-from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import Sent, ref_of
+from tests.helpers import run
 
 DEVICES = 2
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, str, list[Sent]]:
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[FakeFleet, str, list[Sent]]:
     """A coordinator that has closed two rounds and stopped, and what it acknowledged."""
-    folder = tmp_path_factory.mktemp("house")
-    house = House(folder)
+    folder = tmp_path_factory.mktemp("fleet")
+    fleet = FakeFleet(folder)
     task = tiny_task("told", "told", rounds=2, cohort=CohortSpec(DEVICES, DEVICES))
 
     async def story() -> tuple[str, list[Sent]]:
-        async with house.operator() as operator, house.devices("told", DEVICES) as devices:
-            await house.give_model(operator, folder)
+        async with fleet.operator() as operator, fleet.devices("told", DEVICES) as devices:
+            await fleet.release_tiny_model(operator)
             task_id = (await operator.submit(task, "told")).task_id
             sent = []
             for _ in range(task.rounds):
@@ -47,12 +47,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, str, list[
             return task_id, sent
 
     try:
-        house.start()
+        fleet.start()
         task_id, sent = run(story())
-        assert house.stop() == 0
+        assert fleet.stop() == 0
     finally:
-        house.close()
-    return house, task_id, sent
+        fleet.close()
+    return fleet, task_id, sent
 
 
 def devices_ref(task_id: str, sent: Sent) -> Any:
@@ -61,38 +61,38 @@ def devices_ref(task_id: str, sent: Sent) -> Any:
     return rounds_pb2.RoundRef(task_id=task_id, round=sent.round[0], attempt=sent.round[1])
 
 
-def audited(history: tuple[House, str, list[Sent]], change: Callable[[Ledger], None]) -> Auditor:
+def audited(history: tuple[FakeFleet, str, list[Sent]], change: Callable[[Ledger], None]) -> Auditor:
     """Return an auditor that has compared the history with the devices' true account, changed by a test."""
-    house, task_id, sent = history
+    fleet, task_id, sent = history
     account = Ledger()
     for each in sent:
         account.acknowledge(Attempt(task_id, *each.round), each.device_id)
         account.ended(Attempt(task_id, *each.round), each.device_id, "closed")
     change(account)
     auditor = Auditor(account)
-    with house.store() as store:
+    with fleet.store() as store:
         auditor.follow(store, task_id)
-        auditor.check_end(store, models(house))
+        auditor.check_end(store, models(fleet))
     return auditor
 
 
-def models(house: House) -> BlobStore:
-    return house.home.blobs(house.home.resolve().config, "models")
+def models(fleet: FakeFleet) -> BlobStore:
+    return fleet.home.blobs(fleet.home.resolve().config, "models")
 
 
-def test_a_true_account_agrees(history: tuple[House, str, list[Sent]]) -> None:
+def test_a_true_account_agrees(history: tuple[FakeFleet, str, list[Sent]]) -> None:
     auditor = audited(history, lambda _account: None)
     assert (auditor.lost, auditor.wrong) == ([], [])
     assert auditor.num_closed["told"] == 2
 
 
-def test_an_acknowledged_upload_that_is_in_no_sum_is_lost(history: tuple[House, str, list[Sent]]) -> None:
+def test_an_acknowledged_upload_that_is_in_no_sum_is_lost(history: tuple[FakeFleet, str, list[Sent]]) -> None:
     auditor = audited(history, lambda account: account.acknowledge(Attempt(history[1], 1, 1), "f" * 32))
     assert any("is not in the sum" in text for text in auditor.lost)
     assert any("never heard" in text for text in auditor.lost)
 
 
-def test_a_device_that_was_told_otherwise_is_found(history: tuple[House, str, list[Sent]]) -> None:
+def test_a_device_that_was_told_otherwise_is_found(history: tuple[FakeFleet, str, list[Sent]]) -> None:
     device = history[2][0].device_id
 
     def lie(account: Ledger) -> None:
@@ -101,7 +101,7 @@ def test_a_device_that_was_told_otherwise_is_found(history: tuple[House, str, li
     assert any("told closed first and aborted later" in text for text in audited(history, lie).wrong)
 
 
-def test_another_total_is_found(history: tuple[House, str, list[Sent]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_total_is_found(history: tuple[FakeFleet, str, list[Sent]], monkeypatch: pytest.MonkeyPatch) -> None:
     """One device has sent something else in the second round than the sum holds."""
     victim = history[2][0].device_id
 
@@ -118,7 +118,7 @@ def test_another_total_is_found(history: tuple[House, str, list[Sent]], monkeypa
 
 
 def test_a_member_whose_part_was_dropped_from_the_store_is_lost(
-    history: tuple[House, str, list[Sent]], monkeypatch: pytest.MonkeyPatch
+    history: tuple[FakeFleet, str, list[Sent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = Store.participants
 

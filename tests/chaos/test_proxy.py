@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.proxy import FAIR, Proxy, Weather
-from tests.integration.house import run
+from tests.helpers import run
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

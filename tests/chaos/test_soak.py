@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.soak import KEEP, Sample, growth, soak
-from tests.integration.house import run
+from tests.helpers import run
 
 ROUNDS = 50
 

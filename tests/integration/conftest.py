@@ -8,33 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.house import House
+from simulation.testing import FakeFleet
 
 
 @pytest.fixture(scope="module")
-def shared_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator with the tiny model released; every test uses a population of its own."""
-    folder = tmp_path_factory.mktemp("house")
-    house = House(folder)
+    folder = tmp_path_factory.mktemp("fleet")
+    fleet = FakeFleet(folder)
     try:
-        house.start()
+        fleet.start()
 
         async def prepare() -> None:
-            async with house.operator() as operator:
-                await house.give_model(operator, folder)
+            async with fleet.operator() as operator:
+                await fleet.release_tiny_model(operator)
 
         asyncio.run(prepare())
-        yield house
-        assert house.stop() == 0
+        yield fleet
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def fleet(tmp_path: Path) -> Iterator[FakeFleet]:
     """A coordinator of a test's own, not started yet."""
-    house = House(tmp_path)
+    fleet = FakeFleet(tmp_path)
     try:
-        yield house
+        yield fleet
     finally:
-        house.close()
+        fleet.close()

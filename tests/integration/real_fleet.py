@@ -33,9 +33,10 @@ from mien.methods.base import Runtime
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import operator_pb2
 from mien.specs import ModelSpec, TaskSpec, Threshold
+from simulation.testing import FakeFleet, free_port
+from simulation.testing.fleet import READY_S
 from tests.device_sdk.synthetic import images_of
-from tests.integration.house import READY_S, ROOT, House
-from tests.servers import free_port
+from tests.helpers import ROOT
 
 _T = TypeVar("_T")
 
@@ -76,7 +77,7 @@ class Loop:
 class RealFleet:
     """Both servers, and how to make phones that belong to them."""
 
-    house: House
+    coordinator: FakeFleet
     registrar: RegistrarHome
     admin_address: str
     folder: Path
@@ -106,7 +107,7 @@ class RealFleet:
         theta.write_bytes(np.ascontiguousarray(model.theta, "<f4").tobytes())
 
         async def story() -> None:
-            async with self.house.operator() as operator:
+            async with self.coordinator.operator() as operator:
                 await operator.import_model(model_to_json(model.spec, model.layout), theta, shard)
                 await operator.release(model.model_id)
 
@@ -116,7 +117,7 @@ class RealFleet:
         """Add a threshold to a model that is known already."""
 
         async def story() -> None:
-            async with self.house.operator() as operator:
+            async with self.coordinator.operator() as operator:
                 await operator.add_threshold(threshold.model_id, threshold)
 
         self.loop.run(story())
@@ -125,7 +126,7 @@ class RealFleet:
         """Submit a task and return its id."""
 
         async def story() -> str:
-            async with self.house.operator() as operator:
+            async with self.coordinator.operator() as operator:
                 return (await operator.submit(task, task.name)).task_id
 
         return self.loop.run(story())
@@ -135,7 +136,7 @@ class RealFleet:
 
         async def story() -> list[operator_pb2.RoundReport]:
             reports: dict[tuple[int, int], operator_pb2.RoundReport] = {}
-            async with self.house.operator() as operator, asyncio.timeout(limit_s):
+            async with self.coordinator.operator() as operator, asyncio.timeout(limit_s):
                 async for event in operator.watch(task_id):
                     if event.HasField("round"):
                         reports[event.round.round.round, event.round.round.attempt] = event.round
@@ -147,7 +148,7 @@ class RealFleet:
 
     def theta(self, model: str) -> Vector:
         """Return a model's parameters as the coordinator holds them."""
-        return np.asarray(self.house.theta(model))
+        return np.asarray(self.coordinator.theta(model))
 
     def phone(
         self,
@@ -189,21 +190,21 @@ class RealFleet:
 def real_fleet(folder: Path, **settings: Any) -> Iterator[RealFleet]:
     """Run both servers, as processes of their own, while the block runs."""
     address, admin_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    house = House(folder, registrar_address=address, crl_fetch_s=0.5, **settings)
+    fleet = FakeFleet(folder, registrar_address=address, crl_fetch_s=0.5, **settings)
     key = settings.get("release_key", "")
     config = RegistrarConfig(
-        address, house.address, admin_address, listen=address, max_join_failures=1000, release_key=key
+        address, fleet.address, admin_address, listen=address, max_join_failures=1000, release_key=key
     )
     registrar = RegistrarHome.create(folder / "registrar", config, datetime.now(UTC))
-    registrar.trust(house.home.public(house.home.ca_path), replace=False)
-    house.home.trust(pki.to_pem(registrar.ca()), replace=True)
+    registrar.trust(fleet.home.public(fleet.home.ca_path), replace=False)
+    fleet.home.trust(pki.to_pem(registrar.ca()), replace=True)
     loop = Loop()
     try:
         with _serving(registrar, admin_address, folder / "registrar.log"):
-            house.start()
-            yield RealFleet(house, registrar, admin_address, folder, loop)
+            fleet.start()
+            yield RealFleet(fleet, registrar, admin_address, folder, loop)
     finally:
-        house.close()
+        fleet.close()
         loop.close()
 
 

@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.house import House, log_lines
-from tests.integration.light_device import LightDevice
-from tests.servers import free_port
+from simulation.testing import FakeDevice, FakeFleet, free_port
 
 LEASE_S = 8.0
 
 
-class ReplicaHouse(House):
+class ReplicaFleet(FakeFleet):
     """One replica's folder and process; all but the first have the first one's keys."""
 
-    def __init__(self, folder: Path, first: House | None, **settings: Any) -> None:
+    def __init__(self, folder: Path, first: FakeFleet | None, **settings: Any) -> None:
         self.peer_address = f"127.0.0.1:{free_port()}"
         super().__init__(folder, replica_address=self.peer_address, replica_lease_s=LEASE_S, **settings)
         if first is not None:
@@ -48,15 +46,15 @@ class Cluster:
     """Replicas of one coordinator."""
 
     def __init__(self, folder: Path, count: int, **settings: Any) -> None:
-        self.replicas: list[ReplicaHouse] = []
+        self.replicas: list[ReplicaFleet] = []
         self._settings = settings
         for number in range(count):
             (folder / str(number)).mkdir()
             first = self.replicas[0] if self.replicas else None
-            self.replicas.append(ReplicaHouse(folder / str(number), first, **settings))
+            self.replicas.append(ReplicaFleet(folder / str(number), first, **settings))
 
     @property
-    def first(self) -> ReplicaHouse:
+    def first(self) -> ReplicaFleet:
         """The replica that was made first."""
         return self.replicas[0]
 
@@ -65,38 +63,38 @@ class Cluster:
         first, *others = self.replicas
         first.start()
         with ThreadPoolExecutor(len(others)) as pool:
-            list(pool.map(ReplicaHouse.start, others))
+            list(pool.map(ReplicaFleet.start, others))
 
     def close(self) -> None:
         """Leave no process behind."""
         for replica in self.replicas:
             replica.close()
 
-    def replace(self, lost: ReplicaHouse) -> None:
+    def replace(self, lost: ReplicaFleet) -> None:
         """Start a new replica, in an empty folder with the others' keys, in place of one that was lost."""
         number = self.replicas.index(lost)
         folder = lost.home.folder.parent.with_name(f"{lost.home.folder.parent.name}+")
         folder.mkdir()
         other = self.replicas[number - 1]
-        self.replicas[number] = ReplicaHouse(folder, other, **self._settings)
+        self.replicas[number] = ReplicaFleet(folder, other, **self._settings)
         self.replicas[number].start()
 
     @contextlib.asynccontextmanager
-    async def devices(self, population: str, addresses: Sequence[str]) -> AsyncIterator[list[LightDevice]]:
+    async def devices(self, population: str, addresses: Sequence[str]) -> AsyncIterator[list[FakeDevice]]:
         """Open connections of new devices, one to each of the addresses."""
         async with contextlib.AsyncExitStack() as stack:
             yield [
-                await stack.enter_async_context(LightDevice(address, self.first.device(population)))
+                await stack.enter_async_context(FakeDevice(address, self.first.admit(population)))
                 for address in addresses
             ]
 
-    def again(self, device: LightDevice, number: int) -> LightDevice:
+    def again(self, device: FakeDevice, number: int) -> FakeDevice:
         """Return a device's connection to another replica."""
-        return LightDevice(self.replicas[number].address, device._credentials)
+        return FakeDevice(self.replicas[number].address, device.credentials)
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Return the log records of one kind, of all replicas."""
-        return [record for replica in self.replicas for record in log_lines(replica, event)]
+        return [record for replica in self.replicas for record in replica.log_records(event)]
 
 
 async def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:

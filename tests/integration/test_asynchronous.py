@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,18 @@ from mien.protocol.rounds import Stage
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.rounds.machine import COUNTED
 from mien.specs import AsynchronousSpec, CohortSpec, PrivacySpec, TaskSpec
-from tests.integration.house import House, masked_task, run, tiny_task
-from tests.integration.light_device import THETA, LightDevice, MaskedPart, Sent, contribution, raised, ref_of
+from simulation.testing import (
+    THETA,
+    FakeDevice,
+    FakeFleet,
+    FakePart,
+    Sent,
+    contribution,
+    masked_task,
+    ref_of,
+    tiny_task,
+)
+from tests.helpers import raised, run
 from tests.integration.test_durability import again, by_device
 from tests.integration.test_rounds import expected_theta, outcome
 
@@ -42,12 +51,12 @@ def some_task(population: str, *, is_masked: bool, rounds: int = 2, spec: Asynch
 class Chosen:
     """Devices that were chosen for one cohort, and what each has to contribute."""
 
-    devices: Sequence[LightDevice]
+    devices: Sequence[FakeDevice]
     assignments: Sequence[rounds_pb2.Assignment]
-    parts: Sequence[MaskedPart]
+    parts: Sequence[FakePart]
 
     @classmethod
-    async def of(cls, devices: Sequence[LightDevice]) -> Chosen:
+    async def of(cls, devices: Sequence[FakeDevice]) -> Chosen:
         """Have devices check in at once; the cohort is all of them."""
         found = await asyncio.gather(*(device.assignment() for device in devices))
         assert len({ref_of(assignment) for assignment in found}) == 1
@@ -79,7 +88,7 @@ class Chosen:
             return list(await asyncio.gather(*(device.take_part_masked(part) for device, part in pairs)))
         return list(await asyncio.gather(*(self._plain(d, p) for d, p in zip(self.devices, self.parts, strict=True))))
 
-    async def _plain(self, device: LightDevice, part: MaskedPart) -> rounds_pb2.StageEvent:
+    async def _plain(self, device: FakeDevice, part: FakePart) -> rounds_pb2.StageEvent:
         await device.until(self.ref, rounds_pb2.UPLOAD)
         assert (await device.upload(self.ref, part.data)).accepted
         return await device.until(self.ref, rounds_pb2.CLOSED)
@@ -96,20 +105,20 @@ def by_round(reports: Sequence[operator_pb2.RoundReport]) -> dict[int, operator_
     return {report.round.round: report for report in reports}
 
 
-def assert_model(house: House, model_id: str, expected: Vector) -> Vector:
+def assert_model(fleet: FakeFleet, model_id: str, expected: Vector) -> Vector:
     """Check a model up to what masking rounds, and return it as it is."""
-    found: Vector = house.theta(model_id)
+    found: Vector = fleet.theta(model_id)
     assert np.abs(found - expected).max() < 1e-5
     return found
 
 
 @pytest.mark.parametrize("is_masked", [True, False], ids=["masked", "plain"])
-def test_a_slow_cohort_comes_late_and_is_weighed(shared_house: House, is_masked: bool) -> None:
+def test_a_slow_cohort_comes_late_and_is_weighed(shared_fleet: FakeFleet, is_masked: bool) -> None:
     """The first cohort trains while the second makes a model; its own sum then moves that model by half of it."""
     task = some_task(f"late-{is_masked}", is_masked=is_masked)
 
     async def story() -> tuple[Chosen, Chosen, dict[int, operator_pb2.RoundReport]]:
-        async with shared_house.operator() as operator, shared_house.devices(task.population, 2 * SIZE) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(task.population, 2 * SIZE) as devices:
             status = await operator.submit(task, task.population)
             slow = await Chosen.of(devices[:SIZE])
             quick = await Chosen.of(devices[SIZE:])
@@ -124,9 +133,9 @@ def test_a_slow_cohort_comes_late_and_is_weighed(shared_house: House, is_masked:
     assert [reports[n].base_version for n in (1, 2)] == [0, 0]
     assert (reports[2].metrics["staleness"], reports[2].metrics["staleness_weight"]) == (0, 1)
     assert (reports[1].metrics["staleness"], reports[1].metrics["staleness_weight"]) == (1, 0.5)
-    first = assert_model(shared_house, reports[2].model_id, quick.step(THETA, weight=1.0))
-    assert_model(shared_house, reports[1].model_id, slow.step(first, weight=0.5))
-    with shared_house.store() as store:
+    first = assert_model(shared_fleet, reports[2].model_id, quick.step(THETA, weight=1.0))
+    assert_model(shared_fleet, reports[1].model_id, slow.step(first, weight=0.5))
+    with shared_fleet.store() as store:
         models = {number: store.model(report.model_id) for number, report in reports.items()}
         task_record = store.task(slow.ref.task_id)
     assert models[1].parent_model_id == models[2].model_id, "made of the model that was newest then"
@@ -134,13 +143,13 @@ def test_a_slow_cohort_comes_late_and_is_weighed(shared_house: House, is_masked:
     assert (task_record.state, task_record.rounds_closed, task_record.model_id) == ("done", 2, models[1].model_id)
 
 
-def test_over_the_bound_a_cohort_is_discarded_and_told_so(shared_house: House) -> None:
+def test_over_the_bound_a_cohort_is_discarded_and_told_so(shared_fleet: FakeFleet) -> None:
     """With max_staleness 0 the slow cohort has nothing to hope for once the other one has made a model."""
     spec = AsynchronousSpec(max_concurrency=2, max_staleness=0)
     task = some_task("bound", is_masked=True, spec=spec)
 
     async def story() -> tuple[Chosen, rounds_pb2.StageEvent, Exception, Any]:
-        async with shared_house.operator() as operator, shared_house.devices("bound", 2 * SIZE) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("bound", 2 * SIZE) as devices:
             status = await operator.submit(task, "bound")
             slow, quick = await Chosen.of(devices[:SIZE]), await Chosen.of(devices[SIZE:])
             assert {event.stage for event in await quick.take_part()} == {rounds_pb2.CLOSED}
@@ -159,52 +168,52 @@ def test_over_the_bound_a_cohort_is_discarded_and_told_so(shared_house: House) -
     assert isinstance(refused, LateError)
     assert [reports[n].stage for n in (1, 2, 3)] == [rounds_pb2.ABORTED, rounds_pb2.CLOSED, rounds_pb2.CLOSED]
     assert (reports[3].base_version, reports[3].metrics["staleness"]) == (1, 0)
-    with shared_house.store() as store:
+    with shared_fleet.store() as store:
         record = store.task(again.ref.task_id)
         store.audit(lambda log, db: log.verify(db))
     assert (record.state, record.rounds_closed, record.aborted_in_a_row) == ("done", 2, 0)
 
 
 @pytest.mark.parametrize("is_masked", [True, False], ids=["masked", "plain"])
-def test_kill_9_with_two_cohorts_in_flight(house: House, tmp_path: Path, is_masked: bool) -> None:
+def test_kill_9_with_two_cohorts_in_flight(fleet: FakeFleet, is_masked: bool) -> None:
     """One cohort trains, the other is in its protocol: after a restart both go on, and both count."""
     task = some_task("kill", is_masked=is_masked)
 
     async def story() -> tuple[Chosen, Chosen, dict[int, operator_pb2.RoundReport]]:
-        house.start()
-        async with house.devices("kill", 2 * SIZE) as devices:
-            async with house.operator() as operator:
-                await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.devices("kill", 2 * SIZE) as devices:
+            async with fleet.operator() as operator:
+                await fleet.release_tiny_model(operator)
                 status = await operator.submit(task, "kill")
             slow, quick = await Chosen.of(devices[:SIZE]), await Chosen.of(devices[SIZE:])
             await quick.report()
-            await house.restart(*devices)
+            await fleet.restart(*devices)
             for device in devices:  # each is told where it is: in its own cohort
                 reply = await device.check_in()
                 mine = slow if device in slow.devices else quick
                 assert reply.assignment.round == mine.ref
             ends = [*await quick.finish(), *await slow.take_part()]
             assert {event.stage for event in ends} == {rounds_pb2.CLOSED}
-            async with house.operator() as operator:
+            async with fleet.operator() as operator:
                 return slow, quick, by_round(await outcome(operator, status.task_id))
 
     slow, quick, reports = run(story())
     assert [reports[n].stage for n in (1, 2)] == [rounds_pb2.CLOSED, rounds_pb2.CLOSED]
-    first = assert_model(house, reports[2].model_id, quick.step(THETA, weight=1.0))
-    assert_model(house, reports[1].model_id, slow.step(first, weight=0.5))
-    with house.store() as store:
+    first = assert_model(fleet, reports[2].model_id, quick.step(THETA, weight=1.0))
+    assert_model(fleet, reports[1].model_id, slow.step(first, weight=0.5))
+    with fleet.store() as store:
         store.audit(lambda log, db: log.verify(db))
 
 
-def test_a_kill_while_both_sums_are_being_taken_loses_neither(house: House, tmp_path: Path) -> None:
+def test_a_kill_while_both_sums_are_being_taken_loses_neither(fleet: FakeFleet) -> None:
     """Both cohorts have uploaded everything when the power goes: each makes a model, the second on the first one's."""
     task = some_task("both", is_masked=False)
 
     async def story() -> tuple[list[Chosen], dict[int, operator_pb2.RoundReport]]:
-        house.start()
-        async with house.devices("both", 2 * SIZE) as devices:
-            async with house.operator() as operator:
-                await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.devices("both", 2 * SIZE) as devices:
+            async with fleet.operator() as operator:
+                await fleet.release_tiny_model(operator)
                 status = await operator.submit(task, "both")
             both = [await Chosen.of(devices[:SIZE]), await Chosen.of(devices[SIZE:])]
             for chosen in both:
@@ -214,8 +223,8 @@ def test_a_kill_while_both_sums_are_being_taken_loses_neither(house: House, tmp_
             last = [chosen.devices[0].upload(chosen.ref, chosen.parts[0].data) for chosen in both]
             accepted = await asyncio.gather(*last)
             assert all(status.accepted for status in accepted)
-            await house.restart()
-            async with house.operator() as operator:
+            await fleet.restart()
+            async with fleet.operator() as operator:
                 return both, by_round(await outcome(operator, status.task_id))
 
     both, reports = run(story())
@@ -224,15 +233,15 @@ def test_a_kill_while_both_sums_are_being_taken_loses_neither(house: House, tmp_
     assert [reports[n].metrics["staleness_weight"] for n in order] == [1.0, 0.5]
     theta = THETA
     for number, weight in zip(order, (1.0, 0.5), strict=True):
-        theta = assert_model(house, reports[number].model_id, both[number - 1].step(theta, weight=weight))
+        theta = assert_model(fleet, reports[number].model_id, both[number - 1].step(theta, weight=weight))
 
 
-def check_chain(house: House, task_id: str, acknowledged: Sequence[Sent]) -> list[int]:
+def check_chain(fleet: FakeFleet, task_id: str, acknowledged: Sequence[Sent]) -> list[int]:
     """Check that each model is the one before and its cohort's mean, weighed; return how stale each cohort was.
 
     Whatever was acknowledged to a cohort that made a model is in it.
     """
-    with house.store() as store:
+    with fleet.store() as store:
         record = store.task(task_id)
         cohorts = [each for each in store.rounds(task_id) if each.stage is Stage.CLOSED]
         versions = {each.id: store.model(each.model_id or "").round or 0 for each in cohorts}
@@ -249,52 +258,52 @@ def check_chain(house: House, task_id: str, acknowledged: Sequence[Sent]) -> lis
         assert each.metrics["staleness"] == tau
         data = [again(task, device, each.round, each.attempt) for device in counted]
         whole = expected_theta(theta, task, data)
-        theta = assert_model(house, each.model_id or "", np.asarray(theta + (whole - theta) / (1 + tau), np.float32))
+        theta = assert_model(fleet, each.model_id or "", np.asarray(theta + (whole - theta) / (1 + tau), np.float32))
         found.append(tau)
     assert not cohorts or record.model_id == cohorts[-1].model_id
     return found
 
 
 @pytest.mark.slow
-def test_kills_at_random_instants_leave_a_chain_of_weighed_sums(house: House, tmp_path: Path) -> None:
+def test_kills_at_random_instants_leave_a_chain_of_weighed_sums(fleet: FakeFleet) -> None:
     """Three cohorts at once, kill -9 again and again: no wrong total, nothing too stale applied, no lane stuck."""
     luck, acknowledged, stop = random.Random(11), list[Sent](), asyncio.Event()
     spec = AsynchronousSpec(max_concurrency=3, max_staleness=2, staleness_exponent=1.0)
     task = some_task("chain", is_masked=True, rounds=100_000, spec=spec)
 
     async def story() -> str:
-        house.start()
-        async with house.operator() as operator:
-            await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.operator() as operator:
+            await fleet.release_tiny_model(operator)
             status = await operator.submit(task, "chain")
-        async with house.devices("chain", 3 * SIZE) as devices:
+        async with fleet.devices("chain", 3 * SIZE) as devices:
             lives = [
                 asyncio.create_task(device.take_part_stubbornly(by_device(device), acknowledged, stop))
                 for device in devices
             ]
             for _ in range(3):
                 await asyncio.sleep(luck.uniform(0.1, 0.8))
-                await house.restart()
+                await fleet.restart()
             before = len(acknowledged)
             while len(acknowledged) < before + 6 * SIZE:  # cohorts close again after the last kill
                 await asyncio.sleep(0.05)
             stop.set()
-            house.kill()
+            fleet.kill()
             for life in lives:
                 life.cancel()
             await asyncio.gather(*lives, return_exceptions=True)
         return status.task_id
 
-    stale = check_chain(house, run(story()), acknowledged)
+    stale = check_chain(fleet, run(story()), acknowledged)
     assert len(stale) >= 2
     assert max(stale) <= 2
 
 
-def test_a_phone_is_in_one_cohort_at_a_time_and_no_cohort_is_gathered_for_nothing(shared_house: House) -> None:
+def test_a_phone_is_in_one_cohort_at_a_time_and_no_cohort_is_gathered_for_nothing(shared_fleet: FakeFleet) -> None:
     task = some_task("one", is_masked=False, rounds=3)
 
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("one", 3 * SIZE) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("one", 3 * SIZE) as devices:
             status = await operator.submit(task, "one")
             first = await Chosen.of(devices[:SIZE])
             await first.report()
@@ -317,16 +326,16 @@ def test_a_phone_is_in_one_cohort_at_a_time_and_no_cohort_is_gathered_for_nothin
     run(story())
 
 
-def test_pausing_lets_cohorts_in_flight_finish_and_gathers_no_more(shared_house: House) -> None:
+def test_pausing_lets_cohorts_in_flight_finish_and_gathers_no_more(shared_fleet: FakeFleet) -> None:
     task = some_task("paused", is_masked=False, rounds=3)
 
     async def story() -> dict[int, operator_pb2.RoundReport]:
-        async with shared_house.operator() as operator, shared_house.devices("paused", 2 * SIZE) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("paused", 2 * SIZE) as devices:
             status = await operator.submit(task, "paused")
             first = await Chosen.of(devices[:SIZE])
             waiting = asyncio.create_task(devices[-1].check_in())  # gathers a second cohort
             while True:
-                with shared_house.store() as store:
+                with shared_fleet.store() as store:
                     if len(store.rounds(status.task_id)) == 2:
                         break
                 await asyncio.sleep(0.05)
@@ -342,11 +351,11 @@ def test_pausing_lets_cohorts_in_flight_finish_and_gathers_no_more(shared_house:
 
 
 @pytest.mark.parametrize("method", ["scaffold", "mime", "fedfr_uda"])
-def test_methods_without_it_are_refused_at_once(shared_house: House, method: str) -> None:
+def test_methods_without_it_are_refused_at_once(shared_fleet: FakeFleet, method: str) -> None:
     task = some_task("refused", is_masked=False)
 
     async def story() -> Exception:
-        async with shared_house.operator() as operator:
+        async with shared_fleet.operator() as operator:
             values = {**task.__dict__, "method": method}
             return await raised(operator.submit(TaskSpec(**values), method))
 

@@ -12,26 +12,26 @@ from coordinator.home.home import CoordinatorHome
 from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import rounds_pb2
 from mien.shell.clock import Clock
-from tests.integration.house import House, masked_task, run
-from tests.integration.light_device import LightDevice, MaskedPart, contribution
+from simulation.testing import FakeDevice, FakeFleet, FakePart, contribution, masked_task
+from tests.helpers import run
 from tests.integration.test_operating import program
 
 
-def command(house: House, *arguments: str, password: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+def command(fleet: FakeFleet, *arguments: str, password: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     return program("coordinator.commands.cli", *arguments, "--password-file", str(password), "--json", check=check)
 
 
-def test_a_round_goes_on_from_a_backup(house: House, tmp_path: Path) -> None:
+def test_a_round_goes_on_from_a_backup(fleet: FakeFleet, tmp_path: Path) -> None:
     """Two of five masked vectors are in when the backup is taken and the coordinator is lost; the others finish it."""
     password, file, elsewhere = tmp_path / "password", tmp_path / "b.mien", tmp_path / "elsewhere"
     password.write_text("correct horse battery\n")
-    credentials = [house.device("m") for _ in range(5)]
-    parts: list[MaskedPart] = []
+    credentials = [fleet.admit("m") for _ in range(5)]
+    parts: list[FakePart] = []
 
     async def until_lost() -> str:
-        devices = [LightDevice(house.address, each) for each in credentials]
-        async with house.operator() as operator:
-            await house.give_model(operator, tmp_path)
+        devices = [FakeDevice(fleet.address, each) for each in credentials]
+        async with fleet.operator() as operator:
+            await fleet.release_tiny_model(operator)
             submitted = await operator.submit(masked_task("m", "m", rounds=2), "m")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             for device, assignment in zip(devices, assignments, strict=True):
@@ -48,7 +48,7 @@ def test_a_round_goes_on_from_a_backup(house: House, tmp_path: Path) -> None:
                 while not (await device.upload_status(part.ref)).accepted:
                     await asyncio.sleep(0.05)
             told = await asyncio.to_thread(
-                command, house, "backup", str(file), "--home", str(house.home.folder), password=password
+                command, fleet, "backup", str(file), "--home", str(fleet.home.folder), password=password
             )
             assert json.loads(told.stdout)["audit_head"]
             for task_ in first_two:
@@ -59,7 +59,7 @@ def test_a_round_goes_on_from_a_backup(house: House, tmp_path: Path) -> None:
         return submitted.task_id
 
     async def until_closed() -> None:
-        devices = [LightDevice(house.address, each) for each in credentials]
+        devices = [FakeDevice(fleet.address, each) for each in credentials]
         ways = (device.take_part_masked(part) for device, part in zip(devices, parts, strict=True))
         events = await asyncio.gather(*ways)
         assert {event.stage for event in events} == {rounds_pb2.CLOSED}
@@ -68,34 +68,34 @@ def test_a_round_goes_on_from_a_backup(house: House, tmp_path: Path) -> None:
         for device in devices:
             await device.__aexit__(None)
 
-    house.start()
+    fleet.start()
     task_id = run(until_lost())
-    house.kill()
-    command(house, "restore", str(file), "--home", str(elsewhere), password=password)
-    house.home = CoordinatorHome(elsewhere)
-    house.start()
+    fleet.kill()
+    command(fleet, "restore", str(file), "--home", str(elsewhere), password=password)
+    fleet.home = CoordinatorHome(elsewhere)
+    fleet.start()
     run(until_closed())
-    assert house.stop() == 0
-    with house.store() as store:
+    assert fleet.stop() == 0
+    with fleet.store() as store:
         rounds = [(r.round, r.attempt, r.stage.value, r.num_reports) for r in store.rounds(task_id)]
         store.audit(lambda log, db: log.verify(db))
     assert rounds == [(1, 1, "closed", 5), (2, 1, "closed", 5)]
-    again = command(house, "restore", str(file), "--home", str(elsewhere), password=password, check=False)
+    again = command(fleet, "restore", str(file), "--home", str(elsewhere), password=password, check=False)
     assert again.returncode == 16
     assert "not empty" in again.stderr
 
 
-def test_backups_of_a_coordinator_that_closes_round_after_round(house: House, tmp_path: Path) -> None:
+def test_backups_of_a_coordinator_that_closes_round_after_round(fleet: FakeFleet, tmp_path: Path) -> None:
     """Whatever instant a backup catches, what it restores to is whole."""
 
     def there_and_back(number: int) -> None:
         file, copy = tmp_path / f"{number}.mien", CoordinatorHome(tmp_path / f"copy-{number}")
-        CoordinatorBackup(house.home, Clock()).make(file, "correct horse battery", with_data=True)
+        CoordinatorBackup(fleet.home, Clock()).make(file, "correct horse battery", with_data=True)
         CoordinatorBackup(copy, Clock()).restore(file, "correct horse battery")
 
     async def story() -> None:
-        async with house.operator() as operator, house.devices("m", 3) as devices:
-            await house.give_model(operator, tmp_path)
+        async with fleet.operator() as operator, fleet.devices("m", 3) as devices:
+            await fleet.release_tiny_model(operator)
             await operator.submit(masked_task("m", "m", rounds=1000, size=3), "m")
             stop = asyncio.Event()
             make = lambda task, a: contribution(task, a.round.round)  # noqa: E731
@@ -107,5 +107,5 @@ def test_backups_of_a_coordinator_that_closes_round_after_round(house: House, tm
                 task.cancel()
             await asyncio.gather(*busy, return_exceptions=True)
 
-    house.start()
+    fleet.start()
     run(story())

@@ -27,7 +27,7 @@ from simulation.engines.engine import Cohort, PublicFaces, run_task
 from simulation.engines.sums import Sums
 from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 
 POPULATION = "bits"

@@ -24,7 +24,7 @@ from mien.errors import CorruptDataError
 from mien.protocol.canonical import model_to_json
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.synthetic import images_of
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 from tests.integration.test_operating import program
 
@@ -114,11 +114,11 @@ def release_with_graphs(fleet: RealFleet, key: Path) -> None:
     theta.write_bytes(np.ascontiguousarray(model.theta, "<f4").tobytes())
 
     async def story() -> None:
-        async with fleet.house.operator() as operator:
+        async with fleet.coordinator.operator() as operator:
             await operator.import_model(model_to_json(model.spec, model.layout), theta, None)
 
     fleet.loop.run(story())
-    home = ("--home", str(fleet.house.home.folder))
+    home = ("--home", str(fleet.coordinator.home.folder))
     program(COORDINATOR, "model", "export", model.model_id, str(folder), *home)
     export_graphs(model.spec, model.layout, folder, forms=standard_forms("positive_hinge")[:1])
     program(COORDINATOR, "model", "sign", str(folder), "--key", str(key))
@@ -177,7 +177,7 @@ def test_a_graph_that_was_changed_on_the_way_is_refused(tmp_path: Path) -> None:
         release_with_graphs(fleet, key)
         manifest = json.loads((fleet.folder / "bundle" / "manifest.json").read_bytes())
         sha256 = next(file["sha256"] for file in manifest["files"] if file["name"].startswith("train_"))
-        (blob,) = fleet.house.home.folder.rglob(sha256)
+        (blob,) = fleet.coordinator.home.folder.rglob(sha256)
         blob.chmod(0o600)
         data = blob.read_bytes()
         blob.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

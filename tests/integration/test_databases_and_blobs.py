@@ -11,8 +11,8 @@ import pytest
 from mien.errors import UnavailableError
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec
-from tests.integration.house import House, log_lines, run, tiny_task, until_logged
-from tests.integration.light_device import THETA, Sent, contribution, raised
+from simulation.testing import THETA, FakeFleet, Sent, contribution, tiny_task
+from tests.helpers import raised, run
 from tests.integration.test_durability import check_history
 from tests.integration.test_rounds import expected_theta, in_upload
 from tests.servers.postgres import PASSWORD, PostgresServer
@@ -23,26 +23,24 @@ AWAY = "the database does not answer; it is asked again and again"
 
 
 @pytest.fixture
-def house(tmp_path: Path, postgres_url: str) -> House:
-    return House(tmp_path, database_url=postgres_url)
+def fleet(tmp_path: Path, postgres_url: str) -> FakeFleet:
+    return FakeFleet(tmp_path, database_url=postgres_url)
 
 
-def test_a_restart_of_postgresql_in_the_middle_of_a_round(
-    house: House, postgres_server: PostgresServer, tmp_path: Path
-) -> None:
+def test_a_restart_of_postgresql_in_the_middle_of_a_round(fleet: FakeFleet, postgres_server: PostgresServer) -> None:
     """One upload was acknowledged before, two arrive while the database is away: all three are in the sum."""
 
     async def story() -> tuple[str, list[Sent]]:
-        house.start()
-        async with house.operator() as operator, house.devices("pg", DEVICES) as devices:
-            await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.operator() as operator, fleet.devices("pg", DEVICES) as devices:
+            await fleet.release_tiny_model(operator)
             status = await operator.submit(tiny_task("pg", "pg", cohort=CohortSpec(DEVICES, DEVICES)), "pg")
             ref, task = await in_upload(devices)
             data = [contribution(task, int(device.id[:8], 16), 1, 1) for device in devices]
             assert (await devices[0].upload(ref, data[0])).accepted
             await asyncio.to_thread(postgres_server.stop, crash=True)
             arriving = [asyncio.create_task(d.upload(ref, sent)) for d, sent in zip(devices[1:], data[1:], strict=True)]
-            await until_logged(house, AWAY)
+            await fleet.until_logged(AWAY)
             await asyncio.to_thread(postgres_server.start)
             assert [status.accepted for status in await asyncio.gather(*arriving)] == [True, True]
             assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
@@ -50,24 +48,22 @@ def test_a_restart_of_postgresql_in_the_middle_of_a_round(
 
     try:
         task_id, acknowledged = run(story())
-        assert house.stop() == 0
-        assert check_history(house, task_id, acknowledged) == (1, 0)
+        assert fleet.stop() == 0
+        assert check_history(fleet, task_id, acknowledged) == (1, 0)
     finally:
-        house.close()
-    assert len(log_lines(house, AWAY)) == 1
-    assert "Traceback" not in house.log.read_text()
-    assert PASSWORD not in house.log.read_text()
+        fleet.close()
+    assert len(fleet.log_records(AWAY)) == 1
+    assert "Traceback" not in fleet.log.read_text()
+    assert PASSWORD not in fleet.log.read_text()
 
 
-def test_a_database_that_stays_away_is_told_to_devices(
-    house: House, postgres_server: PostgresServer, tmp_path: Path
-) -> None:
+def test_a_database_that_stays_away_is_told_to_devices(fleet: FakeFleet, postgres_server: PostgresServer) -> None:
     """Devices hear that they should come back; a stop ends all the same, and nothing has changed afterwards."""
 
     async def story() -> str:
-        house.start()
-        async with house.operator() as operator, house.devices("pg", 1) as (device,):
-            await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.operator() as operator, fleet.devices("pg", 1) as (device,):
+            await fleet.release_tiny_model(operator)
             status = await operator.submit(tiny_task("pg", "pg"), "pg")
             postgres_server.stop(crash=True)
             assert isinstance(await raised(device.check_in()), UnavailableError)
@@ -75,11 +71,11 @@ def test_a_database_that_stays_away_is_told_to_devices(
 
     try:
         task_id = run(story())
-        assert house.stop() == 0
+        assert fleet.stop() == 0
         postgres_server.start()
-        assert check_history(house, task_id, []) == (0, 0)
+        assert check_history(fleet, task_id, []) == (0, 0)
     finally:
-        house.close()
+        fleet.close()
         postgres_server.start()
 
 
@@ -88,12 +84,12 @@ def test_an_object_store_that_goes_away_while_a_round_closes(
 ) -> None:
     """Everything elsewhere: rows in PostgreSQL, blobs in a bucket. The sum waits until the bucket can be reached."""
     bucket = f"s3://{s3_server.new_bucket()}/mien"
-    house = House(tmp_path, database_url=postgres_url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
+    fleet = FakeFleet(tmp_path, database_url=postgres_url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
 
     async def story() -> None:
-        house.start()
-        async with house.operator() as operator, house.devices("s3", DEVICES) as devices:
-            first = await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.operator() as operator, fleet.devices("s3", DEVICES) as devices:
+            first = await fleet.release_tiny_model(operator)
             await operator.submit(tiny_task("s3", "s3", cohort=CohortSpec(DEVICES, DEVICES)), "s3")
             ref, task = await in_upload(devices)
             assert await devices[0].download((await devices[0].manifest(first)).theta.sha256) == THETA.tobytes()
@@ -102,7 +98,7 @@ def test_an_object_store_that_goes_away_while_a_round_closes(
                 assert (await device.upload(ref, sent)).accepted
             await asyncio.to_thread(s3_server.cut)
             assert (await devices[-1].upload(ref, data[-1])).accepted
-            await until_logged(house, "cannot close the round yet")
+            await fleet.until_logged("cannot close the round yet")
             await asyncio.to_thread(s3_server.mend)
             event = await devices[0].until(ref)
             assert event.stage == rounds_pb2.CLOSED
@@ -111,11 +107,11 @@ def test_an_object_store_that_goes_away_while_a_round_closes(
 
     try:
         run(story())
-        assert house.stop() == 0
+        assert fleet.stop() == 0
     finally:
         s3_server.cut()
         s3_server.mend()
-        house.close()
-    assert not (house.home.folder / "models").exists()
-    assert not list((house.home.folder / "staging").iterdir())
-    assert "Traceback" not in house.log.read_text()
+        fleet.close()
+    assert not (fleet.home.folder / "models").exists()
+    assert not list((fleet.home.folder / "staging").iterdir())
+    assert "Traceback" not in fleet.log.read_text()

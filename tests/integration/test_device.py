@@ -134,7 +134,7 @@ def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Pat
         assert [image["name"] for image in result["refused"]] == ["broken.jpg"]
 
         # Works without any server from here on.
-        fleet.house.stop()
+        fleet.coordinator.stop()
         own = mien_device("verify", "Ada", images_of(OWNER)[6], "--home", home)
         assert (own.returncode, own.stdout) == (0, "Match: Ada.\n"), own.stderr
         other = mien_device("verify", "Ada", images_of(STRANGER)[6], "--home", home, "--json", "--show-score")
@@ -152,8 +152,8 @@ def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Pat
         assert offline.returncode == TABLE[UnreachableError].exit_code
         assert "Traceback" not in offline.stderr
     finally:
-        fleet.house.close()
-        fleet.house.start()
+        fleet.coordinator.close()
+        fleet.coordinator.start()
         fleet.release(small_model())
 
 
@@ -266,16 +266,16 @@ def test_a_coordinator_killed_in_mid_round_is_waited_for(tmp_path: Path) -> None
         first = Companion(fleet, "restart0", "restart", IDENTITIES[0])
         second = Companion(fleet, "restart1", "restart", IDENTITIES[1])
         _wait_until(lambda: len(first.contributions) + len(second.contributions) > 0 or _stage_is(fleet, "training"))
-        fleet.house.kill()
+        fleet.coordinator.kill()
         time.sleep(0.5)
-        fleet.house.start()
+        fleet.coordinator.start()
         assert isinstance(first.join()[-1], Counted)
         assert isinstance(second.join()[-1], Counted)
         assert fleet.outcome(task_id)[-1].num_reports == 2
 
 
 def _stage_is(fleet: RealFleet, stage: str) -> bool:
-    with fleet.house.store() as store:
+    with fleet.coordinator.store() as store:
         return any(
             store.last_round(row.task_id) is not None and str(store.last_round(row.task_id).stage) == stage
             for row in store.tasks()

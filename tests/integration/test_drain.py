@@ -19,31 +19,30 @@ from mien.errors import DrainingError
 from mien.protocol.canonical import task_from_json
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec
-from tests.integration.house import House, masked_task, run, tiny_task, until_logged
-from tests.integration.light_device import LightDevice, contribution, raised
+from simulation.testing import FakeDevice, FakeFleet, contribution, free_port, masked_task, tiny_task
+from tests.helpers import raised, run
 from tests.integration.test_monitoring import get, until_held
 from tests.integration.test_rounds import in_upload
-from tests.servers import free_port
 
 
-def stages(house: House, task_id: str) -> list[tuple[int, int, str]]:
-    with house.store() as store:
+def stages(fleet: FakeFleet, task_id: str) -> list[tuple[int, int, str]]:
+    with fleet.store() as store:
         return [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)]
 
 
-async def ended(house: House, limit_s: float = 100.0) -> tuple[int, float]:
+async def ended(fleet: FakeFleet, limit_s: float = 100.0) -> tuple[int, float]:
     """Return exit code and how long it took."""
     began = time.monotonic()
-    return await asyncio.to_thread(house.process.wait, limit_s), time.monotonic() - began
+    return await asyncio.to_thread(fleet.process.wait, limit_s), time.monotonic() - began
 
 
 def test_a_masked_round_under_way_is_finished(tmp_path: Path) -> None:
     """From KEYS to the new model: 5 phones are told stage after stage while a newcomer is sent away."""
-    house = House(tmp_path, metrics_port=free_port(), drain_s=100.0)
+    fleet = FakeFleet(tmp_path, metrics_port=free_port(), drain_s=100.0)
 
     async def story() -> str:
-        async with house.operator() as operator, house.devices("m", 5) as devices, house.devices("m", 1) as (newcomer,):
-            await house.give_model(operator, tmp_path)
+        async with fleet.operator() as operator, fleet.devices("m", 5) as devices, fleet.devices("m", 1) as (newcomer,):
+            await fleet.release_tiny_model(operator)
             submitted = await operator.submit(masked_task("m", "m", rounds=2), "m")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             parts = []
@@ -52,8 +51,8 @@ def test_a_masked_round_under_way_is_finished(tmp_path: Path) -> None:
                 parts.append(device.masked_part(assignment, task, contribution(task, 1)))
                 await device.report_trained(assignment.round)
             await devices[0].until(assignments[0].round, rounds_pb2.KEYS)
-            house.terminate()
-            while (answer := await asyncio.to_thread(get, house, "/readyz"))[0] != 503:
+            fleet.terminate()
+            while (answer := await asyncio.to_thread(get, fleet, "/readyz"))[0] != 503:
                 await asyncio.sleep(0.05)
             _, body = answer
             assert "shutting down" in json.loads(body)["checks"]["draining"]
@@ -63,19 +62,19 @@ def test_a_masked_round_under_way_is_finished(tmp_path: Path) -> None:
             ways = (device.take_part_masked(part) for device, part in zip(devices, parts, strict=True))
             events = await asyncio.gather(*ways)
             assert {event.stage for event in events} == {rounds_pb2.CLOSED}
-            assert (await ended(house))[0] == 0
+            assert (await ended(fleet))[0] == 0
             return submitted.task_id
 
     try:
-        house.start()
+        fleet.start()
         task_id = run(story())
-        assert stages(house, task_id) == [(1, 1, "closed")]
-        assert "Traceback" not in house.log.read_text()
-        with house.store() as store:
+        assert stages(fleet, task_id) == [(1, 1, "closed")]
+        assert "Traceback" not in fleet.log.read_text()
+        with fleet.store() as store:
             last = store.audit(lambda log, db: log.read(db, last=1))[0]
         assert last.action == "server.stop"
     finally:
-        house.close()
+        fleet.close()
 
 
 @pytest.fixture
@@ -92,88 +91,88 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 def test_nobody_is_chosen_and_training_is_not_waited_for(tmp_path: Path, manager: socket.socket) -> None:
     """And systemd is told of the start and the stop."""
-    house = House(tmp_path, metrics_port=free_port(), drain_s=100.0, check_in_hold_s=100.0)
+    fleet = FakeFleet(tmp_path, metrics_port=free_port(), drain_s=100.0, check_in_hold_s=100.0)
 
     async def until_stopped() -> tuple[str, str]:
-        async with house.operator() as operator, house.devices("a", 2) as training, house.devices("b", 3) as waiting:
-            await house.give_model(operator, tmp_path)
+        async with fleet.operator() as operator, fleet.devices("a", 2) as training, fleet.devices("b", 3) as waiting:
+            await fleet.release_tiny_model(operator)
             cohort = CohortSpec(size=2, min_reports=2)
             first = await operator.submit(tiny_task("a", "a", cohort=cohort), "a")
             second = await operator.submit(tiny_task("b", "b"), "b")
             await asyncio.gather(*(device.assignment() for device in training))
             asked = [asyncio.create_task(raised(device.check_in())) for device in waiting]
-            await until_held(house, len(waiting))
-            house.terminate()
+            await until_held(fleet, len(waiting))
+            fleet.terminate()
             assert all(isinstance(error, DrainingError) for error in await asyncio.gather(*asked))
-            code, took_s = await ended(house)
+            code, took_s = await ended(fleet)
             assert code == 0
             assert took_s < 50, "far less than what a sum would be waited for"
             return first.task_id, second.task_id
 
     try:
-        house.start()
+        fleet.start()
         first, second = run(until_stopped())
         assert [manager.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
-        assert stages(house, first) == [(1, 1, "training")]
-        assert stages(house, second) == [(1, 1, "selecting")]
-        house.start()
-        with house.store() as store:
+        assert stages(fleet, first) == [(1, 1, "training")]
+        assert stages(fleet, second) == [(1, 1, "selecting")]
+        fleet.start()
+        with fleet.store() as store:
             resumed = store.last_round(first)
         assert resumed is not None
         assert (resumed.attempt, resumed.stage.value) == (1, "training")
     finally:
-        house.close()
+        fleet.close()
 
 
 def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:
-    house = House(tmp_path, drain_s=100.0)
-    credentials = [house.device("c") for _ in range(2)]
+    fleet = FakeFleet(tmp_path, drain_s=100.0)
+    credentials = [fleet.admit("c") for _ in range(2)]
 
     async def until_killed() -> tuple[str, rounds_pb2.RoundRef]:
         async with (
-            house.operator() as operator,
-            LightDevice(house.address, credentials[0]) as one,
-            LightDevice(house.address, credentials[1]) as two,
+            fleet.operator() as operator,
+            FakeDevice(fleet.address, credentials[0]) as one,
+            FakeDevice(fleet.address, credentials[1]) as two,
         ):
-            await house.give_model(operator, tmp_path)
+            await fleet.release_tiny_model(operator)
             cohort = CohortSpec(size=2, min_reports=2)
             submitted = await operator.submit(tiny_task("c", "c", cohort=cohort), "c")
             ref, task = await in_upload([one, two])
             assert (await one.upload(ref, contribution(task, 1))).accepted
-            house.terminate()
-            await until_logged(house, "draining; once more stops at once")
+            fleet.terminate()
+            await fleet.until_logged("draining; once more stops at once")
             with pytest.raises(subprocess.TimeoutExpired):  # it waits for the upload stage
-                await asyncio.to_thread(house.process.wait, 1.0)
-            house.terminate()
-            code, took_s = await ended(house)
+                await asyncio.to_thread(fleet.process.wait, 1.0)
+            fleet.terminate()
+            code, took_s = await ended(fleet)
             assert (code, took_s < 50) == (-signal.SIGTERM, True)
             return submitted.task_id, ref
 
     async def until_closed(ref: rounds_pb2.RoundRef) -> None:
-        async with LightDevice(house.address, credentials[1]) as two, house.operator() as operator:
+        async with FakeDevice(fleet.address, credentials[1]) as two, fleet.operator() as operator:
             (status,) = await operator.tasks()
             task = task_from_json(status.task_json)
             assert (await two.upload(ref, contribution(task, 2))).accepted
             await two.until(ref, rounds_pb2.CLOSED)
 
     try:
-        house.start()
+        fleet.start()
         task_id, ref = run(until_killed())
-        house.start()
+        fleet.start()
         run(until_closed(ref))
-        assert stages(house, task_id) == [(1, 1, "closed")]
+        assert stages(fleet, task_id) == [(1, 1, "closed")]
     finally:
-        house.close()
+        fleet.close()
 
 
 def test_who_opens_a_connection_and_says_nothing_is_dropped(tmp_path: Path) -> None:
     """After 20 s; gRPC's own limit is two minutes, and a few idle sockets would use up a process's open files."""
-    house = House(tmp_path)
-    house.start()
+    fleet = FakeFleet(tmp_path)
+    fleet.start()
     try:
         with contextlib.ExitStack() as stack:
             silent = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", house.port), timeout=100.0))
+                stack.enter_context(socket.create_connection(("127.0.0.1", fleet.port), timeout=100.0))
                 for _ in range(2)
             ]
             silent[1].sendall(b"\x16")  # the first byte of a handshake
@@ -182,4 +181,4 @@ def test_who_opens_a_connection_and_says_nothing_is_dropped(tmp_path: Path) -> N
                     while each.recv(1024):
                         pass
     finally:
-        house.close()
+        fleet.close()

@@ -23,8 +23,8 @@ from mien.protocol.tensors import PublicShard, unpack_tensors
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, device_seed, run_task
-from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import LightDevice
+from simulation.testing import FakeDevice, FakeFleet, tiny_task
+from tests.helpers import run
 from tests.integration.test_rounds import outcome
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -88,36 +88,36 @@ def faces_of(index: int, *, several: bool) -> tuple[Crops, np.ndarray[Any, np.dt
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator whose released model is the tiny recogniser, with public faces."""
     folder = tmp_path_factory.mktemp("methods")
-    house = House(folder)
+    fleet = FakeFleet(folder)
     try:
-        house.start()
-        run(_release(house, folder))
-        yield house
-        assert house.stop() == 0
+        fleet.start()
+        run(_release(fleet, folder))
+        yield fleet
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
-async def _release(house: House, folder: Path) -> None:
+async def _release(fleet: FakeFleet, folder: Path) -> None:
     theta, shard = folder / "theta.f32", folder / "public.safetensors"
     theta.write_bytes(TINY.theta.astype("<f4").tobytes())
     shard.write_bytes(PublicShard(PUBLIC.crops, PUBLIC.labels, "CC0", "made up").to_bytes())
-    async with house.operator() as operator:
+    async with fleet.operator() as operator:
         model = await operator.import_model(model_to_json(TINY.spec, TINY.layout), theta, shard)
         await operator.release(model.model_id)
 
 
 @dataclass
 class Phone:
-    """A light device with faces, and what it keeps to itself."""
+    """A fake device with faces, and what it keeps to itself."""
 
-    device: LightDevice
+    device: FakeDevice
     crops: Crops
     labels: np.ndarray[Any, np.dtype[np.int64]] | None
-    house: House
+    fleet: FakeFleet
     private: Arrays = field(default_factory=dict)
 
     def contribution(self, task: TaskSpec, assignment: rounds_pb2.Assignment) -> bytes:
@@ -126,7 +126,7 @@ class Phone:
             task=task,
             part=TINY.part(),
             dim=TINY.spec.input.dim,
-            theta=np.asarray(self.house.theta(assignment.model_id), np.float32),
+            theta=np.asarray(self.fleet.theta(assignment.model_id), np.float32),
             crops=self.crops,
             labels=self.labels,
             private=self.private,
@@ -141,7 +141,7 @@ class Phone:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_model_is_the_reference_engines(home: House, name: str) -> None:
+def test_the_model_is_the_reference_engines(home: FakeFleet, name: str) -> None:
     case = CASES[name]
     task = case.task(name)
 

@@ -91,7 +91,7 @@ class Story:
         sign_folder(folder, self.key, sequence=self.sequence, fallbacks=fallbacks)
 
         async def story() -> None:
-            async with self.fleet.house.operator() as operator:
+            async with self.fleet.coordinator.operator() as operator:
                 await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", self.shard)
                 await operator.release(model.model_id, signed=read_signed(folder), roll_out=spec)
 
@@ -102,7 +102,7 @@ class Story:
         """Return the newest roll-out once it is in one of these states."""
 
         async def story() -> operator_pb2.RollOutStatus:
-            async with self.fleet.house.operator() as operator:
+            async with self.fleet.coordinator.operator() as operator:
                 return (await operator.roll_outs())[-1]
 
         end = time.monotonic() + 120
@@ -169,14 +169,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Story, Mod
 
 def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[Story, Model, Model, Model]) -> None:
     running, first, good, bad = story
-    house = running.fleet.house
+    fleet = running.fleet.coordinator
 
     # As good as before: three phones of the first share say so, across a crash, and then all have it.
     spec, asked, left_out = running.stages(good, 1.0)
     running.release(good, spec)
     assert running.roll_out("evaluating").reference_model_id == first.model_id
-    house.kill()
-    house.start()
+    fleet.kill()
+    fleet.start()
     with running.fleet.open(left_out) as device:
         assert list(device.participate(idle_s=0.1)) == []
         assert device.gallery.model_id == first.model_id
@@ -189,7 +189,7 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     assert {running.updated(name) for name in PHONES} == {(good.model_id, 1)}
 
     # An operator may ask at any time; nothing follows from it.
-    home = ("--home", str(house.home.folder), "--json")
+    home = ("--home", str(fleet.home.folder), "--json")
     options = ("--against", first.model_id[:16], "--size", "3", "--min-reports", "3")
     asked_for = json.loads(CliRunner().invoke(app, ["fleet", "evaluate", *options, *home]).stdout)
     assert asked_for["model_id"] == good.model_id
@@ -216,7 +216,7 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     assert [each["state"] for each in shown] == ["done", "rolled_back"]
     said = json.loads(CliRunner().invoke(app, ["fleet", "show", bad.model_id, *home]).stdout)["evaluations"]
     assert [(each["protocol"], each["num_phones"], each["share"]) for each in said] == [("fleet", 3, spec.stages[0])]
-    with house.store() as store:
+    with fleet.store() as store:
         actions = [action for _, _, action in store.events(bad.model_id)]
         releases = [(r.model_id, r.is_rollback) for r in (store.newest_release("default"),) if r is not None]
     assert [action for action in actions if action.startswith("rollout.")] == ["rollout.start", "rollout.rolled_back"]
@@ -225,7 +225,7 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
 
 def test_an_operator_is_waited_for(story: tuple[Story, Model, Model, Model]) -> None:
     running, first, good, bad = story
-    home = ("--home", str(running.fleet.house.home.folder), "--json")
+    home = ("--home", str(running.fleet.coordinator.home.folder), "--json")
     spec, asked, _ = running.stages(first, 1.0)
     with pytest.raises(ConfigError, match="a roll-out goes from a model that all phones have"):
         running.release(good, spec)

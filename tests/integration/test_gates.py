@@ -17,8 +17,8 @@ from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import operator_pb2
 from mien.rounds.releases import place
 from mien.specs import CohortSpec, GateSpec, TaskSpec
-from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import Credentials, LightDevice
+from simulation.testing import DeviceCredentials, FakeDevice, FakeFleet, tiny_task
+from tests.helpers import run
 from tests.integration.real_fleet import small_model
 from tests.integration.test_operating import program
 from tests.simulation.program.test_worker import people_in
@@ -29,9 +29,9 @@ MODEL = small_model()
 PART = MODEL.layout.part(MODEL.spec.trainable)
 
 
-def phone_of(house: House, credentials: Credentials) -> LightDevice:
-    """Return a light device that trains the small model."""
-    return LightDevice(house.address, credentials, backbone=MODEL.spec.backbone)
+def phone_of(fleet: FakeFleet, credentials: DeviceCredentials) -> FakeDevice:
+    """Return a fake device that trains the small model."""
+    return FakeDevice(fleet.address, credentials, backbone=MODEL.spec.backbone)
 
 
 def better(task: TaskSpec) -> np.ndarray[Any, Any]:
@@ -61,31 +61,31 @@ def sent(update: Callable[[TaskSpec], np.ndarray[Any, Any]]) -> Callable[[TaskSp
 
 
 @pytest.fixture(scope="module")
-def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A coordinator with an evaluation set and a model in force for all."""
     folder = tmp_path_factory.mktemp("gates")
     people = people_in(folder / "public", 10, 3)
-    house = House(folder, evaluation_sets=(f"rendered={people}", f"late={folder / 'late'}"), keep_round_models=1)
+    fleet = FakeFleet(folder, evaluation_sets=(f"rendered={people}", f"late={folder / 'late'}"), keep_round_models=1)
     try:
-        house.start()
+        fleet.start()
         theta = folder / "theta.f32"
         theta.write_bytes(MODEL.theta.astype("<f4").tobytes())
 
         async def prepare() -> None:
-            async with house.operator() as operator:
+            async with fleet.operator() as operator:
                 await operator.import_model(model_to_json(MODEL.spec, MODEL.layout), theta, None)
                 await operator.release(MODEL.model_id)
 
         asyncio.run(prepare())
-        yield house
-        assert house.stop() == 0
+        yield fleet
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
-async def rounds(house: House, population: str, *updates: Callable[[TaskSpec], np.ndarray[Any, Any]]) -> None:
+async def rounds(fleet: FakeFleet, population: str, *updates: Callable[[TaskSpec], np.ndarray[Any, Any]]) -> None:
     """Have two phones bring these updates, a round each."""
-    one, two = (phone_of(house, house.device(population)) for _ in range(2))
+    one, two = (phone_of(fleet, fleet.admit(population)) for _ in range(2))
     async with one, two:
         for update in updates:
             await asyncio.gather(*(phone.take_part(sent(update)) for phone in (one, two)))
@@ -100,7 +100,7 @@ async def until(operator: Coordinator, task_id: str, *states: str) -> operator_p
     raise AssertionError("the task ended otherwise")
 
 
-def test_what_passes_is_released_to_its_share_of_the_phones(gated: House) -> None:
+def test_what_passes_is_released_to_its_share_of_the_phones(gated: FakeFleet) -> None:
     async def story() -> None:
         async with gated.operator() as operator:
             gates = GateSpec(**GATES, share=0.5)
@@ -112,13 +112,13 @@ def test_what_passes_is_released_to_its_share_of_the_phones(gated: House) -> Non
             assert (statuses[done.model_id].state, statuses[done.model_id].share) == ("released", 0.5)
 
             for is_new in (False, True) * 3:
-                credentials = gated.device("good")
+                credentials = gated.admit("good")
                 while (place(credentials.device_id, done.model_id) < 0.5) != is_new:
-                    credentials = gated.device("good")
+                    credentials = gated.admit("good")
                 async with phone_of(gated, credentials) as phone:
                     assert (await phone.manifest()).model_id == (done.model_id if is_new else MODEL.model_id)
             assert (await operator.roll_back("good")).model_id == MODEL.model_id
-            async with phone_of(gated, gated.device("good")) as phone:
+            async with phone_of(gated, gated.admit("good")) as phone:
                 assert (await phone.manifest()).model_id == MODEL.model_id
 
             kept = await operator.evaluations(done.model_id)
@@ -132,7 +132,7 @@ def test_what_passes_is_released_to_its_share_of_the_phones(gated: House) -> Non
     run(story())
 
 
-def test_what_fails_is_kept_and_the_task_goes_back(gated: House) -> None:
+def test_what_fails_is_kept_and_the_task_goes_back(gated: FakeFleet) -> None:
     """A bad second round is taken back; the third goes on from the first one's model."""
 
     async def story() -> None:
@@ -167,7 +167,7 @@ def test_what_fails_is_kept_and_the_task_goes_back(gated: House) -> None:
     run(story())
 
 
-def test_a_failed_candidate_pauses_its_task_across_a_restart(gated: House) -> None:
+def test_a_failed_candidate_pauses_its_task_across_a_restart(gated: FakeFleet) -> None:
     async def before() -> str:
         async with gated.operator() as operator:
             gates = GateSpec(**GATES, every=1)
@@ -189,7 +189,7 @@ def test_a_failed_candidate_pauses_its_task_across_a_restart(gated: House) -> No
     run(after(task_id))
 
 
-def test_what_cannot_be_measured_waits_until_it_can(gated: House) -> None:
+def test_what_cannot_be_measured_waits_until_it_can(gated: FakeFleet) -> None:
     async def story() -> None:
         async with gated.operator() as operator:
             gates = GateSpec(**{**GATES, "sets": ("late",)}, release="manual")
@@ -208,7 +208,7 @@ def test_what_cannot_be_measured_waits_until_it_can(gated: House) -> None:
     run(story())
 
 
-def test_an_unknown_set_is_refused_at_once(gated: House) -> None:
+def test_an_unknown_set_is_refused_at_once(gated: FakeFleet) -> None:
     async def story() -> None:
         async with gated.operator() as operator:
             with pytest.raises(ConfigError, match="the coordinator's evaluation sets: rendered, late"):

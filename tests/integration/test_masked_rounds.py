@@ -18,23 +18,25 @@ from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.rounds.machine import RoundRules
 from mien.secagg.groups import deal
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from tests.integration.house import House, masked_task, run, short, until_logged
-from tests.integration.light_device import (
-    PROTOCOL_STAGES,
+from simulation.testing import (
     THETA,
-    LightDevice,
-    MaskedPart,
+    FakeDevice,
+    FakeFleet,
+    FakePart,
     Sent,
     contribution,
-    raised,
+    masked_task,
     ref_of,
+    running_out,
 )
+from simulation.testing.device import PROTOCOL_STAGES
+from tests.helpers import raised, run
 from tests.integration.test_rounds import expected_theta, make, outcome
 
 NAMES = {stage: rounds_pb2.Stage.Name(stage).lower() for stage in PROTOCOL_STAGES}
 
 
-async def part_of(device: LightDevice, index: int) -> MaskedPart:
+async def part_of(device: FakeDevice, index: int) -> FakePart:
     """Return a device's part in an attempt that has begun, after it reported that it trained."""
     assignment = await device.assignment()
     task = task_from_json(assignment.task_json)
@@ -53,12 +55,12 @@ def assert_step(
 
 
 @pytest.mark.parametrize("profile", ["malicious_server", "honest_but_curious"])
-def test_the_masked_total_is_the_plain_sum(shared_house: House, profile: Any) -> None:
+def test_the_masked_total_is_the_plain_sum(shared_fleet: FakeFleet, profile: Any) -> None:
     privacy = PrivacySpec(min_cohort=3, max_weight=32, secure_aggregation=profile)
     task = masked_task("masked", f"masked-{profile[:3]}", rounds=2, privacy=privacy)
 
     async def story() -> tuple[list[list[Sent]], list[operator_pb2.RoundReport]]:
-        async with shared_house.operator() as operator, shared_house.devices(task.population, 5) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(task.population, 5) as devices:
             status = await operator.submit(task, task.population)
             sent = [
                 await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
@@ -71,19 +73,19 @@ def test_the_masked_total_is_the_plain_sum(shared_house: House, profile: Any) ->
     for uploads, report in zip(sent, reports, strict=True):
         assert (report.stage, report.num_reports, report.round.attempt) == (rounds_pb2.CLOSED, 5, 1)
         assert report.metrics["share_clipped"] == 0.0
-        found = shared_house.theta(report.model_id)
+        found = shared_fleet.theta(report.model_id)
         assert_step(found, theta, task, [upload.data for upload in uploads])
         theta = found
 
 
 @pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
-def test_a_device_that_vanishes_at_any_stage(shared_house: House, stage: int) -> None:
+def test_a_device_that_vanishes_at_any_stage(shared_fleet: FakeFleet, stage: int) -> None:
     """Nine devices, two vanish: the others' sum is opened; what they had uploaded before counts."""
     population = f"vanish-{NAMES[stage]}"
-    task = masked_task("vanish", population, size=9, min_reports=6, deadlines=short(NAMES[stage]))
+    task = masked_task("vanish", population, size=9, min_reports=6, deadlines=running_out(NAMES[stage]))
 
-    async def story() -> tuple[list[MaskedPart], list[Any], list[operator_pb2.RoundReport]]:
-        async with shared_house.operator() as operator, shared_house.devices(population, 9) as devices:
+    async def story() -> tuple[list[FakePart], list[Any], list[operator_pb2.RoundReport]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(population, 9) as devices:
             status = await operator.submit(task, population)
             parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
             ends = await asyncio.gather(
@@ -98,17 +100,17 @@ def test_a_device_that_vanishes_at_any_stage(shared_house: House, stage: int) ->
     counted = parts if stage in (rounds_pb2.CONSISTENCY, rounds_pb2.UNMASK) else parts[2:]
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, len(counted))
     assert all(end.stage == rounds_pb2.CLOSED for end in ends[2:])
-    assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
+    assert_step(shared_fleet.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 
 @pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
-def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_house: House, stage: int) -> None:
+def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_fleet: FakeFleet, stage: int) -> None:
     """Six devices, three vanish: no four are left to open anything."""
     population = f"below-{NAMES[stage]}"
-    task = masked_task("below", population, size=6, min_reports=4, deadlines=short(NAMES[stage]))
+    task = masked_task("below", population, size=6, min_reports=4, deadlines=running_out(NAMES[stage]))
 
     async def story() -> tuple[list[Any], Any]:
-        async with shared_house.operator() as operator, shared_house.devices(population, 6) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(population, 6) as devices:
             status = await operator.submit(task, population)
             parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
             ends = await asyncio.gather(
@@ -133,13 +135,13 @@ def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_h
 
 
 @pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
-def test_kill_9_of_the_coordinator_at_any_stage(house: House, stage: int) -> None:
+def test_kill_9_of_the_coordinator_at_any_stage(fleet: FakeFleet, stage: int) -> None:
     """Half of a stage's steps are acknowledged when the power goes: the same round goes on and closes."""
     task = masked_task("kill", "kill", size=5, min_reports=4)
 
-    async def story() -> tuple[list[MaskedPart], list[Any], list[operator_pb2.RoundReport]]:
-        async with house.devices("kill", 5) as devices:
-            async with house.operator() as operator:
+    async def story() -> tuple[list[FakePart], list[Any], list[operator_pb2.RoundReport]]:
+        async with fleet.devices("kill", 5) as devices:
+            async with fleet.operator() as operator:
                 status = await operator.submit(task, "kill")
                 parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
                 halted = [
@@ -152,33 +154,33 @@ def test_kill_9_of_the_coordinator_at_any_stage(house: House, stage: int) -> Non
                 ]
                 for event in await asyncio.gather(*halted):
                     assert event.stage == stage
-            await house.restart()
+            await fleet.restart()
             ends = await asyncio.gather(
                 *going, *(d.take_part_masked(p) for d, p in list(zip(devices, parts, strict=True))[:3])
             )
-            async with house.operator() as operator:
+            async with fleet.operator() as operator:
                 return list(parts), list(ends), await outcome(operator, status.task_id)
 
-    house.start()
-    run(give(house))
+    fleet.start()
+    run(give(fleet))
     parts, ends, reports = run(story())
     assert [report.stage for report in reports] == [rounds_pb2.CLOSED], reports
     assert (reports[0].num_reports, reports[0].round.attempt) == (5, 1)
     assert all(end.stage == rounds_pb2.CLOSED for end in ends)
-    assert_step(house.theta(reports[0].model_id), THETA, task, [part.data for part in parts])
+    assert_step(fleet.theta(reports[0].model_id), THETA, task, [part.data for part in parts])
 
 
-async def give(house: House) -> None:
-    async with house.operator() as operator:
-        await house.give_model(operator, house.home.folder.parent)
+async def give(fleet: FakeFleet) -> None:
+    async with fleet.operator() as operator:
+        await fleet.release_tiny_model(operator)
 
 
-def test_groups_over_the_wire(shared_house: House) -> None:
+def test_groups_over_the_wire(shared_fleet: FakeFleet) -> None:
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3, group_mean="trimmed_mean")
     task = masked_task("groups", "groups", size=12, min_reports=9, privacy=privacy)
 
     async def story() -> list[operator_pb2.RoundReport]:
-        async with shared_house.operator() as operator, shared_house.devices("groups", 12) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("groups", 12) as devices:
             status = await operator.submit(task, "groups")
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
             return await outcome(operator, status.task_id)
@@ -187,13 +189,13 @@ def test_groups_over_the_wire(shared_house: House) -> None:
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 12)
 
 
-def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shared_house: House) -> None:
+def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shared_fleet: FakeFleet) -> None:
     """Three groups of five: one loses three before their upload, so that the two that had uploaded do not count."""
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
-    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy, deadlines=short("upload"))
+    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy, deadlines=running_out("upload"))
 
-    async def story() -> tuple[list[MienError], list[Any], operator_pb2.RoundReport, list[MaskedPart]]:
-        async with shared_house.operator() as operator, shared_house.devices("shrunk", 15) as devices:
+    async def story() -> tuple[list[MienError], list[Any], operator_pb2.RoundReport, list[FakePart]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("shrunk", 15) as devices:
             status = await operator.submit(task, "shrunk")
             parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
             by_id = {device.id: (device, part) for device, part in zip(devices, parts, strict=True)}
@@ -211,16 +213,16 @@ def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shar
     assert all(isinstance(error, LateError) for error in late), late
     assert {end.stage for end in ends} == {rounds_pb2.CLOSED}
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 10)
-    assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
+    assert_step(shared_fleet.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 
-def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_house: House) -> None:
+def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_fleet: FakeFleet) -> None:
     """One of three groups ends with the stage whose transition cannot be committed at first."""
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
-    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy, deadlines=short("consistency"))
+    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy, deadlines=running_out("consistency"))
 
-    async def story() -> tuple[list[Any], operator_pb2.RoundReport, list[MaskedPart]]:
-        async with shared_house.operator() as operator, shared_house.devices("torn", 15) as devices:
+    async def story() -> tuple[list[Any], operator_pb2.RoundReport, list[FakePart]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("torn", 15) as devices:
             status = await operator.submit(task, "torn")
             parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
             by_id = {device.id: (device, part) for device, part in zip(devices, parts, strict=True)}
@@ -228,7 +230,7 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_ho
             others = [by_id[name] for name in by_id if name not in shrunk]
             going = [asyncio.create_task(device.take_part_masked(part)) for device, part in others]
             silent = [d.take_part_masked(p, gone_at=rounds_pb2.CONSISTENCY) for d, p in (by_id[n] for n in shrunk)]
-            with shared_house.store() as store:
+            with shared_fleet.store() as store:
                 columns = {
                     "position": 0,
                     "task_id": status.task_id,
@@ -240,7 +242,7 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_ho
                 torn = sa.insert(PRIVACY_EVENTS).values(population="torn", **columns)
                 store.privacy(lambda db: db.execute(torn))
                 await asyncio.gather(*silent)
-                await until_logged(shared_house, "transition refused by the disk", task="torn")  # its end was due
+                await shared_fleet.until_logged("transition refused by the disk", task="torn")  # its end was due
                 mine = PRIVACY_EVENTS.c.population == "torn"
                 store.privacy(lambda db: db.execute(sa.delete(PRIVACY_EVENTS).where(mine)))
             ends = await asyncio.gather(*going)
@@ -250,17 +252,17 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_ho
     ends, report, counted = run(story())
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 10)
     assert {end.stage for end in ends} == {rounds_pb2.CLOSED}
-    assert_step(shared_house.theta(report.model_id), THETA, task, [part.data for part in counted])
+    assert_step(shared_fleet.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 
 # Lies
 
 
-def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(shared_house: House) -> None:
-    task = masked_task("liar", "liar", size=6, min_reports=4, deadlines=short("shares"))
+def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(shared_fleet: FakeFleet) -> None:
+    task = masked_task("liar", "liar", size=6, min_reports=4, deadlines=running_out("shares"))
 
     async def story() -> tuple[list[MienError], list[operator_pb2.RoundReport]]:
-        async with shared_house.operator() as operator, shared_house.devices("liar", 6) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("liar", 6) as devices:
             status = await operator.submit(task, "liar")
             parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
             liar, part = devices[0], parts[0]
@@ -291,11 +293,11 @@ def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(sh
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 5)
 
 
-def test_a_plain_upload_to_a_masked_task_is_refused(shared_house: House) -> None:
-    task = masked_task("form", "form", size=4, min_reports=3, deadlines=short("upload"))
+def test_a_plain_upload_to_a_masked_task_is_refused(shared_fleet: FakeFleet) -> None:
+    task = masked_task("form", "form", size=4, min_reports=3, deadlines=running_out("upload"))
 
     async def story() -> MienError:
-        async with shared_house.operator() as operator, shared_house.devices("form", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("form", 4) as devices:
             status = await operator.submit(task, "form")
             parts = await asyncio.gather(*(part_of(device, i) for i, device in enumerate(devices)))
             others = [
@@ -311,13 +313,13 @@ def test_a_plain_upload_to_a_masked_task_is_refused(shared_house: House) -> None
     assert isinstance(run(story()), ViolationError)
 
 
-def test_the_log_names_no_key_share_or_vector(shared_house: House) -> None:
-    text = shared_house.log.read_text()
+def test_the_log_names_no_key_share_or_vector(shared_fleet: FakeFleet) -> None:
+    text = shared_fleet.log.read_text()
     assert '"unmask"' in text
     assert not re.search(r"[0-9a-f]{65,}", text), "nothing longer than a hash is logged"
     assert "BEGIN" not in text
 
 
-def test_small_cohorts_are_refused(shared_house: House) -> None:
+def test_small_cohorts_are_refused(shared_fleet: FakeFleet) -> None:
     with pytest.raises(MienError, match="3 or more"):
         masked_task("small", "small", cohort=CohortSpec(size=2, min_reports=2), privacy=PrivacySpec(min_cohort=2))

@@ -18,14 +18,13 @@ from coordinator.commands.doctor import examine
 from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
 from mien.protocol.v1 import rounds_pb2
 from mien.shell.doctor import Finding
-from tests.integration.house import ROOT, House, run, tiny_task
-from tests.integration.light_device import contribution, raised
-from tests.servers import free_port
+from simulation.testing import FakeFleet, contribution, free_port, tiny_task
+from tests.helpers import ROOT, raised, run
 
 
-def monitoring(house: House) -> Finding:
+def monitoring(fleet: FakeFleet) -> Finding:
     """Return what doctor finds out about monitoring."""
-    findings = run(examine(house.home, lambda: datetime.now(UTC)))
+    findings = run(examine(fleet.home, lambda: datetime.now(UTC)))
     return next(finding for finding in findings if finding.name == "monitoring")
 
 
@@ -33,19 +32,19 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator that tells monitoring."""
-    house = House(tmp_path_factory.mktemp("monitoring"), metrics_port=free_port(), check_in_hold_s=100.0)
+    fleet = FakeFleet(tmp_path_factory.mktemp("monitoring"), metrics_port=free_port(), check_in_hold_s=100.0)
     try:
-        house.start()
-        yield house
+        fleet.start()
+        yield fleet
     finally:
-        house.close()
+        fleet.close()
 
 
-def get(house: House, path: str) -> tuple[int, str]:
+def get(fleet: FakeFleet, path: str) -> tuple[int, str]:
     """Return status and body."""
-    url = f"http://127.0.0.1:{house.home.resolve().config.metrics_port}{path}"
+    url = f"http://127.0.0.1:{fleet.home.resolve().config.metrics_port}{path}"
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -53,8 +52,8 @@ def get(house: House, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def scrape(house: House) -> Samples:
-    status, text = get(house, "/metrics")
+def scrape(fleet: FakeFleet) -> Samples:
+    status, text = get(fleet, "/metrics")
     assert status == 200
     families = text_string_to_metric_families(text)
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
@@ -64,23 +63,23 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples.get((name, frozenset(labels.items())), 0.0)
 
 
-async def until_held(house: House, count: int) -> None:
+async def until_held(fleet: FakeFleet, count: int) -> None:
     """Return once the coordinator holds so many check-ins."""
-    while value(await asyncio.to_thread(scrape, house), "mien_waiting_check_ins") < count:
+    while value(await asyncio.to_thread(scrape, fleet), "mien_waiting_check_ins") < count:
         await asyncio.sleep(0.05)
 
 
-def test_a_round_can_be_followed_in_the_metrics(house: House, tmp_path: Path) -> None:
-    before = scrape(house)
+def test_a_round_can_be_followed_in_the_metrics(fleet: FakeFleet) -> None:
+    before = scrape(fleet)
     assert value(before, "mien_rounds_total", population="watched", outcome="closed") == 0
 
     async def story() -> Samples:
-        async with house.operator() as operator, house.devices("watched", 4) as devices:
-            await house.give_model(operator, tmp_path)
+        async with fleet.operator() as operator, fleet.devices("watched", 4) as devices:
+            await fleet.release_tiny_model(operator)
             await operator.submit(tiny_task("watched", "watched", rounds=1), token="watched")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             await devices[0].report_trained(assignments[0].round)
-            during = await asyncio.to_thread(scrape, house)
+            during = await asyncio.to_thread(scrape, fleet)
             error = await raised(devices[0].upload_status(rounds_pb2.RoundRef(task_id="none", round=1, attempt=1)))
             assert isinstance(error, NotFoundError)
             make = lambda task, a: contribution(task, a.round.round)  # noqa: E731
@@ -88,7 +87,7 @@ def test_a_round_can_be_followed_in_the_metrics(house: House, tmp_path: Path) ->
             await devices[0].until(assignments[0].round, rounds_pb2.CLOSED)
             return during
 
-    during, after = run(story()), scrape(house)
+    during, after = run(story()), scrape(fleet)
     task = {"task": "watched", "population": "watched"}
     assert value(during, "mien_task_stage", **task, stage="training") == 1
     assert value(during, "mien_round_devices", **task, step="selected") == 3
@@ -106,13 +105,13 @@ def test_a_round_can_be_followed_in_the_metrics(house: House, tmp_path: Path) ->
     assert value(after, "process_resident_memory_bytes") > 1e7
 
 
-def test_one_device_cannot_hold_the_calls_of_others(house: House) -> None:
+def test_one_device_cannot_hold_the_calls_of_others(fleet: FakeFleet) -> None:
     """It asks twenty times at once: sixteen are held, four refused, and another phone is served."""
 
     async def story() -> list[MienError]:
-        async with house.devices("greedy", 1) as (device,), house.devices("greedy", 1) as (other,):
+        async with fleet.devices("greedy", 1) as (device,), fleet.devices("greedy", 1) as (other,):
             asked = {asyncio.create_task(raised(device.check_in())) for _ in range(20)}
-            await until_held(house, 16)
+            await until_held(fleet, 16)
             refused, held = set[asyncio.Task[MienError]](), asked
             while len(refused) < 4:
                 done, held = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
@@ -126,44 +125,44 @@ def test_one_device_cannot_hold_the_calls_of_others(house: House) -> None:
     refused = run(story())
     assert [type(error) for error in refused] == [RateLimitedError] * 4
     assert all(error.retry_after_s for error in refused)
-    assert value(scrape(house), "mien_refused_calls_total", method="Rounds/CheckIn", reason="rate_limited") == 4
+    assert value(scrape(fleet), "mien_refused_calls_total", method="Rounds/CheckIn", reason="rate_limited") == 4
 
 
-def test_health_and_readiness(house: House) -> None:
-    assert get(house, "/healthz") == (200, "alive\n")
-    status, body = get(house, "/readyz")
+def test_health_and_readiness(fleet: FakeFleet) -> None:
+    assert get(fleet, "/healthz") == (200, "alive\n")
+    status, body = get(fleet, "/readyz")
     assert (status, json.loads(body)) == (
         200,
         {"ready": True, "checks": {"database": "good", "revocations": "good", "draining": "good"}},
     )
-    assert get(house, "/secrets")[0] == 404
-    assert monitoring(house).detail.startswith("ready")
+    assert get(fleet, "/secrets")[0] == 404
+    assert monitoring(fleet).detail.startswith("ready")
 
 
-def test_every_metric_is_documented(house: House) -> None:
+def test_every_metric_is_documented(fleet: FakeFleet) -> None:
     page = (ROOT / "docs/operator/production.md").read_text(encoding="utf-8").partition("### Metrics and health")[2]
     documented = set(re.findall(r"^\| `(mien_\w+)", page, re.MULTILINE))
-    families = text_string_to_metric_families(get(house, "/metrics")[1])
+    families = text_string_to_metric_families(get(fleet, "/metrics")[1])
     exposed = {family.name for family in families if family.name.startswith("mien_")}
     assert {name.removesuffix("_total") for name in documented} == exposed
 
 
-def test_no_metric_names_a_device(house: House) -> None:
-    assert not re.search(r"[0-9a-f]{32}", get(house, "/metrics")[1])
+def test_no_metric_names_a_device(fleet: FakeFleet) -> None:
+    assert not re.search(r"[0-9a-f]{32}", get(fleet, "/metrics")[1])
 
 
 def test_without_a_registrar_that_answers_a_coordinator_is_not_ready(tmp_path: Path) -> None:
     registrar = f"127.0.0.1:{free_port()}"
-    house = House(tmp_path, metrics_port=free_port(), registrar_address=registrar)
+    fleet = FakeFleet(tmp_path, metrics_port=free_port(), registrar_address=registrar)
     try:
-        house.start()
-        status, body = get(house, "/readyz")
+        fleet.start()
+        status, body = get(fleet, "/readyz")
         assert status == 503
         assert "no recent revocation list" in json.loads(body)["checks"]["revocations"]
-        assert get(house, "/healthz")[0] == 200
-        found = monitoring(house)
+        assert get(fleet, "/healthz")[0] == 200
+        found = monitoring(fleet)
         assert isinstance(found.error, UnreachableError)
         assert "revocations: the coordinator has no recent revocation list" in found.detail
-        assert value(scrape(house), "mien_revocation_list_age_seconds") == float("inf")
+        assert value(scrape(fleet), "mien_revocation_list_age_seconds") == float("inf")
     finally:
-        house.close()
+        fleet.close()

@@ -31,19 +31,20 @@ from mien.protocol.invite import Invite
 from mien.protocol.tensors import PublicShard, unpack_tensors
 from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from tests.integration.house import ROOT, House, run, tiny_task
-from tests.integration.light_device import (
+from simulation.testing import (
     LAYOUT,
     SPEC,
     THETA,
-    Credentials,
-    LightDevice,
+    DeviceCredentials,
+    FakeDevice,
+    FakeFleet,
     contribution,
+    free_port,
     layout_of,
-    raised,
+    tiny_task,
 )
+from tests.helpers import ROOT, raised, run
 from tests.integration.test_rounds import in_upload
-from tests.servers import free_port
 
 
 def program(module: str, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -65,16 +66,16 @@ def program(module: str, *arguments: str, check: bool = True, **environment: str
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator for the command line."""
     folder = tmp_path_factory.mktemp("operating")
-    house = House(folder, check_in_hold_s=1.0)
+    fleet = FakeFleet(folder, check_in_hold_s=1.0)
     try:
-        house.start()
-        yield house
-        assert house.stop() == 0
+        fleet.start()
+        yield fleet
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ min_cohort = 3
 """
 
 
-def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_path: Path) -> None:
+def test_a_task_from_the_command_line(running: FakeFleet, model_folder: Path, tmp_path: Path) -> None:
     """Import, release, submit, watch, export: what comes out is what the devices made."""
     home = ("--home", str(running.home.folder), "--json")
     cli = "coordinator.commands.cli"
@@ -151,7 +152,7 @@ def test_a_task_from_the_command_line(running: House, model_folder: Path, tmp_pa
     assert submitted["task_id"] in table  # an id can be copied
 
 
-def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_path: Path) -> None:
+def test_users_mistakes_are_one_sentence_and_an_exit_code(running: FakeFleet, tmp_path: Path) -> None:
     home = ("--home", str(running.home.folder))
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(TASK.format(name="x").replace("size = 3", "sise = 3"))
@@ -179,17 +180,17 @@ def test_users_mistakes_are_one_sentence_and_an_exit_code(running: House, tmp_pa
     assert (nowhere.returncode, "init" in nowhere.stderr) == (17, True)
 
 
-def test_a_certificate_that_has_ended_is_told_as_such(house: House) -> None:
+def test_a_certificate_that_has_ended_is_told_as_such(fleet: FakeFleet) -> None:
     """Reading, and sending as a stream, whether or not a coordinator is there; renewing helps."""
-    home = house.home
-    owner = pki.issue_operator_leaf(home.authority(), "coordinator", house.now - timedelta(days=400))
+    home = fleet.home
+    owner = pki.issue_operator_leaf(home.authority(), "coordinator", fleet.now - timedelta(days=400))
     home.operator_path.write_bytes(owner.chain_pem)
     home.operator_key_path.write_bytes(owner.key_pem)
     theta = home.folder / "theta.f32"
     theta.write_bytes(THETA.astype("<f4").tobytes())
 
     async def refused() -> None:
-        async with house.operator() as operator:
+        async with fleet.operator() as operator:
             for call in (operator.tasks(), operator.import_model(model_to_json(SPEC, LAYOUT), theta, None)):
                 error = await raised(call)
                 assert isinstance(error, CertificateError)
@@ -197,7 +198,7 @@ def test_a_certificate_that_has_ended_is_told_as_such(house: House) -> None:
                 assert "operator renew" in error.message
 
     run(refused())
-    house.start()
+    fleet.start()
     run(refused())
     home_option = ("--home", str(home.folder))
     assert program("coordinator.commands.cli", "task", "list", *home_option, check=False).returncode == 32
@@ -205,36 +206,36 @@ def test_a_certificate_that_has_ended_is_told_as_such(house: House) -> None:
     program("coordinator.commands.cli", "task", "list", *home_option)
 
 
-def test_a_coordinator_that_is_down_is_told_as_such(house: House) -> None:
-    done = program("coordinator.commands.cli", "task", "list", "--home", str(house.home.folder), "--json", check=False)
+def test_a_coordinator_that_is_down_is_told_as_such(fleet: FakeFleet) -> None:
+    done = program("coordinator.commands.cli", "task", "list", "--home", str(fleet.home.folder), "--json", check=False)
     assert done.returncode == 50
     assert json.loads(done.stderr)["error"] == "unreachable"
 
 
-def test_the_environment_names_the_folder(house: House) -> None:
-    folders = {"MIEN_COORDINATOR_HOME": str(house.home.folder), "MIEN_REGISTRAR_HOME": "/nowhere"}
+def test_the_environment_names_the_folder(fleet: FakeFleet) -> None:
+    folders = {"MIEN_COORDINATOR_HOME": str(fleet.home.folder), "MIEN_REGISTRAR_HOME": "/nowhere"}
     shown = json.loads(program("coordinator.commands.cli", "config", "show", "--json", **folders).stdout)
-    assert shown["address"]["value"] == house.address
+    assert shown["address"]["value"] == fleet.address
 
 
-def test_serving_loads_no_torch(house: House) -> None:
-    house.start()
-    loaded = Path(f"/proc/{house.process.pid}/maps").read_text()
+def test_serving_loads_no_torch(fleet: FakeFleet) -> None:
+    fleet.start()
+    loaded = Path(f"/proc/{fleet.process.pid}/maps").read_text()
     assert "libtorch" not in loaded
 
 
 class Registrar:
     """A registrar as a real process, and a coordinator's folder that it trusts."""
 
-    def __init__(self, folder: Path, house: House) -> None:
+    def __init__(self, folder: Path, fleet: FakeFleet) -> None:
         self.port, admin = free_port(), free_port()
         self.address = f"localhost:{self.port}"
-        self.home, self._house = folder / "registrar", house
-        cli, coordinator = "coordinator.commands.registrar_cli", house.home
+        self.home, self._fleet = folder / "registrar", fleet
+        cli, coordinator = "coordinator.commands.registrar_cli", fleet.home
         self._home = ("--home", str(self.home))
         program(
             cli, "init", *self._home, "--address", self.address, "--listen", f"127.0.0.1:{self.port}",
-            "--coordinator-address", house.address, "--admin-address", f"127.0.0.1:{admin}",
+            "--coordinator-address", fleet.address, "--admin-address", f"127.0.0.1:{admin}",
         )  # fmt: skip
         program(
             cli, "trust-coordinator", str(coordinator.ca_path), *self._home,
@@ -261,7 +262,7 @@ class Registrar:
                 process.terminate()
                 process.wait(60)
 
-    async def join(self, url: str) -> Credentials:
+    async def join(self, url: str) -> DeviceCredentials:
         """Return a device's credentials for an invite, as a phone gets them."""
         key = ec.generate_private_key(ec.SECP256R1())
         tls = grpc.ssl_channel_credentials((self.home / "ca.pem").read_bytes())
@@ -269,7 +270,7 @@ class Registrar:
             request = registrar_pb2.JoinRequest(token=Invite.from_url(url).token, csr_der=pki.create_csr(key))
             reply = await registrar_pb2_grpc.RegistrarStub(channel).Join(request, timeout=60)
         chain = pki.to_pem(pki.load_certificate(reply.certificate_der))
-        return Credentials(
+        return DeviceCredentials(
             reply.device_id,
             reply.population,
             pki.to_pem(pki.load_certificate(reply.coordinator_ca_der)),
@@ -278,22 +279,22 @@ class Registrar:
         )
 
 
-def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path) -> None:
+def test_a_device_joins_takes_part_and_is_shut_out(fleet: FakeFleet, tmp_path: Path) -> None:
     """Invite, join and revoke by the command line; the coordinator refuses the device within seconds."""
-    registrar = Registrar(tmp_path, house)
-    home = ("--home", str(house.home.folder), "--json")
+    registrar = Registrar(tmp_path, fleet)
+    home = ("--home", str(fleet.home.folder), "--json")
 
     async def story(process: subprocess.Popen[bytes]) -> None:
         invite = json.loads(
             program("coordinator.commands.cli", "device", "invite", "--population", "joined", *home).stdout
         )
         credentials = await registrar.join(invite["url"])
-        async with LightDevice(house.address, credentials) as device:
+        async with FakeDevice(fleet.address, credentials) as device:
             assert (await device.hello()).protocol_version == 1
             (listed,) = json.loads(program("coordinator.commands.cli", "device", "list", *home).stdout)["devices"]
             assert (listed["device_id"], listed["revoked"]) == (credentials.device_id, False)
             assert (listed["engines"], listed["stays_out_since_unix_ms"]) == (None, None), "it has not checked in yet"
-            key, aside = house.home.operator_key_path, tmp_path / "aside"
+            key, aside = fleet.home.operator_key_path, tmp_path / "aside"
             key.rename(aside)
             listing = json.loads(program("coordinator.commands.cli", "device", "list", *home).stdout)
             assert [each["device_id"] for each in listing["devices"]] == [credentials.device_id]
@@ -308,14 +309,14 @@ def test_a_device_joins_takes_part_and_is_shut_out(house: House, tmp_path: Path)
         assert checks["ok"], checks
 
     with registrar.serving() as process:
-        house.start()
+        fleet.start()
         run(story(process))
     done = program("coordinator.commands.cli", "doctor", *home, check=False)
     assert done.returncode == 50  # the registrar is down now
-    assert house.stop() == 0
+    assert fleet.stop() == 0
 
 
-async def _refusal(device: LightDevice) -> Any:
+async def _refusal(device: FakeDevice) -> Any:
     try:
         await device.hello()
     except (RevokedError, UnavailableError) as error:
@@ -323,15 +324,15 @@ async def _refusal(device: LightDevice) -> Any:
     return None
 
 
-def test_without_a_registrar_devices_wait_and_operators_work(house: House, tmp_path: Path) -> None:
-    registrar = Registrar(tmp_path, house)  # known, but not running: the list of the revoked was never fetched
-    house.start()
+def test_without_a_registrar_devices_wait_and_operators_work(fleet: FakeFleet, tmp_path: Path) -> None:
+    registrar = Registrar(tmp_path, fleet)  # known, but not running: the list of the revoked was never fetched
+    fleet.start()
     authority = pki.load_authority((registrar.home / "ca.pem").read_bytes(), (registrar.home / "ca.key").read_bytes())
 
     async def story() -> None:
-        async with house.operator() as operator:
+        async with fleet.operator() as operator:
             await operator.hello()
-        async with LightDevice(house.address, house.device("default", authority)) as device:
+        async with FakeDevice(fleet.address, fleet.admit("default", authority)) as device:
             error = await raised(device.hello())
             assert isinstance(error, UnavailableError)
             assert "no recent revocation list" in error.message
@@ -347,7 +348,7 @@ def revealing_task(name: str, *, rounds: int) -> TaskSpec:
     return tiny_task(name, name, method="fedface", rounds=rounds, cohort=cohort, privacy=privacy)
 
 
-async def reveal(device: LightDevice, ref: rounds_pb2.RoundRef, task: TaskSpec, index: int) -> Vector:
+async def reveal(device: FakeDevice, ref: rounds_pb2.RoundRef, task: TaskSpec, index: int) -> Vector:
     """Return the class embedding that a device sent; those of all devices are nearly the same."""
     vector = np.frombuffer(contribution(task, index), "<f4").copy()
     embedding = np.zeros(SPEC.input.dim, np.float32)
@@ -358,47 +359,47 @@ async def reveal(device: LightDevice, ref: rounds_pb2.RoundRef, task: TaskSpec, 
     return embedding
 
 
-def states_on_disk(house: House) -> int:
+def states_on_disk(fleet: FakeFleet) -> int:
     """Return how many pieces of server state a coordinator keeps."""
-    return sum(path.is_file() for path in (house.home.folder / "states").rglob("*"))
+    return sum(path.is_file() for path in (fleet.home.folder / "states").rglob("*"))
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
-def test_what_devices_revealed_is_deleted_when_the_task_ends(house: House, tmp_path: Path, end: str) -> None:
+def test_what_devices_revealed_is_deleted_when_the_task_ends(fleet: FakeFleet, end: str) -> None:
     async def story() -> str:
-        house.start()
-        async with house.operator() as operator, house.devices(end, 2) as devices:
-            model_id = await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.operator() as operator, fleet.devices(end, 2) as devices:
+            model_id = await fleet.release_tiny_model(operator)
             rounds = 1 if end == "done" else 2
             status = await operator.submit(revealing_task(end, rounds=rounds), end)
             ref, task = await in_upload(devices)
             await asyncio.gather(*(reveal(device, ref, task, i) for i, device in enumerate(devices)))
             assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
             if end != "done":
-                assert states_on_disk(house) == 2  # momentum, and what was revealed
+                assert states_on_disk(fleet) == 2  # momentum, and what was revealed
             if end == "cancelled":
                 await operator.cancel(status.task_id)
             if end == "failed":
-                house.kill()
-                with house.store() as store:
+                fleet.kill()
+                with fleet.store() as store:
                     store.replace_spec(model_id, b"{}", actor="a fault")
-                house.start()
+                fleet.start()
         return status.task_id
 
     task_id = run(story())
     began = time.monotonic()
-    while states_on_disk(house):
+    while states_on_disk(fleet):
         assert time.monotonic() - began < 60
         time.sleep(0.02)
-    with house.store() as store:
+    with fleet.store() as store:
         task = store.task(task_id)
     assert (task.state, task.revealed_sha256, task.rounds_closed) == (end, None, 1)
 
 
-def test_a_coordinator_speaks_tls13_only(house: House) -> None:
+def test_a_coordinator_speaks_tls13_only(fleet: FakeFleet) -> None:
     """A client with an operator's good certificate and suites for the server's EC key gets in by TLS 1.3 alone."""
-    house.start()
-    home = house.home
+    fleet.start()
+    home = fleet.home
 
     def version(highest: ssl.TLSVersion) -> str | None:
         context = ssl.create_default_context(cafile=str(home.ca_path))
@@ -407,7 +408,7 @@ def test_a_coordinator_speaks_tls13_only(house: House) -> None:
         context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384")
         context.maximum_version = highest
         with (
-            socket.create_connection(("127.0.0.1", house.port)) as raw,
+            socket.create_connection(("127.0.0.1", fleet.port)) as raw,
             context.wrap_socket(raw, server_hostname="localhost") as tls,
         ):
             return tls.version()
@@ -420,35 +421,35 @@ def test_a_coordinator_speaks_tls13_only(house: House) -> None:
     assert (found["ok"], "TLS 1.3 only" in found["detail"]) == (True, True)
 
 
-def test_what_devices_reveal_is_sealed_and_answered(house: House, tmp_path: Path) -> None:
+def test_what_devices_reveal_is_sealed_and_answered(fleet: FakeFleet) -> None:
     """fedface as published: class embeddings lie sealed on disk, and each device gets its own back, spread out."""
 
     async def story() -> tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, bytes]]:
-        house.start()
-        async with house.operator() as operator, house.devices("shown", 2) as devices:
-            await house.give_model(operator, tmp_path)
+        fleet.start()
+        async with fleet.operator() as operator, fleet.devices("shown", 2) as devices:
+            await fleet.release_tiny_model(operator)
             status = await operator.submit(revealing_task("shown", rounds=2), "shown")
             assert list(status.reveals) == ["class_embeddings"]
             ref, task = await in_upload(devices)
             shown = {device.id: await reveal(device, ref, task, i) for i, device in enumerate(devices)}
             assert (await devices[0].until(ref)).stage == rounds_pb2.CLOSED
-            await house.restart(*devices)  # what was revealed survives, sealed
+            await fleet.restart(*devices)  # what was revealed survives, sealed
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             replies = {d.id: a.reply for d, a in zip(devices, assignments, strict=True)}
             return status.task_id, shown, replies
 
     task_id, shown, replies = run(story())
-    stored = [path.read_bytes() for path in house.home.folder.rglob("*") if path.is_file()]
+    stored = [path.read_bytes() for path in fleet.home.folder.rglob("*") if path.is_file()]
     answers = {device: unpack_tensors(reply, what="reply")["class_embedding"] for device, reply in replies.items()}
     first, second = shown
     assert float(answers[first] @ answers[second]) < float(shown[first] @ shown[second]) - 0.01
     for vector in (*shown.values(), *answers.values()):
         assert not any(vector.tobytes() in content for content in stored)
-    with house.store() as store:
+    with fleet.store() as store:
         task = store.task(task_id)
     assert task.revealed_sha256 is not None
-    sealer = MasterKey.load(house.home.store_key_path).sealer("revealed")
-    blob = house.home.folder / "states" / task.revealed_sha256[:2] / task.revealed_sha256
+    sealer = MasterKey.load(fleet.home.store_key_path).sealer("revealed")
+    blob = fleet.home.folder / "states" / task.revealed_sha256[:2] / task.revealed_sha256
     opened = unpack_tensors(sealer.open(blob.read_bytes(), place=task_id.encode()), what="state")
     assert set(opened) == {f"{device}/class_embedding" for device in shown}
     assert METHODS["fedface"].name == "fedface"

@@ -19,9 +19,9 @@ from coordinator.replicas.forwarding import CALLER_KEY
 from mien.errors import CertificateError, PermissionDeniedError, UnreachableError, VersionError
 from mien.protocol.v1 import common_pb2, replicas_pb2, rounds_pb2
 from mien.specs import AsynchronousSpec, CohortSpec, TaskSpec
-from tests.integration.house import log_lines, masked_task, run, tiny_task
-from tests.integration.light_device import THETA, LightDevice, answer, contribution, patiently, raised, ref_of
-from tests.integration.replicas import Balancer, Cluster, ReplicaHouse, until
+from simulation.testing import THETA, FakeDevice, answer, contribution, masked_task, patiently, ref_of, tiny_task
+from tests.helpers import raised, run
+from tests.integration.replicas import Balancer, Cluster, ReplicaFleet, until
 from tests.integration.test_rounds import expected_theta
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
@@ -43,7 +43,7 @@ def cluster(
 
         async def prepare() -> None:
             async with cluster.first.operator() as operator:
-                await cluster.first.give_model(operator, folder)
+                await cluster.first.release_tiny_model(operator)
 
         try:
             cluster.start()
@@ -59,7 +59,7 @@ def task_of(population: str, size: int, *, is_masked: bool, **changes: Any) -> T
     return tiny_task(population, population, cohort=CohortSpec(size=size, min_reports=size), **changes)
 
 
-async def submitted(replica: ReplicaHouse, task: TaskSpec) -> str:
+async def submitted(replica: ReplicaFleet, task: TaskSpec) -> str:
     """Return the id of a task, after a replica was told of it that runs its population from then on."""
     async with replica.operator() as operator:
         return (await operator.submit(task, task.name)).task_id
@@ -81,7 +81,7 @@ async def persistently(call: Callable[[], Awaitable[T]]) -> T:
 class Way:
     """One device's way through one round, which it can leave and go on with: it asks again as often as it has to."""
 
-    def __init__(self, device: LightDevice, assignment: rounds_pb2.Assignment, task: TaskSpec, index: int) -> None:
+    def __init__(self, device: FakeDevice, assignment: rounds_pb2.Assignment, task: TaskSpec, index: int) -> None:
         self.device, self.ref = device, assignment.round
         self.data = contribution(task, index, *ref_of(assignment))
         self.part = device.masked_part(assignment, task, self.data) if task.privacy.is_masked else None
@@ -114,7 +114,7 @@ class Way:
             assert (await self.device.upload(self.ref, self.data, offset=status.received_bytes)).accepted
 
 
-async def take_part(device: LightDevice, index: int, task: TaskSpec) -> bytes:
+async def take_part(device: FakeDevice, index: int, task: TaskSpec) -> bytes:
     """Return the contribution that counts, after one round."""
     way = Way(device, await persistently(device.assignment), task, index)
     await persistently(way.report)
@@ -123,7 +123,7 @@ async def take_part(device: LightDevice, index: int, task: TaskSpec) -> bytes:
     return way.data
 
 
-async def theta_of(device: LightDevice, model_id: str) -> Any:
+async def theta_of(device: FakeDevice, model_id: str) -> Any:
     manifest = await device.manifest(model_id)
     return np.frombuffer(await device.download(manifest.theta.sha256), "<f4")
 
@@ -192,7 +192,7 @@ def test_cohorts_in_flight_outlive_the_owner_of_their_task(cluster: Cluster) -> 
     task = task_of("lanes", 3, is_masked=True, rounds=2, asynchronous=spec)
     owner, *left = cluster.replicas
 
-    async def chosen(devices: list[LightDevice], number: int) -> list[Way]:
+    async def chosen(devices: list[FakeDevice], number: int) -> list[Way]:
         found = await asyncio.gather(*(persistently(device.assignment) for device in devices))
         return [Way(d, a, task, 10 * number + i) for i, (d, a) in enumerate(zip(devices, found, strict=True))]
 
@@ -244,7 +244,7 @@ def test_an_owner_that_was_paused_while_another_took_over_commits_nothing(cluste
             found = await theta_of(devices[0], events[0].model_id)
             assert np.abs(found - expected_theta(THETA, task, [way.data for way in ways])).max() <= bound(task)
             told = ("tasks of a population let go", "transition refused by the disk")
-            await until(lambda: any(log_lines(owner, event) for event in told))
+            await until(lambda: any(owner.log_records(event) for event in told))
         return task_id
 
     task_id = run(story())
@@ -302,9 +302,9 @@ def test_only_replicas_enter_their_port_and_they_enter_no_other(cluster: Cluster
     home, now = cluster.first.home, cluster.first.now
     authority, registrar = home.authority(), cluster.first.registrar
     replica = pki.issue_replica_leaf(authority, "stranger", now)
-    operator, phone = home.operator_credentials(), cluster.first.device("mean-True")
+    operator, phone = home.operator_credentials(), cluster.first.admit("mean-True")
     stranger = pki.create_authority("registrar", now)
-    forged = cluster.first.device("mean-True", stranger)
+    forged = cluster.first.admit("mean-True", stranger)
     port, front = cluster.first.peer_address, cluster.first.address
     check_in, hello = rounds_pb2.CheckInRequest(), common_pb2.HelloRequest(protocol_versions=[1])
     leaf = pki.load_certificate(phone.chain)
@@ -338,7 +338,7 @@ def test_only_replicas_enter_their_port_and_they_enter_no_other(cluster: Cluster
     run(story())
 
 
-def num_uploads(replica: ReplicaHouse, task_id: str) -> int:
+def num_uploads(replica: ReplicaFleet, task_id: str) -> int:
     """Return how many contributions to the task's newest attempt were acknowledged."""
     with replica.store() as store:
         last = store.last_round(task_id)

@@ -17,8 +17,8 @@ from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, TaskSpec
-from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import SECONDS, LightDevice, answer
+from simulation.testing import STEP_LIMIT_S, FakeDevice, FakeFleet, answer, tiny_task
+from tests.helpers import run
 
 LAYOUT = ParameterLayout((ParameterEntry("tail.weight", (1000, 700)),))
 SPEC = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=8), "made up for tests", "public domain", ("tail.*",))
@@ -28,24 +28,24 @@ CHANGES = [np.random.default_rng(k).standard_normal(LAYOUT.size).astype(np.float
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator whose released model has 700,000 parameters, all of them trained."""
     folder = tmp_path_factory.mktemp("replies")
-    house = House(folder)
+    fleet = FakeFleet(folder)
     theta = folder / "theta.f32"
     theta.write_bytes(np.zeros(LAYOUT.size, "<f4").tobytes())
 
     async def release() -> None:
-        async with house.operator() as operator:
+        async with fleet.operator() as operator:
             model = await operator.import_model(model_to_json(SPEC, LAYOUT), theta, None)
             await operator.release(model.model_id)
 
     try:
-        house.start()
+        fleet.start()
         asyncio.run(release())
-        yield house
+        yield fleet
     finally:
-        house.close()
+        fleet.close()
 
 
 def contribution(layout: ContributionLayout, change: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
@@ -56,13 +56,13 @@ def contribution(layout: ContributionLayout, change: np.ndarray[tuple[int, ...],
     return vector.tobytes()
 
 
-async def fetch(device: LightDevice, ref: rounds_pb2.RoundRef, sha256: str, offset: int = 0) -> bytes:
+async def fetch(device: FakeDevice, ref: rounds_pb2.RoundRef, sha256: str, offset: int = 0) -> bytes:
     """Return the long part of a reply from an offset on."""
     request = rounds_pb2.DownloadReplyRequest(round=ref, sha256=sha256, offset=offset)
     data = bytearray()
 
     async def collect() -> None:
-        async for piece in device.rounds.DownloadReply(request, timeout=SECONDS):
+        async for piece in device.rounds.DownloadReply(request, timeout=STEP_LIMIT_S):
             assert piece.offset == offset + len(data)
             data.extend(piece.data)
 
@@ -70,17 +70,17 @@ async def fetch(device: LightDevice, ref: rounds_pb2.RoundRef, sha256: str, offs
     return bytes(data)
 
 
-async def open_round(devices: list[LightDevice]) -> list[rounds_pb2.Assignment]:
+async def open_round(devices: list[FakeDevice]) -> list[rounds_pb2.Assignment]:
     return list(await asyncio.gather(*(device.assignment() for device in devices)))
 
 
-async def train(task: TaskSpec, devices: list[LightDevice]) -> None:
+async def train(task: TaskSpec, devices: list[FakeDevice]) -> None:
     layout = METHODS[task.method].contribution_layout(task, PART, SPEC.input.dim)
     made = iter(CHANGES)
     await asyncio.gather(*(device.take_part(lambda _task, _a: contribution(layout, next(made))) for device in devices))
 
 
-def test_a_long_reply_is_streamed_to_those_whom_it_is_for(home: House) -> None:
+def test_a_long_reply_is_streamed_to_those_whom_it_is_for(home: FakeFleet) -> None:
     task = tiny_task("scaffold", "replies", method="scaffold", rounds=2, cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:
@@ -116,7 +116,7 @@ def test_a_long_reply_is_streamed_to_those_whom_it_is_for(home: House) -> None:
     run(story())
 
 
-def test_a_short_reply_comes_with_the_assignment(home: House) -> None:
+def test_a_short_reply_comes_with_the_assignment(home: FakeFleet) -> None:
     task = tiny_task("short", "short", method="fedavg", cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:

@@ -11,22 +11,21 @@ from coordinator.operator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec
-from tests.integration.house import House, run, tiny_task
-from tests.integration.light_device import LAYOUT, SECONDS, SPEC, LightDevice, answer, raised
+from simulation.testing import LAYOUT, SPEC, STEP_LIMIT_S, FakeDevice, FakeFleet, answer, free_port, tiny_task
+from tests.helpers import raised, run
 from tests.integration.test_monitoring import until_held
 from tests.integration.test_rounds import make, outcome
-from tests.servers import free_port
 
 LONG_S = 200.0
 """Far longer than any of these tests: whatever ends a stage sooner is not its hard deadline."""
 
 
-def test_training_waits_for_a_silent_phone_no_longer_than_its_soft_deadline(shared_house: House) -> None:
+def test_training_waits_for_a_silent_phone_no_longer_than_its_soft_deadline(shared_fleet: FakeFleet) -> None:
     deadlines = DeadlineSpec(selecting_s=LONG_S, training_s=LONG_S, upload_s=LONG_S, training_soft_s=1.0)
     task = tiny_task("soft", "soft", cohort=CohortSpec(size=3, min_reports=2), deadlines=deadlines)
 
     async def story() -> tuple[Exception, list[operator_pb2.RoundReport]]:
-        async with shared_house.operator() as operator, shared_house.devices("soft", 3) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("soft", 3) as devices:
             status = await operator.submit(task, "soft")
             silent = asyncio.create_task(devices[0].assignment())
             busy = [asyncio.create_task(device.take_part(make(i))) for i, device in enumerate(devices[1:])]
@@ -40,12 +39,12 @@ def test_training_waits_for_a_silent_phone_no_longer_than_its_soft_deadline(shar
     assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 3, 2)
 
 
-def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_house: House) -> None:
+def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_fleet: FakeFleet) -> None:
     deadlines = DeadlineSpec(selecting_s=LONG_S, training_s=LONG_S, upload_s=LONG_S, selecting_soft_s=0.5)
     task = tiny_task("few", "few", cohort=CohortSpec(size=4, min_reports=2), deadlines=deadlines)
 
     async def story() -> list[operator_pb2.RoundReport]:
-        async with shared_house.operator() as operator, shared_house.devices("few", 2) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("few", 2) as devices:
             status = await operator.submit(task, "few")
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
             return await outcome(operator, status.task_id)
@@ -55,7 +54,7 @@ def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_house: House) -
 
 
 async def offers(
-    device: LightDevice,
+    device: FakeDevice,
     *,
     backbones: Sequence[str] = (),
     methods: Sequence[str] = (),
@@ -68,7 +67,7 @@ async def offers(
     for name, names in says.items():
         getattr(request, name).extend(names)
     request.parts.extend(rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items())
-    reply: rounds_pb2.CheckInReply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
+    reply: rounds_pb2.CheckInReply = await answer(device.rounds.CheckIn(request, timeout=STEP_LIMIT_S))
     return reply
 
 
@@ -78,11 +77,11 @@ async def cannot_train(operator: Coordinator, task_id: str) -> int:
     return task.num_cannot_train
 
 
-def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_house: House) -> None:
+def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_fleet: FakeFleet) -> None:
     task = tiny_task("able", "able", cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("able", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("able", 4) as devices:
             status = await operator.submit(task, "able")
             old = await offers(devices[0], backbones=["tiny"], methods=["fedface"])
             other = await offers(devices[1], backbones=["sface"], methods=["fedavg"])
@@ -105,16 +104,16 @@ def test_only_devices_whose_program_has_what_a_task_takes_are_chosen(shared_hous
     run(story())
 
 
-def test_only_devices_with_graphs_of_the_tasks_part_and_objective_are_chosen(shared_house: House) -> None:
+def test_only_devices_with_graphs_of_the_tasks_part_and_objective_are_chosen(shared_fleet: FakeFleet) -> None:
     """A backbone's name is not enough: graphs are of a layout, of a part of it, and of an objective."""
     task = tiny_task("graphs", "graphs", cohort=CohortSpec(size=2, min_reports=2))
     part = LAYOUT.part(SPEC.trainable).sha256
 
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("graphs", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("graphs", 4) as devices:
             status = await operator.submit(task, "graphs")
 
-            def with_graphs(device: LightDevice, **parts: Sequence[str]) -> Awaitable[rounds_pb2.CheckInReply]:
+            def with_graphs(device: FakeDevice, **parts: Sequence[str]) -> Awaitable[rounds_pb2.CheckInReply]:
                 named = {part if name == "own" else name: objectives for name, objectives in parts.items()}
                 return offers(device, backbones=["tiny"], engines=["onnxruntime"], parts=named)
 
@@ -138,12 +137,12 @@ def test_only_devices_with_graphs_of_the_tasks_part_and_objective_are_chosen(sha
     run(story())
 
 
-def test_who_watches_is_told_that_no_phone_can_train(shared_house: House) -> None:
+def test_who_watches_is_told_that_no_phone_can_train(shared_fleet: FakeFleet) -> None:
     """Nothing else happens to such a task: it gathers phones for good, and none of them will do."""
     task = tiny_task("unable", "unable", cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("unable", 2) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("unable", 2) as devices:
             status = await operator.submit(task, "unable")
             events = operator.watch(status.task_id)
 
@@ -152,24 +151,24 @@ def test_who_watches_is_told_that_no_phone_can_train(shared_house: House) -> Non
                     if event.task.num_cannot_train == number:
                         return
 
-            await asyncio.wait_for(told(0), SECONDS)
+            await asyncio.wait_for(told(0), STEP_LIMIT_S)
             for number, device in enumerate(devices, 1):
                 reply = await offers(device, engines=["onnxruntime"])
                 assert reply.HasField("wait")
-                await asyncio.wait_for(told(number), SECONDS)
+                await asyncio.wait_for(told(number), STEP_LIMIT_S)
             await operator.cancel(status.task_id)
 
     run(story())
 
 
-def test_who_watches_is_told_whose_owner_wants_larger_sums(shared_house: House) -> None:
+def test_who_watches_is_told_whose_owner_wants_larger_sums(shared_fleet: FakeFleet) -> None:
     task = tiny_task("shy", "shy", cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("shy", 1) as (device,):
+        async with shared_fleet.operator() as operator, shared_fleet.devices("shy", 1) as (device,):
             status = await operator.submit(task, "shy")
             request = rounds_pb2.CheckInRequest(population="shy", software="light", min_cohort=3)
-            reply = await answer(device.rounds.CheckIn(request, timeout=SECONDS))
+            reply = await answer(device.rounds.CheckIn(request, timeout=STEP_LIMIT_S))
             assert "lower --min-cohort" in reply.wait.reason
             (now,) = [each for each in await operator.tasks() if each.task_id == status.task_id]
             assert (now.num_want_larger_sums, now.num_cannot_train) == (1, 0)
@@ -181,17 +180,17 @@ def test_who_watches_is_told_whose_owner_wants_larger_sums(shared_house: House) 
     run(story())
 
 
-def test_a_device_cannot_name_things_without_end(shared_house: House) -> None:
+def test_a_device_cannot_name_things_without_end(shared_fleet: FakeFleet) -> None:
     async def story() -> Exception:
-        async with shared_house.devices("wordy", 1) as (device,):
+        async with shared_fleet.devices("wordy", 1) as (device,):
             return await raised(offers(device, methods=["m"] * 65))
 
     assert isinstance(run(story()), CorruptDataError)
 
 
-def test_devices_without_work_are_told_pauses_that_differ(shared_house: House) -> None:
+def test_devices_without_work_are_told_pauses_that_differ(shared_fleet: FakeFleet) -> None:
     async def story() -> list[float]:
-        async with shared_house.devices("idle", 4) as devices:
+        async with shared_fleet.devices("idle", 4) as devices:
             replies = await asyncio.gather(*(device.check_in() for device in devices))
             return [reply.wait.retry_after_s for reply in replies]
 
@@ -201,15 +200,15 @@ def test_devices_without_work_are_told_pauses_that_differ(shared_house: House) -
 
 
 def test_a_phone_that_asks_to_be_left_out_is_told_so_while_its_check_in_is_held(tmp_path: Path) -> None:
-    house = House(tmp_path, metrics_port=free_port(), check_in_hold_s=100.0)
+    fleet = FakeFleet(tmp_path, metrics_port=free_port(), check_in_hold_s=100.0)
     task = tiny_task("quit", "quit", cohort=CohortSpec(size=2, min_reports=2))
 
     async def story() -> None:
-        async with house.operator() as operator, house.devices("quit", 3) as (quitter, *others):
-            await house.give_model(operator, tmp_path)
+        async with fleet.operator() as operator, fleet.devices("quit", 3) as (quitter, *others):
+            await fleet.release_tiny_model(operator)
             status = await operator.submit(task, "quit")
             held = asyncio.create_task(quitter.check_in())
-            await until_held(house, 1)
+            await until_held(fleet, 1)
             await answer(quitter.rounds.SetParticipation(rounds_pb2.SetParticipationRequest(stays_out=True)))
             assert "left out" in (await held).wait.reason
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(others)))
@@ -217,7 +216,7 @@ def test_a_phone_that_asks_to_be_left_out_is_told_so_while_its_check_in_is_held(
             assert (report.stage, report.num_selected) == (rounds_pb2.CLOSED, 2)
 
     try:
-        house.start()
+        fleet.start()
         run(story())
     finally:
-        house.close()
+        fleet.close()

@@ -30,20 +30,23 @@ from mien.errors import (
 from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
-from tests.integration.house import SHORT_S, House, run, short, tiny_task
-from tests.integration.light_device import (
+from simulation.testing import (
     LAYOUT,
+    SHORT_S,
     SPEC,
     THETA,
-    LightDevice,
+    FakeDevice,
+    FakeFleet,
     Sent,
     answer,
     contribution,
     layout_of,
-    raised,
     ref_of,
-    streamed,
+    running_out,
+    tiny_task,
 )
+from simulation.testing.device import streamed
+from tests.helpers import raised, run
 
 
 def make(index: int) -> Any:
@@ -75,10 +78,10 @@ async def outcome(operator: Coordinator, task_id: str) -> list[operator_pb2.Roun
     return [reports[key] for key in sorted(reports)]
 
 
-def test_the_total_is_the_plain_weighted_mean(shared_house: House) -> None:
+def test_the_total_is_the_plain_weighted_mean(shared_fleet: FakeFleet) -> None:
     async def story() -> tuple[TaskSpec, list[list[Sent]], list[operator_pb2.RoundReport]]:
         task = tiny_task("mean", "mean", rounds=3)
-        async with shared_house.operator() as operator, shared_house.devices("mean", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("mean", 4) as devices:
             status = await operator.submit(task, "mean")
             sent = [
                 await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
@@ -91,7 +94,7 @@ def test_the_total_is_the_plain_weighted_mean(shared_house: House) -> None:
     for uploads, report in zip(sent, reports, strict=True):
         assert (report.stage, report.num_reports, report.round.attempt) == (rounds_pb2.CLOSED, 4, 1)
         theta = expected_theta(theta, task, [upload.data for upload in uploads])
-        found = shared_house.theta(report.model_id)
+        found = shared_fleet.theta(report.model_id)
         assert np.abs(found - theta).max() < 1e-6
         theta = found
     frozen = LAYOUT.offsets["tail.weight"]
@@ -99,10 +102,10 @@ def test_the_total_is_the_plain_weighted_mean(shared_house: House) -> None:
     assert np.abs(theta - THETA).max() > 1e-3
 
 
-def test_metrics_are_weighted_means(shared_house: House) -> None:
+def test_metrics_are_weighted_means(shared_fleet: FakeFleet) -> None:
     async def story() -> tuple[TaskSpec, list[Sent], list[operator_pb2.RoundReport]]:
         task = tiny_task("metrics", "metrics")
-        async with shared_house.operator() as operator, shared_house.devices("metrics", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("metrics", 4) as devices:
             status = await operator.submit(task, "metrics")
             sent = await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
             return task, list(sent), await outcome(operator, status.task_id)
@@ -116,12 +119,12 @@ def test_metrics_are_weighted_means(shared_house: House) -> None:
     assert report.upload_bytes == 4 * layout.size_bytes
 
 
-def test_over_selection_leaves_the_slow_ones_late(shared_house: House) -> None:
+def test_over_selection_leaves_the_slow_ones_late(shared_fleet: FakeFleet) -> None:
     """Six are asked, four may report: the two slow ones are told so, on the stream and when they report."""
 
     async def story() -> None:
         task = tiny_task("over", "over", cohort=CohortSpec(size=4, min_reports=2, over_selection=1.5))
-        async with shared_house.operator() as operator, shared_house.devices("over", 6) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("over", 6) as devices:
             status = await operator.submit(task, "over")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             ref = assignments[0].round
@@ -140,7 +143,7 @@ def test_over_selection_leaves_the_slow_ones_late(shared_house: House) -> None:
     run(story())
 
 
-async def _last_error(device: LightDevice, ref: rounds_pb2.RoundRef) -> BaseException | None:
+async def _last_error(device: FakeDevice, ref: rounds_pb2.RoundRef) -> BaseException | None:
     try:
         async for _ in device.events(ref):
             pass
@@ -149,9 +152,9 @@ async def _last_error(device: LightDevice, ref: rounds_pb2.RoundRef) -> BaseExce
     return None
 
 
-def test_the_device_that_is_not_needed_waits(shared_house: House) -> None:
+def test_the_device_that_is_not_needed_waits(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("wait", 5) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("wait", 5) as devices:
             status = await operator.submit(tiny_task("wait", "wait"), "wait")
             asking = {asyncio.create_task(device.assignment()): device for device in devices}
             left = set(asking)
@@ -172,15 +175,17 @@ def test_the_device_that_is_not_needed_waits(shared_house: House) -> None:
     [("selected", ("training",)), ("trained", ("upload",)), ("uploading", ("upload",)), ("leaving", ())],
     ids=["selected", "trained", "uploading", "leaving"],
 )
-def test_a_device_that_dies_does_not_stop_the_round(shared_house: House, death: str, waits: tuple[str, ...]) -> None:
+def test_a_device_that_dies_does_not_stop_the_round(
+    shared_fleet: FakeFleet, death: str, waits: tuple[str, ...]
+) -> None:
     """One of four devices vanishes at each stage; the round closes with the other three, within its deadlines."""
 
     async def story() -> tuple[TaskSpec, list[Sent], list[operator_pb2.RoundReport]]:
         population = f"death-{death}"
-        task = tiny_task(death, population, deadlines=short(*waits))
-        async with shared_house.operator() as operator, shared_house.devices(population, 3) as devices:
+        task = tiny_task(death, population, deadlines=running_out(*waits))
+        async with shared_fleet.operator() as operator, shared_fleet.devices(population, 3) as devices:
             status = await operator.submit(task, population)
-            victim = LightDevice(shared_house.address, shared_house.device(population))
+            victim = FakeDevice(shared_fleet.address, shared_fleet.admit(population))
             others = [asyncio.create_task(device.take_part(make(i))) for i, device in enumerate(devices)]
             async with victim:
                 assignment = await victim.assignment()
@@ -199,13 +204,15 @@ def test_a_device_that_dies_does_not_stop_the_round(shared_house: House, death: 
     task, sent, reports = run(story())
     assert [(r.stage, r.num_reports) for r in reports] == [(rounds_pb2.CLOSED, 3)]
     expected = expected_theta(THETA, task, [upload.data for upload in sent])
-    assert np.abs(shared_house.theta(reports[0].model_id) - expected).max() < 1e-6
+    assert np.abs(shared_fleet.theta(reports[0].model_id) - expected).max() < 1e-6
 
 
-def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_house: House) -> None:
+def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_fleet: FakeFleet) -> None:
     async def story() -> list[operator_pb2.RoundReport]:
-        task = tiny_task("quorum", "quorum", cohort=CohortSpec(size=3, min_reports=3), deadlines=short("training"))
-        async with shared_house.operator() as operator, shared_house.devices("quorum", 3) as devices:
+        task = tiny_task(
+            "quorum", "quorum", cohort=CohortSpec(size=3, min_reports=3), deadlines=running_out("training")
+        )
+        async with shared_fleet.operator() as operator, shared_fleet.devices("quorum", 3) as devices:
             status = await operator.submit(task, "quorum")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             await devices[0].report_trained(assignments[0].round)
@@ -223,10 +230,10 @@ def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_house: Hous
     ]
 
 
-def test_five_aborted_attempts_pause_the_task_and_resume_goes_on(shared_house: House) -> None:
+def test_five_aborted_attempts_pause_the_task_and_resume_goes_on(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
         task = tiny_task("five", "five", deadlines=DeadlineSpec(selecting_s=0.3, training_s=0.3, upload_s=0.3))
-        async with shared_house.operator() as operator, shared_house.devices("five", 1) as (device,):
+        async with shared_fleet.operator() as operator, shared_fleet.devices("five", 1) as (device,):
             status = await operator.submit(task, "five")
             checking_in = asyncio.create_task(device.assignment())
             reports = await outcome(operator, status.task_id)
@@ -244,9 +251,9 @@ def test_five_aborted_attempts_pause_the_task_and_resume_goes_on(shared_house: H
     run(story())
 
 
-def test_pausing_lets_a_round_finish_and_cancelling_aborts_it(shared_house: House) -> None:
+def test_pausing_lets_a_round_finish_and_cancelling_aborts_it(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("pause", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("pause", 4) as devices:
             status = await operator.submit(tiny_task("pause", "pause", rounds=3), "pause")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             assert (await operator.pause(status.task_id)).state == "paused"
@@ -269,10 +276,10 @@ def test_pausing_lets_a_round_finish_and_cancelling_aborts_it(shared_house: Hous
     run(story())
 
 
-def test_every_call_may_be_repeated(shared_house: House) -> None:
+def test_every_call_may_be_repeated(shared_fleet: FakeFleet) -> None:
     async def story() -> list[operator_pb2.RoundReport]:
         task = tiny_task("repeat", "repeat")
-        async with shared_house.operator() as operator, shared_house.devices("repeat", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("repeat", 4) as devices:
             first, again = await operator.submit(task, "repeat"), await operator.submit(task, "repeat")
             assert first.task_id == again.task_id
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
@@ -305,7 +312,7 @@ def test_every_call_may_be_repeated(shared_house: House) -> None:
     assert (report.num_reports, report.upload_bytes) == (4, 4 * layout_of(tiny_task("repeat", "repeat")).size_bytes)
 
 
-async def in_upload(devices: Sequence[LightDevice]) -> tuple[rounds_pb2.RoundRef, TaskSpec]:
+async def in_upload(devices: Sequence[FakeDevice]) -> tuple[rounds_pb2.RoundRef, TaskSpec]:
     """Bring devices to the upload stage."""
     assignments = await asyncio.gather(*(device.assignment() for device in devices))
     ref = assignments[0].round
@@ -314,9 +321,9 @@ async def in_upload(devices: Sequence[LightDevice]) -> tuple[rounds_pb2.RoundRef
     return ref, task_from_json(assignments[0].task_json)
 
 
-def test_an_upload_resumes_where_it_stopped(shared_house: House) -> None:
+def test_an_upload_resumes_where_it_stopped(shared_fleet: FakeFleet) -> None:
     async def story() -> list[operator_pb2.RoundReport]:
-        async with shared_house.operator() as operator, shared_house.devices("resume", 2) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("resume", 2) as devices:
             cohort = CohortSpec(size=2, min_reports=2)
             status = await operator.submit(tiny_task("resume", "resume", cohort=cohort), "resume")
             ref, task = await in_upload(devices)
@@ -332,7 +339,7 @@ def test_an_upload_resumes_where_it_stopped(shared_house: House) -> None:
             assert (await devices[1].upload(ref, contribution(task, 1), chunk=1)).accepted  # byte by byte
             assert (
                 np.abs(
-                    await _theta_when_closed(shared_house, devices[0], ref)
+                    await _theta_when_closed(shared_fleet, devices[0], ref)
                     - expected_theta(THETA, task, [data, contribution(task, 1)])
                 ).max()
                 < 1e-6
@@ -342,15 +349,15 @@ def test_an_upload_resumes_where_it_stopped(shared_house: House) -> None:
     assert [r.num_reports for r in run(story())] == [2]
 
 
-async def _theta_when_closed(house: House, device: LightDevice, ref: rounds_pb2.RoundRef) -> Any:
+async def _theta_when_closed(fleet: FakeFleet, device: FakeDevice, ref: rounds_pb2.RoundRef) -> Any:
     event = await device.until(ref)
     assert event.stage == rounds_pb2.CLOSED
-    return house.theta(event.model_id)
+    return fleet.theta(event.model_id)
 
 
-def test_a_cut_connection_keeps_what_has_arrived(shared_house: House) -> None:
+def test_a_cut_connection_keeps_what_has_arrived(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        async with shared_house.operator() as operator, shared_house.devices("cut", 2) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("cut", 2) as devices:
             cohort = CohortSpec(size=2, min_reports=2)
             status = await operator.submit(tiny_task("cut", "cut", cohort=cohort), "cut")
             ref, task = await in_upload(devices)
@@ -370,9 +377,9 @@ def test_a_cut_connection_keeps_what_has_arrived(shared_house: House) -> None:
     run(story())
 
 
-def test_what_cannot_be_counted_is_refused_and_the_round_goes_on(shared_house: House) -> None:
+def test_what_cannot_be_counted_is_refused_and_the_round_goes_on(shared_fleet: FakeFleet) -> None:
     async def story() -> tuple[TaskSpec, list[operator_pb2.RoundReport]]:
-        async with shared_house.operator() as operator, shared_house.devices("lies", 4) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("lies", 4) as devices:
             status = await operator.submit(tiny_task("lies", "lies"), "lies")
             ref, task = await in_upload(devices)
             good = contribution(task, 0)
@@ -400,10 +407,10 @@ def test_what_cannot_be_counted_is_refused_and_the_round_goes_on(shared_house: H
     task, (report,) = run(story())
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 2)
     expected = expected_theta(THETA, task, [contribution(task, 0), contribution(task, 1)])
-    assert np.abs(shared_house.theta(report.model_id) - expected).max() < 1e-6
+    assert np.abs(shared_fleet.theta(report.model_id) - expected).max() < 1e-6
 
 
-async def _damaged(device: LightDevice, ref: rounds_pb2.RoundRef, announced: bytes, sent: bytes) -> Any:
+async def _damaged(device: FakeDevice, ref: rounds_pb2.RoundRef, announced: bytes, sent: bytes) -> Any:
     import hashlib
 
     from mien.protocol.v1 import common_pb2
@@ -413,9 +420,9 @@ async def _damaged(device: LightDevice, ref: rounds_pb2.RoundRef, announced: byt
     return await streamed(lambda: device.rounds.Upload(iter([rounds_pb2.UploadChunk(header=header, data=sent)])))
 
 
-def test_a_step_that_is_too_large_aborts_the_round(shared_house: House) -> None:
+def test_a_step_that_is_too_large_aborts_the_round(shared_fleet: FakeFleet) -> None:
     async def story() -> list[operator_pb2.RoundReport]:
-        async with shared_house.operator() as operator, shared_house.devices("large", 2) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("large", 2) as devices:
             task = tiny_task("large", "large", cohort=CohortSpec(size=2, min_reports=2))
             status = await operator.submit(task, "large")
             ref, task = await in_upload(devices)
@@ -431,20 +438,20 @@ def test_a_step_that_is_too_large_aborts_the_round(shared_house: House) -> None:
     assert [r.stage for r in run(story())] == [rounds_pb2.ABORTED]
 
 
-def test_strangers_and_other_roles_are_refused(shared_house: House) -> None:
+def test_strangers_and_other_roles_are_refused(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        house = shared_house
-        stranger = house.device("default", pki.create_authority("registrar", house.now))
-        async with LightDevice(house.address, stranger) as device:
+        fleet = shared_fleet
+        stranger = fleet.admit("default", pki.create_authority("registrar", fleet.now))
+        async with FakeDevice(fleet.address, stranger) as device:
             assert isinstance(await raised(device.hello()), UnavailableError)  # the handshake fails
-        with_other_root = house.device("default")
-        async with LightDevice(house.address, with_other_root, root=house.registrar.certificate_pem) as device:
+        with_other_root = fleet.admit("default")
+        async with FakeDevice(fleet.address, with_other_root, root=fleet.registrar.certificate_pem) as device:
             assert isinstance(await raised(device.hello()), UnavailableError)
-        async with house.devices("default", 1) as (device,):
+        async with fleet.devices("default", 1) as (device,):
             assert (await device.hello()).protocol_version == 1
             assert isinstance(await raised(device.hello((7, 8))), VersionError)
             assert isinstance(await raised(device.check_in(population="other")), PermissionDeniedError)
-            operator = operator_pb2_grpc.OperatorStub(device._channel)
+            operator = operator_pb2_grpc.OperatorStub(device.channel)
             for call in (
                 lambda: operator.ListTasks(operator_pb2.ListTasksRequest()),
                 lambda: operator.Hello(__import__("mien.protocol.v1.common_pb2", fromlist=["x"]).HelloRequest()),
@@ -463,12 +470,12 @@ async def _first(stream: Any) -> Any:
     return None
 
 
-def test_a_crowd_connects_at_once(shared_house: House) -> None:
+def test_a_crowd_connects_at_once(shared_fleet: FakeFleet) -> None:
     """A hundred handshakes at the same moment all succeed, and twenty of the crowd are drawn."""
 
     async def story() -> None:
         task = tiny_task("crowd", "crowd", cohort=CohortSpec(size=20, min_reports=10))
-        async with shared_house.operator() as operator, shared_house.devices("crowd", 100) as devices:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("crowd", 100) as devices:
             await asyncio.gather(*(device.hello() for device in devices))
             status = await operator.submit(task, "crowd")
             asking = devices
@@ -481,13 +488,13 @@ def test_a_crowd_connects_at_once(shared_house: House) -> None:
     run(story())
 
 
-def test_a_device_sees_its_own_population_only(shared_house: House) -> None:
+def test_a_device_sees_its_own_population_only(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        house = shared_house
+        fleet = shared_fleet
         async with (
-            house.operator() as operator,
-            house.devices("mine", 4) as mine,
-            house.devices("theirs", 1) as (other,),
+            fleet.operator() as operator,
+            fleet.devices("mine", 4) as mine,
+            fleet.devices("theirs", 1) as (other,),
         ):
             status = await operator.submit(tiny_task("mine", "mine"), "mine")
             assignments = await asyncio.gather(*(device.assignment() for device in mine))
@@ -506,16 +513,16 @@ def test_a_device_sees_its_own_population_only(shared_house: House) -> None:
             made = await mine[0].manifest(event.model_id)
             assert isinstance(await raised(other.manifest(event.model_id)), NotFoundError)
             assert isinstance(await raised(other.download(made.theta.sha256)), NotFoundError)
-            assert await mine[0].download(made.theta.sha256) == house.theta(event.model_id).tobytes()
+            assert await mine[0].download(made.theta.sha256) == fleet.theta(event.model_id).tobytes()
             assert (await other.manifest()).released
             await operator.cancel(status.task_id)
 
     run(story())
 
 
-def test_a_model_is_downloaded_from_any_byte(shared_house: House) -> None:
+def test_a_model_is_downloaded_from_any_byte(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        async with shared_house.devices("default", 1) as (device,):
+        async with shared_fleet.devices("default", 1) as (device,):
             manifest = await device.manifest()
             spec, layout = model_from_json(manifest.spec_json)
             assert (spec, layout) == (SPEC, LAYOUT)
@@ -530,9 +537,9 @@ def test_a_model_is_downloaded_from_any_byte(shared_house: House) -> None:
     run(story())
 
 
-def test_tasks_that_cannot_work_are_refused_at_once(shared_house: House) -> None:
+def test_tasks_that_cannot_work_are_refused_at_once(shared_fleet: FakeFleet) -> None:
     async def story() -> None:
-        async with shared_house.operator() as operator:
+        async with shared_fleet.operator() as operator:
             for task, field in (
                 (tiny_task("m", "default", method="nonsense"), "method"),
                 (tiny_task("o", "default", options={"margn": 0.5}), "options.margn"),
@@ -548,19 +555,19 @@ def test_tasks_that_cannot_work_are_refused_at_once(shared_house: House) -> None
     run(story())
 
 
-def test_an_expired_certificate_is_refused(shared_house: House) -> None:
+def test_an_expired_certificate_is_refused(shared_fleet: FakeFleet) -> None:
     from datetime import timedelta
 
-    house = shared_house
-    issued = house.now
+    fleet = shared_fleet
+    issued = fleet.now
     try:
-        house.now = issued - pki.DEVICE_LIFETIME - timedelta(minutes=1)
-        old = house.device("default")
+        fleet.now = issued - pki.DEVICE_LIFETIME - timedelta(minutes=1)
+        old = fleet.admit("default")
     finally:
-        house.now = issued
+        fleet.now = issued
 
     async def story() -> None:
-        async with LightDevice(house.address, old) as device:
+        async with FakeDevice(fleet.address, old) as device:
             # TLS refuses it in the handshake, where only a broken connection can be seen from outside.
             assert isinstance(await raised(device.hello()), UnavailableError | CertificateError)
 

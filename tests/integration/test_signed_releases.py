@@ -48,7 +48,7 @@ def imported(fleet: RealFleet, model: Model) -> None:
     theta.write_bytes(np.ascontiguousarray(model.theta, "<f4").tobytes())
 
     async def story() -> None:
-        async with fleet.house.operator() as operator:
+        async with fleet.coordinator.operator() as operator:
             await operator.import_model(model_to_json(model.spec, model.layout), theta, None)
 
     fleet.loop.run(story())
@@ -57,14 +57,14 @@ def imported(fleet: RealFleet, model: Model) -> None:
 def signed(fleet: RealFleet, model: Model, key: Path, sequence: int, *options: str) -> Path:
     """Return the folder of an exported and signed model."""
     folder = fleet.folder / f"bundle-{sequence}"
-    home = ("--home", str(fleet.house.home.folder))
+    home = ("--home", str(fleet.coordinator.home.folder))
     program(CLI, "model", "export", model.model_id, str(folder), *home)
     program(CLI, "model", "sign", str(folder), "--key", str(key), "--sequence", str(sequence), *options)
     return folder
 
 
 def released(fleet: RealFleet, model: Model, *options: str, **kwargs: Any) -> Any:
-    home = ("--home", str(fleet.house.home.folder), "--json")
+    home = ("--home", str(fleet.coordinator.home.folder), "--json")
     return program(CLI, "model", "release", model.model_id, "--without-thresholds", *options, *home, **kwargs)
 
 
@@ -100,7 +100,7 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
         released(fleet, second, "--bundle", str(three))
         assert phone.update().model_id == second.model_id
 
-        home = ("--home", str(fleet.house.home.folder))
+        home = ("--home", str(fleet.coordinator.home.folder))
         program(CLI, "model", "rollback", *home)
         assert phone.update().model_id == first.model_id  # the newest bundle names it as one to fall back to
         _tamper(fleet, "UPDATE bundles SET model_id = ? WHERE sequence = 2", second.model_id)
@@ -143,7 +143,7 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
 
 
 def _tamper(fleet: RealFleet, statement: str, value: str) -> None:
-    with sqlite3.connect(fleet.house.home.folder / "coordinator.db", timeout=30) as db:
+    with sqlite3.connect(fleet.coordinator.home.folder / "coordinator.db", timeout=30) as db:
         db.execute(statement, (value,))
 
 

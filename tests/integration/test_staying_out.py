@@ -27,7 +27,7 @@ def seen_of(fleet: RealFleet, device_id: str) -> operator_pb2.SeenDevice:
     """Return what the coordinator tells its operator of a device."""
 
     async def story() -> list[operator_pb2.SeenDevice]:
-        async with fleet.house.operator() as operator:
+        async with fleet.coordinator.operator() as operator:
             return [device async for device in operator.seen_devices()]
 
     (found,) = [device for device in fleet.loop.run(story()) if device.device_id == device_id]
@@ -39,7 +39,7 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
         own_id = phone.identity.device_id
 
         def is_out() -> bool:
-            with fleet.house.store() as store:
+            with fleet.coordinator.store() as store:
                 return store.stays_out(own_id)
 
         def why_it_waits() -> str:
@@ -66,12 +66,12 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
         assert (list(told.engines), list(told.backbones)) == (["onnxruntime"], ["sface"])
         assert list(told.objectives) == ["arcface", "cosface"]
 
-        fleet.house.kill()
+        fleet.coordinator.kill()
         phone.set_consent("Owner", agreed=True)
         assert not phone.tell_participation(), "the coordinator is away"
         phone.set_consent("Owner", agreed=False)
         assert phone.gallery.stays_out is None, "it knows already"
-        fleet.house.start()
+        fleet.coordinator.start()
         assert is_out(), "a restart does not forget it"
 
         phone.set_consent("Owner", agreed=True)
@@ -90,7 +90,7 @@ def test_the_last_withdrawal_is_told_and_kept_until_somebody_agrees_again(fleet:
             assert not is_out(), "somebody agrees again"
         assert phone.gallery.stays_out is None
         assert "left out" not in why_it_waits()
-        with fleet.house.store() as store:
+        with fleet.coordinator.store() as store:
             actions = [action for _, actor, action in store.events(own_id) if actor == f"device:{own_id}"]
         assert actions == ["device.stays_out", "device.takes_part"] * 2
         assert phone.status().revoked_unix_s is None
@@ -130,8 +130,8 @@ def was_refused(phone: Device) -> bool:
 
 def test_a_phone_that_cannot_reach_the_coordinator_says_so_and_loses_nothing(fleet: RealFleet) -> None:
     with fleet.phone("offline", POPULATION, "asian_0007") as phone:
-        fleet.house.kill()
+        fleet.coordinator.kill()
         phone.set_consent("Owner", agreed=False)
         phone.wipe()
         assert phone.people() == ()
-        fleet.house.start()
+        fleet.coordinator.start()

@@ -26,8 +26,8 @@ from mien.protocol.tensors import unpack_tensors
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, Run, device_seed, run_task
-from tests.integration.house import SHORT_S, House, run, short, tiny_task
-from tests.integration.light_device import LightDevice, patiently, raised
+from simulation.testing import SHORT_S, FakeDevice, FakeFleet, patiently, running_out, tiny_task
+from tests.helpers import raised, run
 from tests.integration.test_rounds import outcome
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -71,11 +71,11 @@ def faces_of(validator: int) -> ValidationFaces:
 
 @dataclass
 class Trainer:
-    """A light device that trains, and what it keeps to itself."""
+    """A fake device that trains, and what it keeps to itself."""
 
-    device: LightDevice
+    device: FakeDevice
     crops: np.ndarray[Any, np.dtype[np.uint8]]
-    house: House
+    fleet: FakeFleet
     private: Arrays = field(default_factory=dict)
 
     async def take_part(self, *, changed: Arrays | None = None) -> rounds_pb2.StageEvent:
@@ -87,7 +87,7 @@ class Trainer:
             task=task,
             part=TINY.part(),
             dim=TINY.spec.input.dim,
-            theta=np.asarray(self.house.theta(assignment.model_id), np.float32),
+            theta=np.asarray(self.fleet.theta(assignment.model_id), np.float32),
             crops=self.crops,
             labels=LABELS,
             private=self.private,
@@ -104,11 +104,11 @@ class Trainer:
 
 @dataclass
 class Judge:
-    """A light device that validates, and the statistics that it keeps to itself."""
+    """A fake device that validates, and the statistics that it keeps to itself."""
 
-    device: LightDevice
+    device: FakeDevice
     faces: ValidationFaces
-    house: House
+    fleet: FakeFleet
     private: Arrays = field(default_factory=dict)
 
     async def take_part(self, *, changed: Arrays | None = None) -> rounds_pb2.StageEvent:
@@ -117,7 +117,7 @@ class Judge:
         assert assignment.duty == rounds_pb2.VALIDATE
         task = task_from_json(assignment.task_json)
         reply = {**unpack_tensors(assignment.reply, what="reply"), **(changed or {})}
-        theta = np.asarray(self.house.theta(assignment.model_id), np.float32)
+        theta = np.asarray(self.fleet.theta(assignment.model_id), np.float32)
         candidates = tuple(TINY.part().scatter(theta, values) for values in reply["candidates"])
         inp = ValidationInput(task, candidates, self.faces, self.private)
         output = stage().validate(inp, TINY.runtime())
@@ -127,7 +127,7 @@ class Judge:
 
 
 async def finish(
-    device: LightDevice, assignment: rounds_pb2.Assignment, task: TaskSpec, output: DeviceOutput, shared: bytes
+    device: FakeDevice, assignment: rounds_pb2.Assignment, task: TaskSpec, output: DeviceOutput, shared: bytes
 ) -> rounds_pb2.StageEvent:
     """Return a round's last event after a device sent what it made, plain or masked as the task says."""
     layout, data = output.contribution.layout, output.contribution.to_bytes()
@@ -140,36 +140,36 @@ async def finish(
     return await device.until(assignment.round)
 
 
-async def give_model(house: House, folder: Path) -> None:
+async def give_model(fleet: FakeFleet, folder: Path) -> None:
     theta = folder / "theta.f32"
     theta.write_bytes(TINY.theta.astype("<f4").tobytes())
-    async with house.operator() as operator:
+    async with fleet.operator() as operator:
         model = await operator.import_model(model_to_json(TINY.spec, TINY.layout), theta, None)
         await operator.release(model.model_id)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
     """A running coordinator whose released model is the tiny recogniser, and which gives up early."""
     folder = tmp_path_factory.mktemp("validated")
-    house = House(folder, max_aborted=2, check_in_hold_s=0.3)
+    fleet = FakeFleet(folder, max_aborted=2, check_in_hold_s=0.3)
     try:
-        house.start()
-        run(give_model(house, folder))
-        yield house
-        assert house.stop() == 0
+        fleet.start()
+        run(give_model(fleet, folder))
+        yield fleet
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
 @asynccontextmanager
-async def everybody(house: House, population: str) -> Any:
+async def everybody(fleet: FakeFleet, population: str) -> Any:
     """Open everybody's connections. Names are the same in every run, and with them the weights that are drawn."""
-    async with house.devices(population, TRAINERS + VALIDATORS, known=True) as devices:
+    async with fleet.devices(population, TRAINERS + VALIDATORS, known=True) as devices:
         await asyncio.gather(*(device.hello() for device in devices))
         yield (
-            [Trainer(device, crops_of(i), house) for i, device in enumerate(devices[:TRAINERS])],
-            [Judge(device, faces_of(i), house) for i, device in enumerate(devices[TRAINERS:])],
+            [Trainer(device, crops_of(i), fleet) for i, device in enumerate(devices[:TRAINERS])],
+            [Judge(device, faces_of(i), fleet) for i, device in enumerate(devices[TRAINERS:])],
         )
 
 
@@ -198,7 +198,7 @@ def judged(reports: Sequence[operator_pb2.RoundReport]) -> list[operator_pb2.Rou
 
 
 @pytest.mark.parametrize(("privacy", "atol"), [(PLAIN, 1e-6), (MASKED, 1e-4)], ids=["plain", "masked"])
-def test_the_model_is_the_reference_engines(home: House, privacy: PrivacySpec, atol: float) -> None:
+def test_the_model_is_the_reference_engines(home: FakeFleet, privacy: PrivacySpec, atol: float) -> None:
     task = task_of(f"judged-{privacy.secure_aggregation[:3]}", privacy)
 
     async def story() -> tuple[Any, list[operator_pb2.RoundReport]]:
@@ -231,7 +231,7 @@ def test_the_model_is_the_reference_engines(home: House, privacy: PrivacySpec, a
         )
 
 
-def test_neither_is_asked_for_the_others_duty(home: House) -> None:
+def test_neither_is_asked_for_the_others_duty(home: FakeFleet) -> None:
     task = task_of("duties", PLAIN, rounds=1)
 
     async def story() -> None:
@@ -247,8 +247,8 @@ def test_neither_is_asked_for_the_others_duty(home: House) -> None:
     run(story())
 
 
-def test_validators_who_stay_away_pause_the_task_and_what_was_trained_waits_for_them(home: House) -> None:
-    task = task_of("away", PLAIN, rounds=1, deadlines=short("selecting"))
+def test_validators_who_stay_away_pause_the_task_and_what_was_trained_waits_for_them(home: FakeFleet) -> None:
+    task = task_of("away", PLAIN, rounds=1, deadlines=running_out("selecting"))
 
     async def story() -> tuple[Any, list[operator_pb2.RoundReport], str]:
         async with home.operator() as operator, everybody(home, task.population) as (trainers, judges):
@@ -268,7 +268,7 @@ def test_validators_who_stay_away_pause_the_task_and_what_was_trained_waits_for_
     np.testing.assert_allclose(home.theta(reports[-1].model_id), state.theta, atol=1e-6)
 
 
-def test_what_waits_for_validators_goes_with_the_task(home: House) -> None:
+def test_what_waits_for_validators_goes_with_the_task(home: FakeFleet) -> None:
     task = task_of("given-up", PLAIN, rounds=1)
 
     def kept() -> int:
@@ -300,13 +300,13 @@ async def state_of(operator: Coordinator, task_id: str) -> operator_pb2.TaskStat
 
 
 @pytest.mark.parametrize("moment", ["before anybody judged", "after some have judged"])
-def test_kill_9_between_the_two_stages(house: House, tmp_path: Path, moment: str) -> None:
+def test_kill_9_between_the_two_stages(fleet: FakeFleet, tmp_path: Path, moment: str) -> None:
     """What trainers made outlives the process, and validators' vectors that were acknowledged count."""
     task = task_of("kill", MASKED, rounds=1)
 
     async def story() -> tuple[Any, list[operator_pb2.RoundReport]]:
-        async with everybody(house, task.population) as (trainers, judges):
-            async with house.operator() as operator:
+        async with everybody(fleet, task.population) as (trainers, judges):
+            async with fleet.operator() as operator:
                 status = await operator.submit(task, task.name)
                 await all_of(trainers)
             ready = list[asyncio.Task[Any]]()
@@ -314,25 +314,25 @@ def test_kill_9_between_the_two_stages(house: House, tmp_path: Path, moment: str
                 ready = [asyncio.create_task(judge.take_part()) for judge in judges[:-1]]
                 last = await judges[-1].device.assignment(duty=rounds_pb2.VALIDATE)
                 assert last.round.attempt == 2
-            await house.restart()
+            await fleet.restart()
             for event in await asyncio.gather(*ready, *(judge.take_part() for judge in judges[len(ready) :])):
                 assert event.stage == rounds_pb2.CLOSED
-            async with house.operator() as operator:
+            async with fleet.operator() as operator:
                 return (trainers, judges), await outcome(operator, status.task_id)
 
-    house.start()
-    run(give_model(house, tmp_path))
+    fleet.start()
+    run(give_model(fleet, tmp_path))
     (trainers, judges), reports = run(story())
     assert [(report.stage, report.round.attempt) for report in reports] == [
         (rounds_pb2.CLOSED, 1),
         (rounds_pb2.CLOSED, 2),
     ]
     _, (state,) = simulated(task, trainers, judges)
-    np.testing.assert_allclose(house.theta(reports[-1].model_id), state.theta, atol=1e-4)
+    np.testing.assert_allclose(fleet.theta(reports[-1].model_id), state.theta, atol=1e-4)
 
 
 @pytest.mark.parametrize("whose", ["trainer", "validator"])
-def test_one_who_is_told_something_else_gives_no_sum(home: House, whose: str) -> None:
+def test_one_who_is_told_something_else_gives_no_sum(home: FakeFleet, whose: str) -> None:
     """The server's words are bound into the keys: one who heard others finds terms that are not its own, and leaves."""
     task = task_of(f"told-a-{whose}", MASKED, rounds=1)
 
@@ -355,7 +355,7 @@ def test_one_who_is_told_something_else_gives_no_sum(home: House, whose: str) ->
     assert isinstance(run(story()), ModelMismatchError)
 
 
-def test_what_a_task_with_validators_cannot_keep_is_refused_at_once(home: House) -> None:
+def test_what_a_task_with_validators_cannot_keep_is_refused_at_once(home: FakeFleet) -> None:
     async def refused(task: TaskSpec) -> str:
         async with home.operator() as operator:
             return str(await raised(operator.submit(task, task.name)))

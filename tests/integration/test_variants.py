@@ -52,7 +52,7 @@ def bundle(fleet: RealFleet, key: tuple[Path, str]) -> Path:
         (faces / str(number)).mkdir(parents=True)
         for picture, crop in enumerate(made_up_crops(5, seed=number, spread=15)):
             Image.fromarray(crop).save(faces / str(number) / f"{picture}.png")
-    out, home = fleet.folder / "bundle", ("--home", str(fleet.house.home.folder), "--json")
+    out, home = fleet.folder / "bundle", ("--home", str(fleet.coordinator.home.folder), "--json")
     making = ("--graphs", str(out), "--int8-faces", str(faces), "--aligned", "--key", str(key[0]), "--release")
     done = program(CLI, "model", "import", str(source), *making, *home)
     made = json.loads(done.stdout)
@@ -105,7 +105,7 @@ def test_a_phone_enrols_and_verifies_in_int8_and_goes_back(fleet: RealFleet, bun
 def test_another_signature_keeps_the_graphs_and_the_variant_and_another_models_says_what_it_lacks(
     fleet: RealFleet, bundle: Path, key: tuple[Path, str]
 ) -> None:
-    home = ("--home", str(fleet.house.home.folder))
+    home = ("--home", str(fleet.coordinator.home.folder))
     anew = fleet.folder / "anew"
     told = program(CLI, "model", "export", "released", str(anew), *home).stdout
     assert "does not" not in told

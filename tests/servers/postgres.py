@@ -18,7 +18,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from tests.servers import free_port
+from simulation.testing import free_port
 
 USER = "mien"
 PASSWORD = "p@ss:word/éa?"  # every character that a URL has to quote

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.servers import free_port
+from simulation.testing import free_port
 
 READY_S = 120.0
 ENVIRONMENT = {

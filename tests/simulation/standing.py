@@ -16,7 +16,7 @@ from typing import Any
 from simulation.runs import grid, records
 from simulation.runs.experiment import Job
 from simulation.runs.records import num_rounds
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 
 LIMIT_S = 240.0
 _measure, _write = grid.measure_run, records.write_atomically

@@ -27,11 +27,21 @@ from mien.protocol.invite import Invite
 from mien.protocol.v1 import common_pb2, operator_pb2, registrar_pb2, registrar_pb2_grpc, rounds_pb2
 from mien.records import to_mapping
 from mien.specs import CohortSpec, DeadlineSpec, Threshold
+from simulation.testing import (
+    LAYOUT,
+    SPEC,
+    THETA,
+    DeviceCredentials,
+    FakeDevice,
+    FakeFleet,
+    contribution,
+    free_port,
+    masked_task,
+    tiny_task,
+)
 from tests.attacks.fuzz.messages import Pool
 from tests.coordinator.registrar.running import Phone, csr_der
-from tests.integration.house import ROOT, House, masked_task, run, tiny_task
-from tests.integration.light_device import LAYOUT, SPEC, THETA, Credentials, LightDevice, contribution
-from tests.servers import free_port
+from tests.helpers import ROOT, run
 
 CALL_S: Final = 5.0
 STREAM_S: Final = 0.2
@@ -97,37 +107,37 @@ def check_status(error: Any) -> None:
 @contextmanager
 def coordinator(folder: Path) -> Iterator[Target]:
     """A coordinator with a plain round at UPLOAD and a masked one at KEYS, and everybody who may call it."""
-    house = House(folder, check_in_hold_s=0.05)
+    fleet = FakeFleet(folder, check_in_hold_s=0.05)
     try:
-        house.start()
-        people = [house.device("fuzz") for _ in range(4)] + [house.device("masked") for _ in range(5)]
-        pool = run(_prepare(house, folder, people))
-        channels = [_channel(house.address, c.coordinator_ca, c.key, c.chain) for c in people]
-        mine = house.home.operator_credentials()
-        channels.append(_channel(house.address, mine.ca_pem, mine.key_pem, mine.chain_pem))
-        yield Target(channels, pool, house.process.pid, house.log)
-        assert house.process.poll() is None, "the coordinator did not survive"
+        fleet.start()
+        people = [fleet.admit("fuzz") for _ in range(4)] + [fleet.admit("masked") for _ in range(5)]
+        pool = run(_prepare(fleet, people))
+        channels = [_channel(fleet.address, c.coordinator_ca, c.key, c.chain) for c in people]
+        mine = fleet.home.operator_credentials()
+        channels.append(_channel(fleet.address, mine.ca_pem, mine.key_pem, mine.chain_pem))
+        yield Target(channels, pool, fleet.process.pid, fleet.log)
+        assert fleet.process.poll() is None, "the coordinator did not survive"
         for channel in channels:
             channel.close()
-        assert house.stop() == 0
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
 
 
 def _channel(address: str, root: bytes, key: bytes | None = None, chain: bytes | None = None) -> grpc.Channel:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(root, key, chain))
 
 
-async def _prepare(house: House, folder: Path, people: Sequence[Credentials]) -> Pool:
+async def _prepare(fleet: FakeFleet, people: Sequence[DeviceCredentials]) -> Pool:
     """Bring two tasks into the middle of a round; return what their messages are made of."""
     plain = tiny_task("fuzz", "fuzz", deadlines=LONG, cohort=CohortSpec(size=4, min_reports=2))
     masked = masked_task("masked", "masked", deadlines=LONG)
-    async with house.operator() as operator:
-        model_id = await house.give_model(operator, folder)
+    async with fleet.operator() as operator:
+        model_id = await fleet.release_tiny_model(operator)
         statuses = [await operator.submit(task, task.name) for task in (plain, masked)]
     refs = []
     for group in (people[:4], people[4:]):
-        devices = [LightDevice(house.address, credentials) for credentials in group]
+        devices = [FakeDevice(fleet.address, credentials) for credentials in group]
         assigned = await asyncio.gather(*(device.assignment() for device in devices))
         for device, assignment in zip(devices, assigned, strict=True):
             await device.report_trained(assignment.round)

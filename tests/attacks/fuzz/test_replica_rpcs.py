@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 
 from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
+from simulation.testing import tiny_task
 from tests.attacks.fuzz.messages import Pool, encoded
 from tests.attacks.fuzz.mutations import mutate
 from tests.attacks.fuzz.servers import Target
 from tests.attacks.fuzz.test_rpcs import EXAMPLES, MORE_MEMORY, methods
-from tests.integration.house import run, tiny_task
-from tests.integration.replicas import ReplicaHouse
+from tests.helpers import run
+from tests.integration.replicas import ReplicaFleet
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
@@ -43,14 +44,14 @@ def target(
     """A replica that runs a task, and a channel to it as another replica has one."""
     folder, bucket = tmp_path_factory.mktemp("replica"), f"s3://{s3_server.new_bucket()}/mien"
     with postgres_server.database() as url:
-        house = ReplicaHouse(folder, None, database_url=url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
+        fleet = ReplicaFleet(folder, None, database_url=url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
         try:
-            house.start()
-            device = house.device("fuzz")
+            fleet.start()
+            device = fleet.admit("fuzz")
 
             async def prepare() -> str:
-                async with house.operator() as operator:
-                    await house.give_model(operator, folder)
+                async with fleet.operator() as operator:
+                    await fleet.release_tiny_model(operator)
                     return (await operator.submit(tiny_task("fuzz", "fuzz"), "fuzz")).task_id
 
             pool: Pool = {
@@ -64,18 +65,18 @@ def target(
                 "ring_bits": [0, 24, 32],
                 "error_code": ["corrupt_data", "late"],
                 "population": ["fuzz"],
-                "caller": [device.chain, house.home.operator_credentials().chain_pem],
+                "caller": [device.chain, fleet.home.operator_credentials().chain_pem],
             }
-            authority = house.home.authority()
+            authority = fleet.home.authority()
             other = pki.issue_replica_leaf(authority, "other", datetime.now(UTC))
             tls = grpc.ssl_channel_credentials(authority.certificate_pem, other.key_pem, other.chain_pem)
-            with grpc.secure_channel(house.peer_address, tls) as channel:
-                yield Target([channel], pool, house.process.pid, house.log)
-            assert house.process.poll() is None, "the replica did not survive"
-            assert "Traceback" not in house.log.read_text(encoding="utf-8", errors="replace")
-            assert house.stop() == 0
+            with grpc.secure_channel(fleet.peer_address, tls) as channel:
+                yield Target([channel], pool, fleet.process.pid, fleet.log)
+            assert fleet.process.poll() is None, "the replica did not survive"
+            assert "Traceback" not in fleet.log.read_text(encoding="utf-8", errors="replace")
+            assert fleet.stop() == 0
         finally:
-            house.close()
+            fleet.close()
 
 
 @pytest.mark.parametrize("method", WANTED, ids=lambda method: f"{method.containing_service.name}/{method.name}")

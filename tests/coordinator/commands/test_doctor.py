@@ -25,7 +25,7 @@ from mien.protocol.rounds import BlobId
 from mien.rounds.records import BundleRecord, ModelRecord
 from mien.rounds.rollouts import held
 from mien.shell.clock import Clock
-from tests.integration.light_device import LAYOUT, SPEC
+from simulation.testing import LAYOUT, SPEC
 
 NOW = datetime.now(UTC)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

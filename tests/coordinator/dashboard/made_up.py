@@ -46,7 +46,7 @@ from mien.specs import CohortSpec, DpSpec, GateSpec, PrivacySpec, TaskSpec, Thre
 from simulation.faces.datasets import LabelledCrops
 from simulation.faces.folder_protocol import folder_record
 from simulation.faces.models import Model
-from tests.integration.light_device import LAYOUT, SPEC, THETA
+from simulation.testing import LAYOUT, SPEC, THETA
 
 PASSWORD = "correct horse battery"
 DP = DpSpec("central_gaussian", 12.0, epsilon=8.0, delta=1e-6, max_participations=4, min_separation=2)

@@ -29,9 +29,9 @@ from simulation.faces.models import Model
 from simulation.program.evaluate import evaluate_lfw
 from simulation.program.gating import EvaluationSet, gather
 from simulation.synthetic import committed_faces
+from simulation.testing import LAYOUT, THETA
 from tests.coordinator.dashboard.made_up import Fleet
 from tests.coordinator.dashboard.test_views import part, texts
-from tests.integration.light_device import LAYOUT, THETA
 from tests.simulation.program.test_worker import people_in
 from tests.simulation.untrained import untrained_model
 

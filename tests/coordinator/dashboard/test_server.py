@@ -30,7 +30,7 @@ from mien.errors import CertificateError, ConfigError, KeyStoreError, MienError
 from mien.shell.doctor import Finding
 from tests.coordinator.dashboard.made_up import Fleet, SetClock, lived_in
 from tests.coordinator.dashboard.visitor import LIMIT_S, Visitor, add_user, served
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 
 
 @pytest.fixture(scope="module")

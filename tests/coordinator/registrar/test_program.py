@@ -30,8 +30,8 @@ from mien.errors import TABLE, AlreadyExistsError, ConfigError, MienError, NotFo
 from mien.protocol.invite import Invite
 from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 from mien.shell.ready import is_live
+from simulation.testing import free_port
 from tests.coordinator.registrar.running import csr_der
-from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 COORDINATOR = pki.create_authority("coordinator", datetime.now(UTC))

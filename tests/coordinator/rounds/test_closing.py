@@ -8,7 +8,7 @@ from pathlib import Path
 from coordinator.rounds.closing import Closer
 from mien.shell.clock import Clock
 from tests.coordinator.rounds.test_task import rounds
-from tests.integration.house import run
+from tests.helpers import run
 
 
 def test_a_model_is_read_once_however_many_devices_are_told_of_a_round_at_once(tmp_path: Path) -> None:

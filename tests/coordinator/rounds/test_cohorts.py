@@ -20,9 +20,9 @@ from mien.protocol.uploads import UploadPiece
 from mien.rounds.records import CandidateRecord, CandidateState, RoundRecord, TaskRecord, TaskState
 from mien.rounds.verdicts import Verdict
 from mien.specs import AsynchronousSpec, GateSpec, ServerSpec
+from simulation.testing import contribution
 from tests.coordinator.rounds.test_task import Rounds, rounds
-from tests.integration.house import run
-from tests.integration.light_device import contribution
+from tests.helpers import run
 
 PAIRS = ("ab", "cd", "ef")
 

@@ -33,8 +33,8 @@ from mien.protocol.uploads import UploadPiece
 from mien.rounds.records import ModelRecord, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec
-from tests.integration.house import run, short, tiny_task
-from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution
+from simulation.testing import LAYOUT, SPEC, THETA, contribution, running_out, tiny_task
+from tests.helpers import run
 
 MODEL = "a" * 64
 AWAY = UnreachableError("the database does not answer", retry_after_s=5.0)
@@ -121,7 +121,7 @@ class Rounds:
             model_id=MODEL,
             cohort=CohortSpec(size=2, min_reports=2),
             privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
-            deadlines=short(),
+            deadlines=running_out(),
             **changes,
         )
         return await self.engine.submit(task, token="t", actor="alice")

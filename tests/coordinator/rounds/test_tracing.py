@@ -22,8 +22,8 @@ from coordinator.rounds.tracing import OtlpTraces
 from mien.errors import ConfigError, DiskFullError
 from mien.protocol.rounds import RoundRef, Stage
 from mien.rounds.records import RoundRecord
-from tests.integration.house import House, masked_task, run, short
-from tests.integration.light_device import contribution
+from simulation.testing import FakeFleet, contribution, masked_task, running_out
+from tests.helpers import run
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -164,25 +164,25 @@ def test_a_collector_that_is_away_fails_nothing() -> None:
 
 
 def test_a_round_of_real_programs(collector: Collector, tmp_path: Path) -> None:
-    house = House(tmp_path, otlp_endpoint=collector.url)
+    fleet = FakeFleet(tmp_path, otlp_endpoint=collector.url)
     devices_ids: list[str] = []
 
     async def story() -> None:
-        async with house.operator() as operator, house.devices("traced", 5) as devices:
+        async with fleet.operator() as operator, fleet.devices("traced", 5) as devices:
             devices_ids.extend(device.id for device in devices)
-            await house.give_model(operator, tmp_path)
-            status = await operator.submit(masked_task("traced", "traced", deadlines=short()), "traced")
+            await fleet.release_tiny_model(operator)
+            status = await operator.submit(masked_task("traced", "traced", deadlines=running_out()), "traced")
             await asyncio.gather(*(d.take_part(lambda task, _: contribution(task, 1)) for d in devices))
             async for event in operator.watch(status.task_id):
                 if event.task.state == "done":
                     return
 
     try:
-        house.start()
+        fleet.start()
         run(story())
-        assert house.stop() == 0
+        assert fleet.stop() == 0
     finally:
-        house.close()
+        fleet.close()
     spans = collector.spans
     (root,) = [span for span in spans if span.name == "round"]
     below = {span.name: span for span in spans if span.parent_span_id == root.span_id}

@@ -12,7 +12,7 @@ from coordinator.store.blobs import BlobStore
 from mien.errors import ConfigError, CorruptDataError, KeyStoreError, UnreachableError
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.rounds import BlobId
-from tests.servers import free_port
+from simulation.testing import free_port
 from tests.servers.s3 import S3Server
 
 DATA = os.urandom(3 * CHUNK_BYTES + 17)

@@ -27,7 +27,7 @@ from mien.errors import (
     VersionError,
 )
 from mien.shell.clock import Clock
-from tests.servers import free_port
+from simulation.testing import free_port
 from tests.servers.postgres import PASSWORD, PostgresServer
 
 

@@ -20,7 +20,7 @@ from mien.errors import KeyStoreError, MienError, UnreachableError
 from mien.protocol.tensors import pack_tensors
 from mien.records import to_mapping
 from tests.device_sdk.made_up_people import MODEL_A, MODEL_B, SPEC, noise_crops, project, template_of
-from tests.integration.house import is_root
+from tests.helpers import is_root
 
 
 def enroll(gallery: Gallery, name: str, seed: int) -> None:

@@ -42,9 +42,9 @@ from mien.protocol import CHUNK_BYTES
 from mien.protocol.rounds import BlobId, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
 from mien.protocol.words import MAX_WORDS
+from simulation.testing import free_port
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
-from tests.servers import free_port
 
 pytestmark = pytest.mark.usefixtures("patient_glances")
 

@@ -36,10 +36,10 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.protocol.invite import Invite
+from simulation.testing import free_port
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.programs import mien_device
-from tests.servers import free_port
 
 DAY_S = 86400.0
 

@@ -35,7 +35,7 @@ from mien.rounds.rollouts import (
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, TaskSpec, Threshold
-from tests.integration.light_device import LAYOUT, SPEC
+from simulation.testing import LAYOUT, SPEC
 
 A, B, C = (letter * 64 for letter in "abc")
 STAGES = RollOutSpec((0.01, 0.1, 1.0))

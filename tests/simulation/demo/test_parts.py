@@ -41,8 +41,8 @@ from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ende
 from simulation.faces import provenance
 from simulation.faces.datasets import LabelledCrops, digest, find_people
 from simulation.synthetic import committed_faces
+from simulation.testing import free_port
 from tests.golden import _reference_evaluation as reference
-from tests.servers import free_port
 from tests.simulation.untrained import untrained_model
 
 ODD = Path(__file__).resolve().parents[2] / "data" / "faces"

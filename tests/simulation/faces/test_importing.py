@@ -23,7 +23,7 @@ from simulation.faces.store import CropStore
 from simulation.faces.writer import JOURNAL, PART, Imported, StoreTerms, StoreWriter
 from simulation.synthetic import committed_faces
 from tests.device_sdk.made_up_people import noise_crops
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 from tests.simulation.faces.archives import archive, encoded, folder_of_people
 from tests.simulation.faces.test_recordio import image_record, range_record, write
 

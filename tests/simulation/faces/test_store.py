@@ -32,7 +32,7 @@ from simulation.faces.sources import ClientFaces, FacesSource, Reader, counts_of
 from simulation.faces.store import CropStore, StoreCrops, taken
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
 from tests.device_sdk.made_up_people import noise_crops
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 from tests.simulation.faces.archives import PEOPLE, archive, crops_of, folder_of_people
 
 TERMS = StoreTerms("CC0", "made up", is_synthetic=True)

@@ -36,7 +36,7 @@ from mien.specs import TaskSpec
 from simulation.fleet.fleet import FAILED_PAUSE_S
 from simulation.fleet.phones import Outlook
 from simulation.fleet.profile import CoordinatorSettings
-from tests.integration.light_device import LAYOUT, SPEC, THETA, contribution, layout_of
+from simulation.testing import LAYOUT, SPEC, THETA, contribution, layout_of
 from tests.mien.secagg.cohort import verify
 from tests.simulation.fleet.scripted import LATENCY_S, Script
 from tests.simulation.fleet.virtual import VirtualClock, VirtualLoop

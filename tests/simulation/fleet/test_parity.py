@@ -21,7 +21,7 @@ from simulation.fleet.desk import TASK_ID, Change
 from simulation.fleet.fleet import Fleet
 from simulation.fleet.phones import Outlook
 from simulation.fleet.profile import CoordinatorSettings
-from tests.integration.house import tiny_task
+from simulation.testing import tiny_task
 from tests.mien.secagg.cohort import people
 from tests.simulation.fleet.real import Heard, Told, really
 from tests.simulation.fleet.scripted import Script, ScriptedPhones, Span

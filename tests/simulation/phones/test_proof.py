@@ -32,7 +32,7 @@ from simulation.engines.sequential import SequentialEngine
 from simulation.phones.client import Faults
 from simulation.phones.fleet import FleetOptions
 from simulation.phones.notes import RoundNotes, attempts, summary
-from tests.integration.house import ROOT
+from tests.helpers import ROOT
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 from tests.simulation.phones.recorded import Done, Plan, Sent, crops_of, joined, ran, read
 

@@ -1,4 +1,4 @@
-"""A device without faces: a real gRPC client over mutual TLS that sends made-up contributions of a tiny model.
+"""A device without faces: a real gRPC client over mutual TLS that sends made-up contributions to the tiny model.
 
 It speaks the protocol with the generated stubs, step by step, so that a test can stop it, repeat it or have it lie at
 any point; `take_part` is the honest way through one round, plain or under secure aggregation, as its task says.
@@ -14,18 +14,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Final, Self, TypeVar
 
 import grpc
-import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mien.contribution import ContributionLayout
 from mien.errors import LateError, MienError, UnavailableError
-from mien.layout import ParameterEntry, ParameterLayout
-from mien.methods import METHODS
 from mien.protocol import PROTOCOL_VERSIONS
 from mien.protocol.canonical import task_from_json, task_sha256
 from mien.protocol.status import from_rpc_error
@@ -44,33 +41,15 @@ from mien.secagg import (
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.noise import protect
 from mien.secagg.planner import RoundIds
-from mien.specs import FaceInputSpec, ModelSpec, TaskSpec
+from mien.specs import TaskSpec
+from simulation.testing.tiny import SPEC, STEP_LIMIT_S, layout_of
 
-T = TypeVar("T")
-
-LAYOUT = ParameterLayout(
-    (
-        ParameterEntry("stem.weight", (10, 20)),
-        ParameterEntry("tail.weight", (20, 12)),
-        ParameterEntry("tail.bias", (12,)),
-    )
-)
-SPEC = ModelSpec(
-    backbone="tiny",
-    layout_sha256=LAYOUT.sha256,
-    input=FaceInputSpec(dim=8),
-    source="made up for tests",
-    terms="public domain",
-    trainable=("tail.*",),
-)
-THETA = np.random.default_rng(1).standard_normal(LAYOUT.size).astype(np.float32)
-SECONDS = 120.0
-"""How long a single step may take before a test fails, and a stage for those who are in it."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Credentials:
-    """What a device holds after joining (PEM)."""
+class DeviceCredentials:
+    """What a device holds after joining; certificates and key are PEM, the id is 64 hexadecimal digits."""
 
     device_id: str
     population: str
@@ -94,28 +73,11 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Sent:
-    """A contribution, as it was before any mask, that the coordinator has acknowledged."""
+    """A contribution, as it was before any mask, that was acknowledged; `round` is its round and attempt."""
 
     device_id: str
     round: tuple[int, int]
     data: bytes = field(repr=False)
-
-
-def layout_of(task: TaskSpec) -> ContributionLayout:
-    """Return the form of a contribution to a task on the tiny model."""
-    part = LAYOUT.part(task.trainable or SPEC.trainable)
-    return METHODS[task.method].contribution_layout(task, part, SPEC.input.dim)
-
-
-def contribution(task: TaskSpec, *seed: int, weight: float = 0.0) -> bytes:
-    """Return a small contribution that depends on nothing but the task's layout and the seed."""
-    layout = layout_of(task)
-    rng = np.random.default_rng(seed)
-    vector = (0.01 * rng.standard_normal(layout.size)).astype("<f4")
-    weight = weight or float(rng.integers(1, 33))
-    vector[layout.slices["count"]], vector[layout.slices["weight"]] = 1.0, weight
-    vector[2 : layout.summed_size] *= np.float32(weight)
-    return vector.tobytes()
 
 
 def ref_of(assignment: rounds_pb2.Assignment) -> tuple[int, int]:
@@ -123,7 +85,7 @@ def ref_of(assignment: rounds_pb2.Assignment) -> tuple[int, int]:
     return assignment.round.round, assignment.round.attempt
 
 
-PROTOCOL_STAGES = (
+PROTOCOL_STAGES: Final = (
     rounds_pb2.KEYS,
     rounds_pb2.SHARES,
     rounds_pb2.UPLOAD,
@@ -133,8 +95,8 @@ PROTOCOL_STAGES = (
 
 
 @dataclass
-class MaskedPart:
-    """One device's part in one attempt under secure aggregation; `answers` are its messages by stage, made once.
+class FakePart:
+    """One fake device's part in one attempt under secure aggregation; `answers` are its messages by stage, made once.
 
     `upload` is what it streams: its masked vector and, behind that, what the task reveals; empty before its time.
     """
@@ -173,38 +135,43 @@ class MaskedPart:
         return self.device.unmask(message)
 
 
-class LightDevice:
-    """One device on one channel; use as an asynchronous context manager."""
+class FakeDevice:
+    """One device on one channel; use as an asynchronous context manager.
+
+    Its calls raise the MienError that the coordinator answers with, and TimeoutError after `call_s` seconds.
+    """
 
     def __init__(
         self,
         address: str,
-        credentials: Credentials,
+        credentials: DeviceCredentials,
         *,
         root: bytes | None = None,
         backbone: str = "tiny",
         log: AttemptLog | None = None,
-        call_s: float = SECONDS,
+        call_s: float = STEP_LIMIT_S,
         options: tuple[tuple[str, int], ...] = (),
     ) -> None:
-        """`log` is what it remembers of attempts, `call_s` how long it waits for an answer to one call, `options` the
-        channel's own.
+        """`address` is the coordinator's, `root` the authority (PEM) that has to vouch for it, by default the fleet's.
+
+        `backbone` is what it says that it can train, `log` what it remembers of attempts, `call_s` how long it waits
+        for an answer to one call, in seconds, `options` the channel's own.
         """
         self.backbone = backbone
         self.id, self.population = credentials.device_id, credentials.population
-        self._credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
+        self.credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
         # Reconnect quickly: tests restart the coordinator all the time.
         quick = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
-        self._channel = grpc.aio.secure_channel(address, tls, options=(*quick, *options))
-        self.rounds = rounds_pb2_grpc.RoundsStub(self._channel)
-        self.models = models_pb2_grpc.ModelsStub(self._channel)
+        self.channel = grpc.aio.secure_channel(address, tls, options=(*quick, *options))
+        self.rounds = rounds_pb2_grpc.RoundsStub(self.channel)
+        self.models = models_pb2_grpc.ModelsStub(self.channel)
 
-    async def __aenter__(self) -> LightDevice:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        await self._channel.close()
+        await self.channel.close()
 
     async def hello(self, versions: tuple[int, ...] = PROTOCOL_VERSIONS) -> common_pb2.HelloReply:
         """Return the coordinator's greeting."""
@@ -214,7 +181,7 @@ class LightDevice:
         self,
         *,
         population: str | None = None,
-        timeout_s: float = SECONDS,
+        timeout_s: float = STEP_LIMIT_S,
         duty: rounds_pb2.Duty = rounds_pb2.TRAIN,
     ) -> rounds_pb2.CheckInReply:
         """Return an assignment or a pause."""
@@ -261,14 +228,14 @@ class LightDevice:
 
     async def until(self, ref: rounds_pb2.RoundRef, *stages: int) -> rounds_pb2.StageEvent:
         """Return the first event of any of the stages, or of the round's end."""
-        async with asyncio.timeout(SECONDS), aclosing(self.events(ref)) as events:
+        async with asyncio.timeout(STEP_LIMIT_S), aclosing(self.events(ref)) as events:
             async for event in events:
                 if event.stage in (*stages, rounds_pb2.CLOSED, rounds_pb2.ABORTED):
                     return event
         raise AssertionError("the stream ended before the round did")
 
     async def upload_status(self, ref: rounds_pb2.RoundRef) -> rounds_pb2.UploadStatus:
-        """Return how far the upload is."""
+        """Return how many bytes of the upload have arrived, and whether it counts."""
         return await answer(self.rounds.GetUploadStatus(rounds_pb2.UploadStatusRequest(round=ref), timeout=self.call_s))
 
     async def upload(
@@ -284,7 +251,11 @@ class LightDevice:
         go_on: asyncio.Event | None = None,
         masked: bytes = b"",
     ) -> rounds_pb2.UploadStatus:
-        """Return the answer to one upload stream of bytes [offset, stop), which may wait for a word behind a chunk."""
+        """Return the answer to one stream of a contribution's bytes [offset, stop).
+
+        It goes in pieces of `chunk` bytes, `pause_s` seconds apart, and before all but the first waits for `go_on`.
+        `size` is what it claims to be long, by default what it is; `masked` is the protocol's message with it.
+        """
         digest = hashlib.sha256(data).hexdigest()
         header = rounds_pb2.UploadHeader(
             round=ref,
@@ -315,7 +286,7 @@ class LightDevice:
         )
 
     async def download(self, sha256: str, offset: int = 0) -> bytes:
-        """Return a blob's bytes from an offset on."""
+        """Return a blob's bytes from an offset on; raises NotFoundError for what is no model's."""
         call = self.models.Download(models_pb2.DownloadRequest(sha256=sha256, offset=offset), timeout=self.call_s)
         data = bytearray()
         try:
@@ -327,7 +298,11 @@ class LightDevice:
         return bytes(data)
 
     async def take_part(self, make: Callable[[TaskSpec, rounds_pb2.Assignment], bytes]) -> Sent:
-        """Return what was acknowledged after an honest way through one round; a masked one is followed to its end."""
+        """Return what was acknowledged after an honest way through one round; a masked one is followed to its end.
+
+        `make` returns the contribution's bytes, float32, as `contribution` does. Raises LateError where the round ends
+        without it.
+        """
         assignment = await self.assignment()
         task = task_from_json(assignment.task_json)
         data = make(task, assignment)
@@ -352,7 +327,7 @@ class LightDevice:
         *,
         layout: ContributionLayout | None = None,
         shared: bytes = b"",
-    ) -> MaskedPart:
+    ) -> FakePart:
         """Return this device's part in an attempt that it was given, not yet begun.
 
         `layout` is the contribution's, by default that on the tiny model; `shared` are the words of the method's reply.
@@ -373,29 +348,29 @@ class LightDevice:
         def begin(invite: bytes) -> DeviceRound:
             return DeviceRound(
                 invite,
-                identity=self._credentials.signer,
+                identity=self.credentials.signer,
                 assignment=known,
                 policy=DevicePolicy(min_cohort=2, profiles=frozenset(Profile)),
-                verify=leaf_verifier(self._credentials.registrar, self.population, lambda: datetime.now(UTC)),
+                verify=leaf_verifier(self.credentials.registrar, self.population, lambda: datetime.now(UTC)),
                 log=self._log,
                 random_bytes=secrets.token_bytes,
             )
 
-        return MaskedPart(ref, task, layout, data, begin)
+        return FakePart(ref, task, layout, data, begin)
 
-    async def take_part_masked(self, part: MaskedPart, *, gone_at: int | None = None) -> rounds_pb2.StageEvent:
+    async def take_part_masked(self, part: FakePart, *, gone_at: int | None = None) -> rounds_pb2.StageEvent:
         """Answer each stage and return the round's last event, or the first of `gone_at`, unanswered.
 
         A coordinator that is away for a moment is asked again, and hears the same bytes again.
         """
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(STEP_LIMIT_S):
             while True:
                 try:
                     return await self._answer_stages(part, gone_at)
                 except UnavailableError:
                     await asyncio.sleep(0.05)
 
-    async def _answer_stages(self, part: MaskedPart, gone_at: int | None) -> rounds_pb2.StageEvent:
+    async def _answer_stages(self, part: FakePart, gone_at: int | None) -> rounds_pb2.StageEvent:
         async with aclosing(self.events(part.ref)) as events:
             async for event in events:
                 if event.stage in (rounds_pb2.CLOSED, rounds_pb2.ABORTED, gone_at):
@@ -424,22 +399,22 @@ class LightDevice:
                 await asyncio.sleep(0.01)
 
 
-async def answer(call: Awaitable[T]) -> T:
-    """Return a call's reply; raises the MienError that the status carries."""
+async def answer(call: Awaitable[_T]) -> _T:
+    """Return the reply to a call of a stub's own; raises the MienError that the status carries."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error, peer="the coordinator") from error
 
 
-async def streamed(call: Callable[[], Awaitable[T]]) -> T:
+async def streamed(call: Callable[[], Awaitable[_T]]) -> _T:
     """Return the reply to a stream that a device sends, sent again where gRPC lost what the server said.
 
     Its asyncio client does, where that ends the call while a message is being written (grpc/grpc#36066). The server may
     still be busy with the first stream then, and asks the second one to wait.
     """
     was_lost = False
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(STEP_LIMIT_S):
         while True:
             try:
                 return await call()
@@ -456,7 +431,7 @@ def is_lost(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.INTERNAL and "Internal error from Core" in (error.details() or "")
 
 
-async def patiently(call: Callable[[], Awaitable[T]], *, limit_s: float | None = SECONDS) -> T:
+async def patiently(call: Callable[[], Awaitable[_T]], *, limit_s: float | None = STEP_LIMIT_S) -> _T:
     """Return a call's reply, making it again while the coordinator, or its replica that would answer, is away.
 
     `limit_s` is for how long; with None a call may also run out of its own time, however often.
@@ -468,12 +443,3 @@ async def patiently(call: Callable[[], Awaitable[T]], *, limit_s: float | None =
                 return await call()
             except again:
                 await asyncio.sleep(0.05)
-
-
-async def raised(call: Any) -> MienError:
-    """Return the error that a call raises; a call that raises none fails the test."""
-    try:
-        await call
-    except MienError as error:
-        return error
-    raise AssertionError("the call was not refused")

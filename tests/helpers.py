@@ -1,0 +1,39 @@
+"""What tests of every package need: the repository's folder, who runs them, and asynchronous stories."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mien.errors import MienError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_T = TypeVar("_T")
+
+
+def run(story: Coroutine[Any, Any, _T], *, limit_s: float = 480.0) -> _T:
+    """Return what an asynchronous test returns, within a limit."""
+
+    async def bounded() -> _T:
+        async with asyncio.timeout(limit_s):
+            return await story
+
+    return asyncio.run(bounded())
+
+
+async def raised(call: Any) -> MienError:
+    """Return the error that a call raises; a call that raises none fails the test."""
+    try:
+        await call
+    except MienError as error:
+        return error
+    raise AssertionError("the call was not refused")
+
+
+def is_root() -> bool:
+    """Return whether this process may mount file systems."""
+    return os.geteuid() == 0
