@@ -91,7 +91,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "log": "errors",
         "objectives": "errors",
         "records": "errors",
-        "shell": "errors",
+        "shell": "errors records",
         "contribution": "errors layout",
         "specs": "errors records",
         "dp": "errors log specs",

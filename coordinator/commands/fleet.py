@@ -14,11 +14,11 @@ from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import moment
 from mien.protocol.canonical import task_from_json
-from mien.records import from_mapping, parse_toml
+from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
-from mien.shell.files import read_limited
 from mien.shell.keys import secret_hex
+from mien.shell.settings import read_toml
 from mien.specs import CohortSpec
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def read_roll_out(path: Path) -> RollOutSpec:
     """Return the staged roll-out in a TOML file; raises ConfigError naming the wrong field."""
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the roll-out's TOML file")
-    text = read_limited(path, _MAX_BYTES, what=str(path)).decode(errors="replace")
-    return from_mapping(RollOutSpec, parse_toml(text, str(path)))
+    return from_mapping(RollOutSpec, read_toml(path, _MAX_BYTES, what=str(path)))
 
 
 @app.command()

@@ -17,11 +17,11 @@ from coordinator.commands.tables import Column, listing
 from coordinator.operator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
-from mien.records import from_mapping, parse_toml
+from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
-from mien.shell.files import read_limited
 from mien.shell.keys import secret_hex
+from mien.shell.settings import read_toml
 from mien.specs import TaskSpec
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def read_task(path: Path) -> TaskSpec:
     """Return the task in a TOML file; raises ConfigError naming the wrong field and the nearest known one."""
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the task's TOML file")
-    values = parse_toml(read_limited(path, _MAX_TASK_BYTES, what=str(path)).decode(errors="replace"), str(path))
+    values = read_toml(path, _MAX_TASK_BYTES, what=str(path))
     from mien.methods import METHODS
 
     task = from_mapping(TaskSpec, values)

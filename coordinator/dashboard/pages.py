@@ -36,7 +36,6 @@ from coordinator.dashboard.views import audit, collapse, fleet, health, models, 
 from coordinator.dashboard.views.common import task_names
 from coordinator.dashboard.words import told
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.settings import Resolved
 from coordinator.store.report import PopulationReport, report
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import (
@@ -51,6 +50,7 @@ from mien.format import moment
 from mien.shell.clock import Clock
 from mien.shell.keys import secret_hex
 from mien.shell.pages import Page, html
+from mien.shell.settings import Resolved
 
 _LOG: Final = structlog.get_logger()
 T = TypeVar("T")

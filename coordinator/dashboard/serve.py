@@ -24,10 +24,10 @@ from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.situation import Surveyor
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
-from coordinator.home.settings import Resolved
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
 from mien.shell.serving import serve_until_signalled
+from mien.shell.settings import Resolved
 
 _LOG: Final = structlog.get_logger()
 MAX_CONNECTIONS: Final = 400

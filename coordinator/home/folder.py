@@ -20,10 +20,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from coordinator.home.settings import Resolved, Settings
+from coordinator.home.settings import Settings
 from coordinator.keys.credentials import OperatorCredentials
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
+from mien.shell.settings import Resolved
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""A program's settings: defaults, its TOML file, the environment, flags, in that order; each value with its origin."""
+"""Settings of a server: a file in its folder, the environment, flags; and the checks that both servers share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import tomli_w
 
 from mien.errors import ConfigError, NotFoundError
 from mien.log.chain import canonical_json
-from mien.records import from_mapping, parse_toml, to_mapping
-from mien.shell.files import read_limited, write_atomically
+from mien.records import to_mapping
+from mien.shell.files import write_atomically
+from mien.shell.settings import Resolved, read_toml, resolve, value_of
 
 T = TypeVar("T")
 
@@ -25,14 +26,6 @@ _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 _URL_PASSWORD: Final = re.compile(r"(://[^/@\s]*?:)[^/@\s]*@")
 _RELEASE_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_FILE_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True)
-class Resolved(Generic[T]):
-    """A configuration, and for each field where its value came from: default, file, environment variable or flag."""
-
-    config: T
-    origins: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -46,35 +39,26 @@ class Settings(Generic[T]):
         self, path: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] = os.environ
     ) -> Resolved[T]:
         """Return the resolved settings; raises NotFoundError without a file, ConfigError naming a wrong field."""
-        values = self._read(path)
-        origins = dict.fromkeys(self._defaults(), "default") | dict.fromkeys(values, path.name)
-        for name in list(origins):
-            variable = f"MIEN_{self.name}_{name}".upper()
-            if (raw := environment.get(variable)) is not None:
-                values[name], origins[name] = _value(raw), variable
-            if (flag := (flags or {}).get(name)) is not None:
-                values[name], origins[name] = flag, "--" + name.replace("_", "-")
-        return Resolved(from_mapping(self.kind, values), origins)
+        if not path.is_file():
+            raise NotFoundError(
+                f"there is no {self.name} in {path.parent}; run mien-{self.name} init, or name another --home"
+            )
+        names = [field.name for field in dataclasses.fields(self.kind)]  # type: ignore[arg-type]
+        variables = {name: f"MIEN_{self.name}_{name}".upper() for name in names}
+        given = {name: (value_of(environment[at]), at) for name, at in variables.items() if at in environment}
+        told = {name: value for name, value in (flags or {}).items() if value is not None}
+        given |= {name: (value, "--" + name.replace("_", "-")) for name, value in told.items()}
+        return resolve(self.kind, read_toml(path, _MAX_FILE_BYTES), path.name, given)
 
     def write(self, path: Path, config: T) -> None:
         """Write the settings: what differs from the defaults, and the defaults as comments to choose from."""
         program = f"mien-{self.name}"
         text = f"# Settings of {program}; `{program} config show` says where each value comes from.\n"
-        defaults = self._defaults()
+        defaults = {field.name: field.default for field in dataclasses.fields(self.kind)}  # type: ignore[arg-type]
         for name, value in to_mapping(config).items():
             is_default = getattr(config, name) == defaults[name]
             text += textwrap.indent(tomli_w.dumps({name: value}), "# " if is_default else "")
         write_atomically(path, text.encode())
-
-    def _read(self, path: Path) -> dict[str, Any]:
-        if not path.is_file():
-            raise NotFoundError(
-                f"there is no {self.name} in {path.parent}; run mien-{self.name} init, or name another --home"
-            )
-        return parse_toml(read_limited(path, _MAX_FILE_BYTES, what=path.name).decode(errors="replace"), path.name)
-
-    def _defaults(self) -> dict[str, object]:
-        return {field.name: field.default for field in dataclasses.fields(self.kind)}  # type: ignore[arg-type]
 
 
 def check_address(name: str, value: str, *, example: str, lowest_port: int = 1) -> None:
@@ -110,11 +94,3 @@ def settings_sha256(config: object) -> str:
 def port_of(address: str) -> int:
     """Return the port of host:port."""
     return int(address.rpartition(":")[2])
-
-
-def _value(raw: str) -> Any:
-    """Return an environment variable's value as TOML would read it; anything else is plain text."""
-    try:
-        return parse_toml(f"value = {raw}", "it")["value"]
-    except ConfigError:
-        return raw

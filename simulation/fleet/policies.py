@@ -11,8 +11,8 @@ from typing import Any, Final
 from coordinator.commands.tasks import read_task
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
+from mien.shell.settings import value_of
 from mien.specs import TaskSpec
-from simulation.runs.settings import value_of
 
 _NEXT: Final = re.compile(r",(?=[^,=\[\]{}\"']+=)")
 """A comma after which another field begins; commas within a value stay."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from coordinator.dashboard.situation import Situation
 from coordinator.home.config import CoordinatorConfig
-from coordinator.home.settings import Resolved, shown
+from coordinator.home.settings import shown
 from mien.shell.pages import Cell, Page, Table, columns
+from mien.shell.settings import Resolved
 
 _NOTE = (
     "The dashboard reads no key of the authority, of operators or of the store: mien-coordinator doctor also looks at "

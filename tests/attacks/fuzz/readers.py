@@ -345,6 +345,9 @@ def _of_the_core() -> dict[str, Reader]:
         "mien.backbones.importers:import_model": Reader(
             of("mien.backbones.importers:import_model", "file", unverified=True), [onnx_graph(), tflite_graph()]
         ),
+        "mien.shell.settings:read_toml": Reader(
+            through("s.toml", lambda path: _named("mien.shell.settings:read_toml")(path, 64 * 1024)), [b"a = 1\n"]
+        ),
         "mien.records:parse_toml": Reader(
             texts("mien.records:parse_toml", "it"), [b'a = 1\n[b]\nc = ["d", 2026-01-01]\n']
         ),
