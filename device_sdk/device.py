@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from device_sdk.clock import Clock, SystemClock
 from device_sdk.config import ResolvedConfig, load_config
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.faces.crops import MASTER
@@ -70,6 +69,7 @@ from mien.models.bundles import BundleManifest
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import Role
+from mien.shell.clock import Clock, WallClock
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.keys import secret_bytes
 from mien.shell.lock import exclusive
@@ -155,7 +155,7 @@ class Device:
             opened,
             config,
             open_key_store(opened.root, config.values.keystore, warn=warn),
-            clock=clock or SystemClock(),
+            clock=clock or WallClock(),
             rng=rng or random.Random(secret_bytes(16)),  # noqa: S311  (jitter of pauses)
             tell=tell,
             runtime_loader=runtime_loader,
@@ -227,7 +227,7 @@ class Device:
             self.gallery,
             recogniser,
             self._pipeline,
-            now_unix_s=int(self.clock.unix_s()),
+            now_unix_s=int(self.clock.now()),
             consent=consent,
             add=add,
             min_images=self.config.values.enrollment.min_images,
@@ -299,7 +299,7 @@ class Device:
         person = self.gallery.person(name)
         if agreed and person.trains:
             return person
-        return self.gallery.set_consent(name, granted_unix_s=int(self.clock.unix_s()) if agreed else None)
+        return self.gallery.set_consent(name, granted_unix_s=int(self.clock.now()) if agreed else None)
 
     def export(self, path: str | os.PathLike[str], password: str) -> int:
         """Write the gallery to a file under a password; returns how many people are in it."""
@@ -636,7 +636,7 @@ class Device:
                     self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
             def after_round(outcome: RoundOutcome) -> None:
-                self.gallery.note_round(LastRound(int(self.clock.unix_s()), isinstance(outcome, Counted)))
+                self.gallery.note_round(LastRound(int(self.clock.now()), isinstance(outcome, Counted)))
                 update()
 
             look = GraphLook(self.clock, self._abilities, update)
@@ -698,7 +698,7 @@ class Device:
             if self._identity_files.joined():
                 # What the server said is the news; a gallery that does not open is told by whoever uses it.
                 with suppress(CorruptDataError, StorageError, UnavailableError):
-                    self.gallery.note_revoked(int(self.clock.unix_s()))
+                    self.gallery.note_revoked(int(self.clock.now()))
             raise
 
     def _renewal_due(self, identity: Identity) -> bool:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 _NARROW_SPACE = "\u202f"
 _MINUS = "\u2212"
+_UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def count(number: int) -> str:
@@ -47,6 +48,17 @@ def duration(duration_s: float) -> str:
         return f"{duration_s:.{1 if duration_s < 10 else 0}f}{_NARROW_SPACE}s"
     minutes, seconds = divmod(math.floor(duration_s + 0.5), 60)
     return f"{minutes}{_NARROW_SPACE}min {seconds:02d}{_NARROW_SPACE}s"
+
+
+def spell_duration(seconds: float) -> str:
+    """Return a duration for a sentence, in its largest unit and the next one: 23 h 50 min."""
+    total = round(abs(seconds))
+    first = next((i for i, (_, length) in enumerate(_UNITS) if total >= length), len(_UNITS) - 1)
+    parts, rest = [], total
+    for unit, length in _UNITS[first : first + 2]:
+        number, rest = divmod(rest, length)
+        parts.append(f"{number} {'day' if (unit, number) == ('days', 1) else unit}")
+    return " ".join(part for part in parts if not part.startswith("0 ")) or "0 s"
 
 
 def moment(unix_ms: int | None) -> str:

@@ -121,20 +121,19 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "commands": "__init__ dashboard home keys operator registrar release replicas serve service store",
     },
     "device_sdk": {
-        "clock": "",
         "faces": "",
         "runtimes": "",
         "status": "",
         "storage": "",
-        "server": "clock storage",
-        "models": "clock runtimes server storage",
+        "server": "storage",
+        "models": "runtimes server storage",
         "export": "faces models runtimes",
         "people": "faces models storage",
-        "rounds": "clock faces models people server storage",
+        "rounds": "faces models people server storage",
         "config": "faces people rounds runtimes",
-        "device": "clock config faces models people rounds runtimes server status storage",
+        "device": "config faces models people rounds runtimes server status storage",
         "__init__": "device people rounds server status",
-        "program": "clock config device faces models people rounds runtimes server status storage",
+        "program": "config device faces models people rounds runtimes server status storage",
     },
     "simulation": {
         "centralised": "",
@@ -201,7 +200,7 @@ TWICE: Final[Mapping[str, str]] = {
         ("Policy", "Profile", "Role", "Verdict"), "attestation, certificates, secure aggregation and fleets"
     ),
     **dict.fromkeys(("Event", "Spent", "Trained", "RoundCost", "Part"), "one of training and one of its account"),
-    **dict.fromkeys(("Backoff", "Clock", "Pulse"), "a loop's and a blocking call's"),
+    "Pulse": "a loop's and a blocking call's",
 }
 """Names of classes that two modules have, and why; a name that is there once is struck."""
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from coordinator.rounds.attempt import Attempt
-from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing import Closed, Offered
 from mien.errors import (
     BudgetExceededError,
@@ -45,6 +44,7 @@ from mien.rounds.machine import (
     wakes_at,
 )
 from mien.rounds.records import CandidateState, RoundChange, RoundRecord, StepRecord
+from mien.shell.backoff import Backoff
 
 if TYPE_CHECKING:
     from coordinator.rounds.task import Side, Task

@@ -12,7 +12,6 @@ from typing import Final
 import structlog
 
 from coordinator.rounds.attempt import Attempt
-from coordinator.rounds.backoff import Backoff
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.cohort import Cohort
 from coordinator.rounds.ledger_io import TaskLedger
@@ -55,6 +54,7 @@ from mien.rounds.records import RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.rounds.releases import check_comparable, place
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.planner import smallest_sum
+from mien.shell.backoff import Backoff
 from mien.shell.clock import Clock, to_ms
 from mien.shell.keys import SYSTEM_RANDOM, secret_hex
 from mien.specs import TaskSpec

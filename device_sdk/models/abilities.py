@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from device_sdk.clock import Clock
 from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.runtimes.forms import exportable
 from device_sdk.runtimes.manifest import MANIFEST, MAX_MANIFEST_BYTES, SUFFIXES, Graph, GraphManifest
 from mien.errors import IntegrityError, StorageError, VersionError
 from mien.models.known_models import BACKBONES
 from mien.protocol.rounds import Wait
+from mien.shell.clock import Clock
 from mien.shell.files import read_limited
 
 LOOK_EVERY_S: Final = 6 * 3600.0

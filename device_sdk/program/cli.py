@@ -633,7 +633,7 @@ def status(home: Home, as_json: Json = False) -> None:
     from device_sdk.program.owner_status import sentences
 
     with _device(home, as_json) as device:
-        found, now_unix_s = device.status(), device.clock.unix_s()
+        found, now_unix_s = device.status(), device.clock.now()
 
     def human() -> None:
         table = Table(show_header=False, box=None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from device_sdk.clock import spell_duration, utc
 from device_sdk.device import Device
 from device_sdk.faces import load_detector
 from device_sdk.runtimes import resolve
 from device_sdk.server.certificates import check_period
 from mien.errors import ConfigError, NotFoundError
+from mien.format import spell_duration
 from mien.models.variants import FLOAT32, model_of, variant_of
 from mien.shell.doctor import Finding, look
 
@@ -68,7 +68,7 @@ def _engine(device: Device) -> str:
 
 def _membership(device: Device) -> str:
     identity = device.identity
-    now = utc(device.clock)
+    now = device.clock.now_utc()
     check_period(identity.certificate, now, whose="this device's own")
     left = spell_duration((identity.certificate.not_valid_after_utc - now).total_seconds())
     return f"device {identity.device_id} in population {identity.population}; certificate valid for {left}"

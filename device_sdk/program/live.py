@@ -11,11 +11,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.clock import Clock
 from device_sdk.faces import decode_image, iter_image_files
 from device_sdk.people.enroll import UNREADABLE
 from device_sdk.people.verify import LowQuality, Match, Outcome
 from mien.errors import ImageError, NotFoundError
+from mien.shell.clock import Clock
 
 FILM_SUFFIXES: Final = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v")
 _STEADY: Final = 2

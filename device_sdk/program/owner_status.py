@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from device_sdk.clock import spell_duration
 from device_sdk.people.enrolled import said_of_threshold
 from device_sdk.status import DeviceStatus
+from mien.format import spell_duration
 from mien.models.variants import FLOAT32
 
 

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Final
 
-from device_sdk.clock import spell_duration
 from device_sdk.rounds.participate import Event, Listener, Transfer
+from mien.format import spell_duration
 
 EVERY_S: Final = 60.0
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
-from device_sdk.clock import Clock
 from device_sdk.rounds.watch import TrainingWatch
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Runtime, Trained, TrainingJob, never_stop
+from mien.shell.clock import Clock
 from mien.specs import LocalSpec
 
 PROGRESS_EVERY_S: Final = 5.0

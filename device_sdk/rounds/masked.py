@@ -14,7 +14,6 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from device_sdk.clock import Clock, utc
 from device_sdk.people.round_terms import SumTerms
 from device_sdk.server.identity import Identity
 from mien.errors import LateError, ViolationError
@@ -30,6 +29,7 @@ from mien.secagg.keys import RandomBytes
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.noise import check_terms
 from mien.secagg.wire import invite_from_bytes
+from mien.shell.clock import Clock
 
 STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
 """Stages at which a device sends, in order; without the consistency round CONSISTENCY is left out."""
@@ -67,7 +67,7 @@ class Party:
             identity=sum_identity(identity),
             assignment=terms.assignment(ref),
             policy=terms.policy(self.min_cohort),
-            verify=leaf_verifier(identity.registrar_ca, identity.population, lambda: utc(self.clock)),
+            verify=leaf_verifier(identity.registrar_ca, identity.population, self.clock.now_utc),
             log=self.log,
             random_bytes=self.random_bytes,
         )

@@ -18,7 +18,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from device_sdk.clock import Clock
 from device_sdk.faces.crops import fit_crops
 from device_sdk.faces.source import SourceFaces
 from device_sdk.models.abilities import UNSAID, Abilities
@@ -72,6 +71,7 @@ from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.protocol.tensors import unpack_tensors
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
+from mien.shell.clock import Clock
 from mien.shell.keys import secret_bytes
 from mien.specs import TaskSpec
 

@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from device_sdk.clock import Clock, spell_duration
 from device_sdk.rounds.conditions import Conditions
 from device_sdk.server.client import CoordinatorClient
 from mien.errors import ConfigError, LateError, MienError, NotFoundError, UnavailableError
+from mien.format import spell_duration
 from mien.protocol.rounds import RoundRef, Stage
+from mien.shell.clock import Clock
 
 LOOK_EVERY_S: Final = 15.0
 UNTOLD_PAUSE_S: Final = 300.0

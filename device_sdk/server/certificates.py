@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
 
-from device_sdk.clock import spell_duration
 from mien.errors import CertificateError, FingerprintError, UnreachableError
+from mien.format import spell_duration
 
 MAX_CERTIFICATE_BYTES: Final = 16 * 1024
 MAX_CHAIN: Final = 8

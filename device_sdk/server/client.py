@@ -18,11 +18,10 @@ from typing import Final, Self, TypeVar
 
 import grpc
 
-from device_sdk.clock import Clock, utc
 from device_sdk.server.certificates import check_clock, check_period
 from device_sdk.server.identity import Identity
 from device_sdk.server.join import check_server
-from device_sdk.server.retry import Backoff, RetryPolicy
+from device_sdk.server.retry import Retries, RetryPolicy
 from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, told_by
 from mien.errors import (
     CertificateError,
@@ -43,6 +42,7 @@ from mien.protocol.messages import ROLES, STAGES, TOLD_STAGES, round_message
 from mien.protocol.rounds import BlobId, Role, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.protocol.words import plain_words
+from mien.shell.clock import Clock
 from mien.shell.files import storage_errors, sync_folder
 from mien.shell.version import software
 from mien.specs import TaskSpec
@@ -268,7 +268,7 @@ class CoordinatorClient:
         A broken stream is opened again; the first event after that may repeat the last one. Raises UnreachableError
         when the server stays away for longer than the settings' patience.
         """
-        backoff = self._backoff()
+        retries = self._retries()
         request = rounds_pb2.FollowRoundRequest(round=round_message(ref))
         while True:
             heard = False
@@ -276,7 +276,7 @@ class CoordinatorClient:
             try:
                 for message in stream:
                     heard = True
-                    backoff.progress()
+                    retries.progress()
                     event = _stage_event(message)
                     yield event
                     if event.stage in (Stage.CLOSED, Stage.ABORTED):
@@ -290,7 +290,7 @@ class CoordinatorClient:
                 stream.cancel()
             if not isinstance(error, UnavailableError):
                 raise error
-            backoff.wait(error)
+            retries.wait(error)
 
     def upload(self, ref: RoundRef, data: bytes, *, masked: bytes = b"", progress: Progress | None = None) -> None:
         """Send a contribution and return once the server has it on stable storage and counts it.
@@ -299,7 +299,7 @@ class CoordinatorClient:
         goes on from the byte that the server has. Raises LateError when the round went on without it, ReplayError when
         the server holds other bytes of ours.
         """
-        backoff = self._backoff()
+        retries = self._retries()
         sent = -1
         while True:
             try:
@@ -307,7 +307,7 @@ class CoordinatorClient:
                 if not status.accepted:
                     if status.received_bytes > sent:
                         sent = status.received_bytes
-                        backoff.progress()
+                        retries.progress()
                     chunks = _chunks(ref, data, masked, status.received_bytes, progress)
                     status = self._rounds.Upload(chunks, timeout=self._settings.transfer_s)
                 if status.accepted:
@@ -319,7 +319,7 @@ class CoordinatorClient:
                 error = UnreachableError(error.message)
             if not isinstance(error, UnavailableError):
                 raise error
-            backoff.wait(error)
+            retries.wait(error)
 
     def download(self, blob: BlobId, target: Path, *, what: str, progress: Progress | None = None) -> None:
         """Fetch a blob into a file, which appears whole and checked or not at all.
@@ -396,7 +396,7 @@ class CoordinatorClient:
         progress: Progress | None,
     ) -> None:
         """Hand over the pieces of a blob from byte `have` on, in as many calls as it takes."""
-        backoff = self._backoff()
+        retries = self._retries()
         while have < blob.size_bytes:
             try:
                 for chunk in open_at(have):
@@ -404,7 +404,7 @@ class CoordinatorClient:
                         raise CorruptDataError(f"{SERVER} sent other pieces of {what} than were asked for; retry")
                     write(chunk.data)
                     have += len(chunk.data)
-                    backoff.progress()
+                    retries.progress()
                     if progress:
                         progress(have, blob.size_bytes)
                 error: MienError = UnreachableError(f"{SERVER} sent only a part of {what}; retry")
@@ -413,7 +413,7 @@ class CoordinatorClient:
             if have < blob.size_bytes:
                 if not isinstance(error, UnavailableError):
                     raise error
-                backoff.wait(error)
+                retries.wait(error)
 
     # --- inside ---
 
@@ -429,14 +429,14 @@ class CoordinatorClient:
     def _call(self, attempt: Callable[[], T], *, final: tuple[type[UnavailableError], ...] = ()) -> T:
         return call(attempt, SERVER, self._settings.retry, clock=self._clock, rng=self._rng, final=final)
 
-    def _backoff(self) -> Backoff:
-        return Backoff(self._settings.retry, self._clock, self._rng)
+    def _retries(self) -> Retries:
+        return Retries(self._settings.retry, self._clock, self._rng)
 
     def _explain(self, error: UnreachableError) -> MienError:
         """Return the cause of a connection that fails: a certificate, a clock, another server, or just no server."""
         identity = self.identity
         try:
-            check_period(identity.certificate, utc(self._clock), whose="this device's own")
+            check_period(identity.certificate, self._clock.now_utc(), whose="this device's own")
             check_server(identity.coordinator_address, identity.coordinator_ca, self._clock, who=SERVER)
         except (CertificateError, FingerprintError, UnreachableError) as cause:
             return cause

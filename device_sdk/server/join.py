@@ -18,7 +18,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from device_sdk.clock import Clock, utc
 from device_sdk.server.certificates import (
     check_clock,
     check_device_certificate,
@@ -39,6 +38,7 @@ from mien.protocol.invite import Invite
 from mien.protocol.renewal import renewal_message
 from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 from mien.protocol.words import plain_words
+from mien.shell.clock import Clock
 
 RENEW_BELOW: Final = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""
@@ -82,7 +82,7 @@ def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random
     identity = replace(
         _identity(reply, key, authority, invite.registrar_address, invite.coordinator_ca_sha256), invite_sha256=used
     )
-    check_period(identity.certificate, utc(clock), whose="this device's")
+    check_period(identity.certificate, clock.now_utc(), whose="this device's")
     files.save(identity)
     return identity
 
@@ -92,7 +92,7 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
     csr = create_csr(identity.key)
     with _registrar(identity.registrar_address, identity.registrar_ca, clock, rng) as registrar:
         # By the registrar's clock, so that a slightly wrong one of ours does not stand in the way.
-        unix_ms = round((clock.unix_s() + registrar.hello.skew_s) * 1000)
+        unix_ms = round((clock.now() + registrar.hello.skew_s) * 1000)
         signature = identity.key.sign(renewal_message(csr, unix_ms), ec.ECDSA(hashes.SHA256()))
         request = registrar_pb2.RenewRequest(
             certificate_der=to_der(identity.certificate), csr_der=csr, signature=signature, unix_ms=unix_ms
@@ -113,7 +113,7 @@ def renewal_due(identity: Identity, clock: Clock) -> bool:
     """Return whether less than a third of the certificate's life is left."""
     certificate = identity.certificate
     life_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
-    left_s = (certificate.not_valid_after_utc - utc(clock)).total_seconds()
+    left_s = (certificate.not_valid_after_utc - clock.now_utc()).total_seconds()
     return left_s < RENEW_BELOW * life_s
 
 
@@ -141,7 +141,7 @@ def check_server(address: str, authority: x509.Certificate, clock: Clock, *, who
             "do not go on, ask the operator"
         )
     for certificate in (authority, chain[0]):
-        check_period(certificate, utc(clock), whose=f"{who}'s")
+        check_period(certificate, clock.now_utc(), whose=f"{who}'s")
 
 
 def _identity(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from device_sdk.clock import Clock
 from mien.errors import UnavailableError
+from mien.shell.backoff import Backoff
+from mien.shell.clock import Clock
 
 
 @dataclass(frozen=True)
@@ -21,25 +22,22 @@ class RetryPolicy:
     give_up_s: float = 120.0
 
 
-class Backoff:
+class Retries:
     """The pauses of one call."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, rng: random.Random) -> None:
-        self._policy = policy
-        self._clock = clock
-        self._rng = rng
+        self._pauses = Backoff(policy.first_s, policy.longest_s, least=0.0, draw=rng.random)
+        self._give_up_s, self._clock = policy.give_up_s, clock
         self.progress()
 
     def progress(self) -> None:
         """Start over: something was achieved."""
-        self._failures = 0
+        self._pauses.reset()
         self._since_s = self._clock.monotonic_s()
 
     def wait(self, error: UnavailableError) -> None:
         """Pause after a failure; raises `error` instead when the pause would end after the limit."""
-        ceiling = min(self._policy.longest_s, self._policy.first_s * 2.0**self._failures)
-        pause_s = max(self._rng.uniform(0.0, ceiling), error.retry_after_s or 0.0)
-        if self._clock.monotonic_s() + pause_s - self._since_s > self._policy.give_up_s:
+        pause_s = max(self._pauses.next_s(), error.retry_after_s or 0.0)
+        if self._clock.monotonic_s() + pause_s - self._since_s > self._give_up_s:
             raise error
-        self._failures += 1
         self._clock.sleep(pause_s)

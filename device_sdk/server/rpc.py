@@ -10,15 +10,15 @@ from typing import Any, Final, TypeVar
 import grpc
 from cryptography import x509
 
-from device_sdk.clock import Clock
 from device_sdk.server.certificates import to_pem
 from device_sdk.server.identity import Identity
-from device_sdk.server.retry import Backoff, RetryPolicy
+from device_sdk.server.retry import Retries, RetryPolicy
 from mien.errors import MienError, StorageError, UnavailableError, UnreachableError, VersionError
 from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.status import from_rpc_error
 from mien.protocol.v1 import common_pb2
 from mien.protocol.words import plain_words
+from mien.shell.clock import Clock
 from mien.shell.version import software
 
 UNARY_S: Final = 20.0
@@ -76,7 +76,7 @@ def call(
 
     Errors in `final` are an answer to the caller, not a reason to repeat.
     """
-    backoff = Backoff(policy, clock, rng)
+    retries = Retries(policy, clock, rng)
     while True:
         try:
             return attempt()
@@ -84,7 +84,7 @@ def call(
             known = told_by(error, peer)
             if not isinstance(known, UnavailableError) or isinstance(known, final):
                 raise known from error
-            backoff.wait(known)
+            retries.wait(known)
 
 
 def told_by(error: grpc.RpcError, peer: str) -> MienError:
@@ -101,9 +101,9 @@ def say_hello(method: Callable[..., Any], peer: str, policy: RetryPolicy, *, clo
     times: list[float] = []
 
     def attempt() -> common_pb2.HelloReply:
-        times[:] = [clock.unix_s()]
+        times[:] = [clock.now()]
         reply: common_pb2.HelloReply = method(request, timeout=UNARY_S)
-        times.append(clock.unix_s())
+        times.append(clock.now())
         return reply
 
     reply = call(attempt, peer, policy, clock=clock, rng=rng)

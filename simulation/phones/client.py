@@ -10,12 +10,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from device_sdk.clock import Clock
 from device_sdk.server.client import Assignment, ClientSettings, CoordinatorClient, Progress, StageEvent
 from device_sdk.server.identity import Identity
 from device_sdk.server.rpc import Hello
 from mien.errors import ConfigError
 from mien.protocol.rounds import RoundRef, Stage, Wait
+from mien.shell.clock import Clock
 from simulation.phones.notes import Notes
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from mien.methods.base import Crops, Runtime
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef, Wait
 from mien.secagg.keys import RandomBytes
+from mien.shell.clock import WallClock
 from mien.shell.keys import SYSTEM_RANDOM, secret_bytes
 from mien.specs import REVEALS, TaskSpec
 from simulation.phones.client import Faults, MeteredClient, VanishedError
@@ -62,19 +63,12 @@ class StoppedError(Exception):
     """The fleet is being stopped; a phone that waits goes home."""
 
 
-class StoppableClock:
+class StoppableClock(WallClock):
     """The system's time; sleepers wake up when the fleet stops."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stopping = threading.Event()
-
-    def unix_s(self) -> float:
-        """Return seconds since the Unix epoch."""
-        return time.time()
-
-    def monotonic_s(self) -> float:
-        """Return seconds that never go back."""
-        return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
         """Wait; raises StoppedError as soon as the fleet stops."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from device_sdk.clock import SystemClock
+from mien.shell.clock import WallClock
 
 
-class ShiftedClock(SystemClock):
+class ShiftedClock(WallClock):
     """The real time plus `shift_s`; pauses are noted and cut to a hundredth of a second."""
 
     def __init__(self, shift_s: float = 0.0) -> None:
@@ -15,7 +15,7 @@ class ShiftedClock(SystemClock):
         self.pauses: list[float] = []
         self._slept_s = 0.0
 
-    def unix_s(self) -> float:
+    def now(self) -> float:
         return time.time() + self.shift_s
 
     def monotonic_s(self) -> float:
@@ -27,7 +27,7 @@ class ShiftedClock(SystemClock):
         time.sleep(min(seconds, 0.01))
 
 
-class HandClock(SystemClock):
+class HandClock(WallClock):
     """Stands still until it is moved."""
 
     def __init__(self) -> None:

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.keys import pki
-from device_sdk.clock import spell_duration
 from device_sdk.server.client import UNSAID_PAUSE_S, ClientSettings, CoordinatorClient
-from device_sdk.server.retry import Backoff, RetryPolicy
+from device_sdk.server.retry import Retries, RetryPolicy
 from device_sdk.server.rpc import UNARY_S
 from mien.errors import (
     CertificateError,
@@ -38,6 +37,7 @@ from mien.errors import (
     VersionError,
     ViolationError,
 )
+from mien.format import spell_duration
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.rounds import BlobId, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, rounds_pb2
@@ -141,7 +141,7 @@ def test_a_pause_that_is_no_number_was_not_said(fleet: Fleet, said: float) -> No
 
 def test_pauses_grow_are_jittered_and_end() -> None:
     clock, rng = ShiftedClock(), random.Random(7)
-    backoff = Backoff(RetryPolicy(first_s=1.0, longest_s=8.0, give_up_s=25.0), clock, rng)
+    backoff = Retries(RetryPolicy(first_s=1.0, longest_s=8.0, give_up_s=25.0), clock, rng)
 
     def try_often() -> None:
         for _ in range(100):
@@ -157,14 +157,14 @@ def test_pauses_grow_are_jittered_and_end() -> None:
 
 def test_a_servers_own_pause_is_the_least() -> None:
     clock = ShiftedClock()
-    backoff = Backoff(FAST, clock, random.Random(0))
+    backoff = Retries(FAST, clock, random.Random(0))
     backoff.wait(RateLimitedError("slow down", retry_after_s=9.0))
     assert clock.pauses == [9.0]
 
 
 def test_progress_starts_the_count_over() -> None:
     clock = ShiftedClock()
-    backoff = Backoff(RetryPolicy(first_s=40.0, longest_s=40.0, give_up_s=50.0), clock, random.Random(1))
+    backoff = Retries(RetryPolicy(first_s=40.0, longest_s=40.0, give_up_s=50.0), clock, random.Random(1))
     for _ in range(10):
         backoff.wait(UnreachableError("down"))
         backoff.progress()

@@ -275,7 +275,7 @@ def test_its_owner_hears_that_a_certificate_ends_soon_only_where_a_renewal_is_du
 
     def told(clock: ShiftedClock) -> str:
         with Device.open(home.root, options={"keystore": "file"}, clock=clock) as device:
-            return " ".join(sentence for _, sentence in sentences(device.status(), clock.unix_s()))
+            return " ".join(sentence for _, sentence in sentences(device.status(), clock.now()))
 
     assert all("ends soon" not in told(ShiftedClock(days * DAY_S)) for days in (0, 2, 4.6))
     assert "The certificate ends soon: mien-device update" in told(ShiftedClock(4.7 * DAY_S))

@@ -90,7 +90,7 @@ def test_a_failed_handshake_is_told_by_us_alone_unless_more_was_asked_for(level:
         "import random, sys\n"
         "import device_sdk\n"
         "from cryptography import x509\n"
-        "from device_sdk.clock import SystemClock\n"
+        "from mien.shell.clock import WallClock\n"
         "from device_sdk.server.retry import RetryPolicy\n"
         "from device_sdk.server.rpc import open_channel, say_hello\n"
         "from mien.errors import UnreachableError\n"
@@ -99,7 +99,7 @@ def test_a_failed_handshake_is_told_by_us_alone_unless_more_was_asked_for(level:
         "stub = rounds_pb2_grpc.RoundsStub(open_channel(sys.argv[1], authority))\n"
         "policy = RetryPolicy(give_up_s=0.0)\n"
         "try:\n"
-        "    say_hello(stub.Hello, 'it', policy, clock=SystemClock(), rng=random.Random(0))\n"
+        "    say_hello(stub.Hello, 'it', policy, clock=WallClock(), rng=random.Random(0))\n"
         "except UnreachableError:\n"
         "    print('refused')\n"
     )

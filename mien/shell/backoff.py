@@ -1,4 +1,4 @@
-"""Pauses between tries that grow: a disk or database that is down is not asked at the same pace for hours."""
+"""Pauses between tries that grow: what is down is not asked at the same pace for hours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_S: Final = 15.0
 
 
 class Backoff:
-    """Pauses in seconds: each up to twice the last, at most `longest_s`, and drawn from the upper half of that.
+    """Pauses in seconds: each up to twice the last, at most `longest_s`, and at least `least` of that by a draw.
 
     The draw keeps those who failed together from coming back together. `draw` returns numbers in [0, 1).
     """
@@ -21,16 +21,18 @@ class Backoff:
         self,
         first_s: float,
         longest_s: float = LONGEST_S,
+        *,
+        least: float = 0.5,
         draw: Callable[[], float] = SYSTEM_RANDOM.random,
     ) -> None:
-        self._first_s, self._longest_s, self._draw = first_s, longest_s, draw
+        self._first_s, self._longest_s, self._least, self._draw = first_s, max(longest_s, first_s), least, draw
         self._failures = 0
 
     def next_s(self) -> float:
         """Return the pause after one more failure."""
-        limit = min(self._first_s * 2.0 ** min(self._failures, 64), max(self._longest_s, self._first_s))
+        limit = min(self._first_s * 2.0 ** min(self._failures, 64), self._longest_s)
         self._failures += 1
-        return limit * (1.0 - self._draw() / 2)
+        return limit * (self._least + (1.0 - self._least) * self._draw())
 
     def reset(self) -> None:
         """Begin again with the shortest: something succeeded."""
